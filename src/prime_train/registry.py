@@ -1,0 +1,46 @@
+"""Finds the data files that ship with the package: `registry/` (facts, each with its source) and `presets/`.
+
+In a wheel they lie inside the package; in an editable install they lie at the top of the checkout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import tomli
+
+
+def _shipped(name: str) -> Path:
+    package = Path(__file__).resolve().parent
+    inside = package / "_shipped" / name
+    return inside if inside.is_dir() else package.parents[1] / name
+
+
+def presets() -> dict[str, Path]:
+    """Preset name -> its file."""
+    return {path.stem: path for path in sorted(_shipped("presets").glob("*.toml"))}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPeak:
+    """Dense bf16 peak of one GPU type. `name` is what NVML and torch call it, in part."""
+
+    name: str
+    peak_flops_bf16_dense: float
+    source: str
+    as_of: str
+
+
+@cache
+def gpu_peaks() -> tuple[GpuPeak, ...]:
+    with open(_shipped("registry") / "gpus.toml", "rb") as file:
+        return tuple(GpuPeak(**entry) for entry in tomli.load(file)["gpu"])
+
+
+def gpu_peak(device_name: str) -> GpuPeak | None:
+    """The entry whose name is the longest one contained in `device_name`; None where no peak is known."""
+    lowered = device_name.lower()
+    matching = [gpu for gpu in gpu_peaks() if gpu.name.lower() in lowered]
+    return max(matching, key=lambda gpu: len(gpu.name), default=None)
