@@ -1,0 +1,1 @@
+"""Which checkpoints are complete, and which may go."""

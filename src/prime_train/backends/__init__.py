@@ -1,0 +1,1 @@
+"""RunSpec to launches. Pure."""

@@ -1,0 +1,1 @@
+"""Config formats: text to RunSpec, with positions."""

@@ -1,0 +1,1 @@
+"""What is judged: one small function per rule."""

@@ -1,0 +1,1 @@
+"""Starts, watches and restarts a run."""

@@ -1,0 +1,1 @@
+"""Shows a run: reads events and writes nothing back."""
