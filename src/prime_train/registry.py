@@ -25,12 +25,15 @@ def presets() -> dict[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class GpuPeak:
-    """Dense bf16 peak of one GPU type. `name` is what NVML and torch call it, in part."""
+    """One GPU type. `name` is what NVML and torch call it, in part."""
 
     name: str
     peak_flops_bf16_dense: float
+    memory_gb: float  # as sold
+    bandwidth_gb_per_s: float
     source: str
     as_of: str
+    usable_gib: float | None = None  # what torch can see; None = not known
 
 
 @cache

@@ -1,0 +1,60 @@
+# Two commands for a newcomer: `make demo` trains a small model under supervision, `make test` runs every test.
+# Needs python3 (3.11 or later) with venv, and make. Everything is installed into .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
+# Without an NVIDIA GPU torch is held at a version that has a CPU build.
+CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
+
+.PHONY: help demo test check docs wheel bench clean
+
+help: ## say what there is
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+.venv/installed: pyproject.toml constraints-cpu.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); prime-train needs Python 3.11 or later. Try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
+	@echo "==> creating .venv and installing prime-train with its training and development packages (a few minutes)"
+	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) -m venv failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+	@touch $@
+
+demo: .venv/installed ## train a small model on the Python standard library, under supervision (KILL=1: and kill it half-way)
+	@echo "==> prime-train run presets/quickstart.toml --run-name $(RUN_NAME)"
+	@$(if $(KILL),$(BIN)/python docs/kill_once.py $(RUN_NAME) & killer=$$!; trap 'kill $$killer 2>/dev/null || true' EXIT;) \
+	  $(BIN)/prime-train run presets/quickstart.toml --run-name $(RUN_NAME)
+
+test: .venv/installed ## run every test, the slow ones too
+	@echo "==> pytest, fast tests first, then real training runs and builds"
+	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m slow
+
+check: .venv/installed ## ruff, mypy --strict, layers, generated docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python docs/generate.py --check
+
+docs: .venv/installed ## write the generated pages of docs/
+	$(BIN)/python docs/generate.py
+
+wheel: .venv/installed ## build the wheel, install it into an empty environment and use it from there
+	rm -rf dist .venv-wheel
+	$(BIN)/python -m build --wheel --outdir dist . > /dev/null
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd / && $(CURDIR)/.venv-wheel/bin/prime-train --help > /dev/null
+	cd / && for preset in $(CURDIR)/presets/*.toml; do $(CURDIR)/.venv-wheel/bin/prime-train lint "$$(basename "$$preset" .toml)"; done
+	rm -rf .venv-wheel
+
+bench: .venv/installed ## run the benchmarks and write bench/results (a quiet machine, about half an hour)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,bench]'
+	for name in startup packing checkpoint trainer supervision; do $(BIN)/python bench/$$name.py; done
+
+clean: ## remove what this Makefile made, but no run
+	rm -rf .venv .venv-wheel dist build

@@ -1,0 +1,33 @@
+"""Kills the trainer of a run with SIGKILL at half of its steps, once: for `make demo KILL=1`."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from prime_train.events import ChildStarted, Follower, Progress, RunClosed, RunOpened
+from prime_train.rundir import RunDir
+
+
+def main(name: str) -> None:
+    follower = Follower(RunDir(Path("runs").resolve() / name).events)
+    pid, half = 0, 0
+    while True:
+        for record in follower.poll():
+            match record.event:
+                case RunOpened(max_steps=max_steps):
+                    half = max_steps // 2
+                case ChildStarted(role="trainer", pid=started):
+                    pid = started
+                case Progress(step=step) if half and step >= half:
+                    print(f"\n==> kill -9 {pid}, on purpose, at step {step}\n", file=sys.stderr)
+                    os.kill(pid, signal.SIGKILL)
+                    return
+                case RunClosed():
+                    return
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

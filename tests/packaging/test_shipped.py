@@ -1,0 +1,31 @@
+"""The data files that ship with the package are found and well-formed."""
+
+from prime_train import registry
+from prime_train.registry import gpu_peak, gpu_peaks, presets
+
+
+def test_presets_are_found() -> None:
+    assert "quickstart" in presets()
+    assert all(path.is_file() for path in presets().values())
+
+
+def test_every_gpu_has_a_plausible_peak_and_a_source() -> None:
+    for gpu in gpu_peaks():
+        assert 1e13 < gpu.peak_flops_bf16_dense < 1e16, gpu
+        assert gpu.source, gpu
+        assert gpu.as_of, gpu
+
+
+def test_the_longest_matching_name_counts() -> None:
+    peak = gpu_peak("NVIDIA GB200")
+    assert peak is not None
+    assert peak.name == "GB200"
+
+
+def test_a_device_of_no_known_name_has_no_peak() -> None:
+    assert gpu_peak("AMD EPYC") is None
+
+
+def test_nvml_names_of_common_cards() -> None:
+    for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090", "NVIDIA H200", "NVIDIA L40S"):
+        assert registry.gpu_peak(name) is not None, name
