@@ -1,0 +1,78 @@
+"""Records what a benchmark measured: one JSON line on stdout, and results/NAME.json. Measures nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+
+@cache
+def commit() -> str:
+    """The short hash of the checkout, with "+changes" where tracked files differ from it; "" outside one."""
+    git = ["git", "-C", str(HERE)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode != 0:
+        return ""
+    unchanged = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "../src"], cwd=HERE, check=False).returncode == 0
+    return head.stdout.strip() + ("" if unchanged else "+changes")
+
+
+@cache
+def machine() -> str:
+    """The CPU, how many cores this process may use, memory, and the Python: "AMD EPYC, 2 cores, 8 GiB, Python 3.11"."""
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            cpu = line.partition(":")[2].strip()
+            break
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0))
+    return f"{cpu}, {cores} cores, {memory_gib:.0f} GiB, Python {platform.python_version()}"
+
+
+def percentile(samples: Sequence[float], fraction: float) -> float:
+    """The value below which `fraction` of the samples lie, between neighbours by straight line."""
+    if not samples:
+        raise ValueError("no samples")
+    ordered = sorted(samples)
+    position = fraction * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def emit(what: str, samples: Sequence[float], **extra: Any) -> dict[str, Any]:
+    """Print one JSON line about `samples` (seconds unless `extra` names a `unit`) and return it as a dict."""
+    row = {
+        "what": what,
+        "n": len(samples),
+        "median": round(statistics.median(samples), 6),
+        "p90": round(percentile(samples, 0.9), 6),
+        "unit": "s",
+        **extra,
+        "machine": machine(),
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    print(json.dumps(row), flush=True)  # noqa: T201 - the JSON line on stdout is what a benchmark is for
+    return row
+
+
+def write(name: str, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write bench/results/NAME.json, whole or not at all, and return its path."""
+    path = HERE / "results" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    beside = path.with_suffix(".json.tmp")
+    beside.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+    return path
