@@ -1,0 +1,379 @@
+"""Folds a run's events into what is known of it. Pure: no clock, no I/O; it grows by attempts, not by steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from prime_train.events import (
+    AttemptEnded,
+    CheckpointSaved,
+    CheckpointStarted,
+    CheckpointUnreadable,
+    ChildStarted,
+    Evaluated,
+    HangFound,
+    LaunchAsked,
+    Phase,
+    Progress,
+    Record,
+    RunClosed,
+    RunOpened,
+    Sampled,
+    SignalSent,
+    StopAsked,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStarted,
+    TrainerStopped,
+)
+from prime_train.supervise.wording import describe
+
+ATTEMPTS_KEPT = 100
+SAMPLES_KEPT = 16
+# `timeout` and some schedulers send a signal to the process and to its group: the same wish, twice.
+SAME_WISH_S = 1.0
+
+RunState = Literal["starting", "running", "recovering", "stopped", "finished", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of the trainer. `outcome` is empty while it lives; times are seconds since the epoch."""
+
+    number: int
+    resume_step: int = 0
+    rejected: tuple[str, ...] = ()
+    asked_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    last_step: int = 0
+    outcome: str = ""  # "finished" | "stopped" | "failed"
+    returncode: int | None = None
+    cause_class: str = ""
+    what: str = ""
+    why: str = ""
+    fix: str = ""
+    where: str = ""
+    newest_complete: int = 0  # when it ended
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process of the live attempt; `start_ticks` tells it from a later process of the same pid."""
+
+    role: str
+    pid: int
+    start_ticks: int
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Something that was sent to the live attempt: "stop_requested", "SIGABRT", "SIGTERM" or "SIGKILL"."""
+
+    signal: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """The trainer's own account of its end: "finished", "stopped" or "failed"."""
+
+    said: Literal["finished", "stopped", "failed"]
+    time_s: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is known of the attempt that has not ended, beyond its Attempt."""
+
+    number: int
+    last_sign_s: float  # of any event of the trainer; before the first one, when it was launched
+    phase: str = "start"
+    phase_detail: str = ""
+    first_progress: Record | None = None
+    children: tuple[Child, ...] = ()
+    sent: tuple[Sent, ...] = ()
+    hang: HangFound | None = None
+    failure: TrainerFailed | None = None  # the first in time: later ones are its echo on other ranks
+    word: Word | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    step: int
+    loss: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a run. The value before any event is `State()`."""
+
+    run: str = ""
+    max_steps: int = 0
+    state: RunState = "starting"
+    opened_s: float | None = None  # when the latest supervisor took over
+    first_opened_s: float | None = None
+    supervisor_pid: int | None = None
+    started: TrainerStarted | None = None  # rank 0 of the latest attempt that got that far
+    step: int = 0
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    tokens_seen: int = 0
+    progress_s: float | None = None  # time of the latest Progress
+    first_validation: Validation | None = None
+    last_validation: Validation | None = None
+    samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
+    attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
+    live: Live | None = None
+    launched: bool = False  # since this supervisor took over
+    restarts: int = 0  # launches that followed a failed attempt
+    fruitless: int = 0  # failed attempts in a row without a new complete checkpoint, since this supervisor took over
+    best_complete: int = 0  # the mark a new complete checkpoint must pass to count as progress
+    newest_complete: int = 0
+    saving_step: int | None = None
+    rejected: tuple[str, ...] = ()  # at the latest launch
+    unreadable: tuple[int, ...] = ()  # complete by their manifest, yet the trainer could not load them
+    stop_asked_s: float | None = None
+    stop_by: str = ""
+    stop_hurried: bool = False  # asked again: do not wait for a checkpoint
+    exit_code: int | None = None
+    reason: str = ""
+    final: str = ""
+    last_event: str = ""  # in words
+    last_event_s: float | None = None
+    read: tuple[tuple[str, int], ...] = ()  # writer -> last sequence number
+
+    @property
+    def closed(self) -> bool:
+        return self.exit_code is not None
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The latest attempt, live or ended."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def last_progress_s(self) -> float | None:
+        """Time of the last sign of life of the live attempt; None where none is live."""
+        return self.live.last_sign_s if self.live else None
+
+    @property
+    def attempt_number(self) -> int:
+        return self.attempts[-1].number if self.attempts else 0
+
+
+def fold(state: State, record: Record) -> State:
+    """The state after one more event. What was read before, and what comes after the end, changes nothing."""
+    if record.seq <= dict(state.read).get(record.writer, -1):
+        return state
+    if state.closed and not isinstance(record.event, RunOpened):
+        return state
+    folded = _trainer(_supervisor(state, record), record)
+    if folded is state:
+        return state
+    told = describe(record.event)
+    if told:
+        folded = replace(folded, last_event=told, last_event_s=record.time_s)
+    return replace(folded, read=_marked(folded, record))
+
+
+def _marked(state: State, record: Record) -> tuple[tuple[str, int], ...]:
+    """The reading marks with this record's. A launch drops those of earlier attempts' writers."""
+    marks = {} if isinstance(record.event, LaunchAsked) else dict(state.read)
+    marks[record.writer] = record.seq
+    return tuple(marks.items())
+
+
+# --- the supervisor's events -----------------------------------------------------------------------
+
+
+def _supervisor(state: State, record: Record) -> State:
+    match record.event:
+        case RunOpened() as event:
+            return _opened(state, event, record.time_s)
+        case LaunchAsked() as event:
+            return _launched(state, event, record.time_s)
+        case ChildStarted(attempt=number) as event:
+            return _started(state, event, record.time_s) if _lives(state, number) else state
+        case HangFound(attempt=number) as event:
+            return _live(state, hang=event) if _lives(state, number) else state
+        case SignalSent(attempt=number) as event:
+            return _sent(state, Sent(event.signal, record.time_s)) if _lives(state, number) else state
+        case AttemptEnded(attempt=number) as event:
+            return _ended(state, event, record.time_s) if _lives(state, number) else state
+        case StopAsked(by=by):
+            if state.stop_asked_s is None:
+                return replace(state, stop_asked_s=record.time_s, stop_by=by)
+            return replace(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
+        case RunClosed() as event:
+            end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]
+            return replace(state, state=end, exit_code=event.exit_code, reason=event.reason)
+        case _:
+            return state
+
+
+def _opened(state: State, event: RunOpened, time_s: float) -> State:
+    """Another supervisor: the budget is full again, what the run has reached stays."""
+    return replace(
+        state,
+        run=event.run,
+        max_steps=event.max_steps,
+        state="starting",
+        opened_s=time_s,
+        first_opened_s=time_s if state.first_opened_s is None else state.first_opened_s,
+        supervisor_pid=event.pid,
+        launched=False,
+        fruitless=0,
+        best_complete=0,
+        stop_asked_s=None,
+        stop_by="",
+        stop_hurried=False,
+        exit_code=None,
+        reason="",
+    )
+
+
+def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
+    if event.attempt <= state.attempt_number:
+        return state
+    before = state.attempt
+    asked = Attempt(event.attempt, event.resume_step, event.rejected, asked_s=time_s, last_step=event.resume_step)
+    return replace(
+        state,
+        attempts=(*state.attempts, asked)[-ATTEMPTS_KEPT:],
+        live=Live(event.attempt, last_sign_s=time_s),
+        launched=True,
+        restarts=state.restarts + (before is not None and before.outcome == "failed"),
+        best_complete=max(state.best_complete, event.resume_step),
+        newest_complete=event.resume_step,
+        rejected=event.rejected,
+        saving_step=None,
+        step=event.resume_step,
+        tokens_per_s=None,
+    )
+
+
+def _started(state: State, event: ChildStarted, time_s: float) -> State:
+    assert state.live is not None
+    child = Child(event.role, event.pid, event.start_ticks, event.log)
+    state = _attempt(state, started_s=time_s)
+    return _live(state, children=(*state.live.children, child))  # type: ignore[union-attr]
+
+
+def _sent(state: State, sent: Sent) -> State:
+    assert state.live is not None
+    if any(earlier.signal == sent.signal for earlier in state.live.sent):
+        return state
+    return _live(state, sent=(*state.live.sent, sent))
+
+
+def _ended(state: State, event: AttemptEnded, time_s: float) -> State:
+    fruitful = event.newest_complete > state.best_complete
+    state = _attempt(
+        state,
+        ended_s=time_s,
+        outcome=event.outcome,
+        returncode=event.returncode,
+        cause_class=event.cause_class,
+        what=event.what,
+        why=event.why,
+        fix=event.fix,
+        where=event.where,
+        newest_complete=event.newest_complete,
+    )
+    return replace(
+        state,
+        state="recovering" if event.outcome == "failed" else state.state,
+        live=None,
+        fruitless=0 if fruitful else state.fruitless + (event.outcome == "failed"),
+        best_complete=max(state.best_complete, event.newest_complete),
+        newest_complete=event.newest_complete,
+        saving_step=None,
+        tokens_per_s=None,
+    )
+
+
+# --- the trainer's events --------------------------------------------------------------------------
+
+
+def _trainer(state: State, record: Record) -> State:
+    """Only the live attempt speaks; what an earlier one says late is not about the present."""
+    number = getattr(record.event, "attempt", None)
+    if number is None or not _lives(state, number) or _is_supervisors(record):
+        return state
+    state = _live(state, last_sign_s=record.time_s)
+    match record.event:
+        case TrainerStarted() as event:
+            return replace(state, started=event) if event.rank == 0 else state
+        case Phase(name=name, detail=detail):
+            state = _live(state, phase=name, phase_detail=detail)
+            return replace(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
+        case Progress() as event:
+            return _progressed(state, event, record)
+        case Evaluated() as event:
+            seen = Validation(event.step, event.loss, event.tokens)
+            return replace(state, first_validation=state.first_validation or seen, last_validation=seen)
+        case Sampled() as event:
+            same = state.samples if state.samples and state.samples[-1].step == event.step else ()
+            return replace(state, samples=(*same, event)[-SAMPLES_KEPT:])
+        case CheckpointStarted(step=step):
+            return replace(state, saving_step=step)
+        case CheckpointSaved(step=step):
+            readable = tuple(other for other in state.unreadable if other != step)  # written again, by this attempt
+            return replace(state, newest_complete=step, saving_step=None, unreadable=readable)
+        case CheckpointUnreadable(step=step):
+            return replace(state, unreadable=tuple(sorted({*state.unreadable, step})))
+        case TrainerFailed() as event:
+            return _failed(state, event, record.time_s)
+        case TrainerStopped(step=step):
+            return _live(state, word=Word("stopped", record.time_s, step))
+        case TrainerFinished(step=step, final=final):
+            return replace(_live(state, word=Word("finished", record.time_s, step)), final=final)
+        case _:
+            return state
+
+
+def _progressed(state: State, event: Progress, record: Record) -> State:
+    assert state.live is not None
+    state = _live(state, phase="train", phase_detail="", first_progress=state.live.first_progress or record)
+    state = _attempt(state, last_step=event.step)
+    return replace(
+        state,
+        state="running",
+        step=event.step,
+        loss=event.loss,
+        tokens_per_s=event.tokens_per_s,
+        tokens_seen=event.tokens_seen,
+        progress_s=record.time_s,
+    )
+
+
+def _failed(state: State, event: TrainerFailed, time_s: float) -> State:
+    assert state.live is not None
+    if state.live.failure is not None:
+        return state
+    return _live(state, failure=event, word=state.live.word or Word("failed", time_s, state.step))
+
+
+# --- small steps -----------------------------------------------------------------------------------
+
+
+def _lives(state: State, number: int) -> bool:
+    return state.live is not None and state.live.number == number
+
+
+def _is_supervisors(record: Record) -> bool:
+    return isinstance(record.event, LaunchAsked | ChildStarted | HangFound | SignalSent | AttemptEnded)
+
+
+def _live(state: State, **changes: object) -> State:
+    assert state.live is not None
+    return replace(state, live=replace(state.live, **changes))  # type: ignore[arg-type]
+
+
+def _attempt(state: State, **changes: object) -> State:
+    return replace(state, attempts=(*state.attempts[:-1], replace(state.attempts[-1], **changes)))  # type: ignore[arg-type]

@@ -1,0 +1,94 @@
+"""Tells an event in one line of words. Pure; colour and layout are the business of views."""
+
+from __future__ import annotations
+
+from prime_train.events import (
+    AttemptEnded,
+    CheckpointDeleted,
+    CheckpointSaved,
+    CheckpointStarted,
+    CheckpointUnreadable,
+    ChildStarted,
+    Evaluated,
+    Event,
+    HangFound,
+    LaunchAsked,
+    Phase,
+    Progress,
+    RunClosed,
+    RunOpened,
+    Sampled,
+    SignalSent,
+    StopAsked,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStarted,
+    TrainerStopped,
+    Unrecognised,
+)
+
+_MIB = 2**20
+
+
+def describe(event: Event) -> str:
+    """The event in words; empty for what is shown as numbers instead (progress, samples)."""
+    match event:
+        case RunOpened(run=run, max_steps=max_steps):
+            return f"run {run} opened, to step {max_steps}"
+        case LaunchAsked() | ChildStarted() | HangFound() | SignalSent() | AttemptEnded() | StopAsked() | RunClosed():
+            return _supervisors(event)
+        case CheckpointStarted() | CheckpointSaved() | CheckpointDeleted() | CheckpointUnreadable():
+            return _checkpoints(event)
+        case TrainerStarted(rank=0) as e:
+            return f"trainer ready: {e.params:,} parameters on {e.world_size} x {e.device}, {e.precision}"
+        case Phase(name=name, detail=detail):
+            return f"{name}: {detail}" if detail else name
+        case Evaluated(step=step, loss=loss):
+            return f"validation loss {loss:.4f} at step {step}"
+        case TrainerFailed(what=what, rank=rank):
+            return f"trainer failed (rank {rank}): {what}"
+        case TrainerStopped(step=step):
+            return f"trainer stopped at step {step}, checkpoint complete"
+        case TrainerFinished(step=step, loss=loss):
+            return f"trainer finished at step {step}, loss {loss:.4f}"
+        case Progress() | Sampled() | TrainerStarted():
+            return ""
+        case Unrecognised(name=name):
+            return f"event of a later version: {name}"
+
+
+def _supervisors(
+    event: LaunchAsked | ChildStarted | HangFound | SignalSent | AttemptEnded | StopAsked | RunClosed,
+) -> str:
+    match event:
+        case LaunchAsked(attempt=attempt, resume_step=step, rejected=rejected):
+            origin = f"resumes from step {step}" if step else "starts from the beginning"
+            skipped = f"; not taken: {', '.join(rejected)}" if rejected else ""
+            return f"attempt {attempt} {origin}{skipped}"
+        case ChildStarted(role=role, pid=pid):
+            return f"{role} started, pid {pid}"
+        case HangFound(silent_s=silent_s, limit_s=limit_s, phase=phase):
+            return f"no sign of life for {silent_s:.0f} s in phase {phase} (limit {limit_s:.0f} s)"
+        case SignalSent(signal="stop_requested", reason=reason):
+            return f"asked the trainer to checkpoint and stop: {reason}"
+        case SignalSent(signal=signal, reason=reason):
+            return f"sent {signal}: {reason}"
+        case AttemptEnded(attempt=attempt, outcome=outcome, what=what):
+            return f"attempt {attempt} {outcome}: {what}" if what else f"attempt {attempt} {outcome}"
+        case StopAsked(by=by):
+            return f"stop asked by {by}"
+        case RunClosed(state=state, reason=reason):
+            return f"run {state}: {reason}" if reason else f"run {state}"
+
+
+def _checkpoints(event: CheckpointStarted | CheckpointSaved | CheckpointDeleted | CheckpointUnreadable) -> str:
+    match event:
+        case CheckpointStarted(step=step):
+            return f"checkpoint of step {step} begun"
+        case CheckpointSaved(step=step, size_bytes=size_bytes, write_s=write_s, stall_s=stall_s):
+            waited = f"training waited {stall_s * 1000:.0f} ms"
+            return f"checkpoint of step {step} complete: {size_bytes / _MIB:.0f} MiB in {write_s:.1f} s, {waited}"
+        case CheckpointDeleted(step=step, reason=reason):
+            return f"checkpoint of step {step} deleted: {reason}"
+        case CheckpointUnreadable(step=step, reason=reason):
+            return f"checkpoint of step {step} cannot be loaded: {reason}"
