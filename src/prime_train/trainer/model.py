@@ -1,0 +1,202 @@
+"""A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention. Never reads a file.
+
+Shapes: B sequences, T positions, V vocabulary, C width of the residual stream, D width of a head.
+Sources: Llama, arXiv 2302.13971, s. 2.2; grouped-query attention, arXiv 2305.13245; query and key
+norms as in Qwen3, arXiv 2505.09388, s. 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from prime_train import spec
+from prime_train.trainer.attention import attend, rotate, rotations
+
+IGNORED = -100  # the label of a position that predicts nothing; torch's own default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The architecture: all that decides the names and shapes of the weights and what they compute."""
+
+    vocab_size: int
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_size: int
+    rope_theta: float
+    norm_eps: float
+    tie_embeddings: bool
+    qk_norm: bool
+
+
+def config_of(model: spec.Model, vocab_size: int) -> ModelConfig:
+    """The architecture that the size fields ask for, unset ones filled in.
+
+    `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices.
+    Source: arXiv 2002.05202, s. 2.
+    """
+    return ModelConfig(
+        vocab_size=vocab_size,
+        layers=model.layers,
+        hidden_size=model.hidden_size,
+        heads=model.heads,
+        kv_heads=model.kv_heads or model.heads,
+        head_dim=model.head_dim or model.hidden_size // model.heads,
+        mlp_size=model.mlp_size or math.ceil(model.hidden_size * 8 / 3 / 64) * 64,
+        rope_theta=model.rope_theta,
+        norm_eps=model.norm_eps,
+        tie_embeddings=model.tie_embeddings,
+        qk_norm=model.qk_norm,
+    )
+
+
+def _linear(inner: int, outer: int) -> nn.Linear:
+    return nn.Linear(inner, outer, bias=False)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        self.query = _linear(config.hidden_size, config.heads * config.head_dim)
+        self.key = _linear(config.hidden_size, config.kv_heads * config.head_dim)
+        self.value = _linear(config.hidden_size, config.kv_heads * config.head_dim)
+        self.output = _linear(config.heads * config.head_dim, config.hidden_size)
+        self.query_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+        self.key_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        query = self.query(x).unflatten(-1, (-1, self.head_dim))  # (B, T, heads, D)
+        key = self.key(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
+        value = self.value(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        mixed = attend(rotate(query, cos, sin), rotate(key, cos, sin), value, mask)  # (B, T, heads, D)
+        return cast(Tensor, self.output(mixed.flatten(2)))  # (B, T, C)
+
+
+class Mlp(nn.Module):
+    """SwiGLU. Source: arXiv 2002.05202."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate = _linear(config.hidden_size, config.mlp_size)
+        self.up = _linear(config.hidden_size, config.mlp_size)
+        self.down = _linear(config.mlp_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.down(F.silu(self.gate(x)) * self.up(x)))  # (B, T, C)
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
+        self.attention = Attention(config)
+        self.mlp_norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp = Mlp(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, mask)  # (B, T, C)
+        return cast(Tensor, x + self.mlp(self.mlp_norm(x)))  # (B, T, C)
+
+
+class Decoder(nn.Module):
+    """Tokens to logits.
+
+    `blocks` may be compiled or sharded one by one. The embedding, the last norm and the head belong
+    to the root: a tied head reads the embedding's own weight, so the two must be gathered together.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
+        self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, tokens: Tensor, positions: Tensor, attention: Tensor | None, at: Tensor | None = None) -> Tensor:
+        """Logits (B, T, V) of the next token at every position; with `at` (B,), of that one only: (B, V).
+
+        `positions` (B, T) restart at each document; `attention` is what `plan_attention` returned.
+        """
+        x = self.embedding(tokens)  # (B, T, C)
+        cos, sin = rotations(positions, self.config.head_dim, self.config.rope_theta)  # (B, T, 1, D)
+        for block in self.blocks:
+            x = block(x, cos, sin, attention)
+        if at is not None:
+            x = x[torch.arange(len(at), device=x.device), at]  # (B, C)
+        head = self.embedding.weight if self.head is None else self.head.weight
+        return F.linear(self.norm(x), head)
+
+
+def build(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Decoder:
+    """A decoder with fresh weights: the same for the same seed on any machine and device."""
+    with torch.device("meta"):  # torch's own initialisation would cost time and advance its generator
+        model = Decoder(config)
+    model.to_empty(device="cpu")
+    initialise(model, seed)
+    return model.to(device)
+
+
+@torch.no_grad()
+def initialise(model: Decoder, seed: int) -> None:
+    """Normal weights of deviation 0.02, those that write into the residual stream less; norms 1.
+
+    Each block adds two writes to the stream; dividing their deviation by sqrt(2 x layers) keeps its
+    variance independent of depth. Source: GPT-2 (Radford et al., 2019), s. 2.3.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    residual_scale = 1 / math.sqrt(2 * model.config.layers)
+    for name, weight in model.named_parameters():
+        if weight.ndim < 2:
+            weight.fill_(1.0)
+            continue
+        writes_residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
+        weight.normal_(0.0, 0.02 * (residual_scale if writes_residual else 1.0), generator=generator)
+
+
+def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of every parameter, without the memory of one."""
+    with torch.device("meta"):
+        model = Decoder(config)
+    return ((name, tuple(weight.shape)) for name, weight in model.named_parameters())
+
+
+def parameter_count(config: ModelConfig) -> int:
+    return sum(math.prod(shape) for _, shape in parameter_shapes(config))
+
+
+def flops_per_token(config: ModelConfig, ctx_tokens: int) -> float:
+    """Floating-point operations to train on one token: 6 N + 12 L H Q T.
+
+    N counts the weights that a token is multiplied with: the head once, an untied embedding not.
+    Attention counts the full square, masked half included, as the published MFU figures do.
+    Source: PaLM, arXiv 2204.02311, appendix B.
+    """
+    looked_up = 0 if config.tie_embeddings else config.vocab_size * config.hidden_size
+    multiplied = parameter_count(config) - looked_up
+    return 6.0 * multiplied + 12.0 * config.layers * config.heads * config.head_dim * ctx_tokens
+
+
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the cross-entropy in nats over the labelled positions, and how many there are, both 0-d.
+
+    A sum, so that micro-batches and ranks with unlike numbers of labels add up to the mean over all
+    tokens of the step once divided by their total. Shapes: (..., V) and (...).
+    """
+    total = F.cross_entropy(
+        logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )  # ()
+    return total, (labels != IGNORED).sum()

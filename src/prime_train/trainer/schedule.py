@@ -1,0 +1,35 @@
+"""Says the learning rate of a step. A pure function of the config: nothing to save, nothing to resume."""
+
+from __future__ import annotations
+
+import math
+
+from prime_train.spec import Schedule
+
+
+def lr_ratio(schedule: Schedule, step: int, max_steps: int) -> float:
+    """The part of the peak learning rate that optimizer step `step` (0 <= step < max_steps) takes.
+
+    The warm-up rises linearly and its last step is at the peak; the decay ends at `min_lr_ratio` on
+    the last step. Source of wsd and its sqrt decay, 1 - sqrt(progress): arXiv 2405.18392, s. 3.
+    """
+    done = step + 1  # so that the first step is not lost at a rate of zero
+    if done <= schedule.warmup_steps:
+        return done / schedule.warmup_steps
+    match schedule.kind:
+        case "constant":
+            return 1.0
+        case "cosine":
+            shape = (1 + math.cos(math.pi * _progress(done, schedule.warmup_steps, max_steps))) / 2
+        case "wsd":
+            decay_steps = schedule.decay_steps or max(1, round(0.2 * max_steps))
+            progress = _progress(done, max(schedule.warmup_steps, max_steps - decay_steps), max_steps)
+            shape = 1 - progress if schedule.decay == "linear" else 1 - math.sqrt(progress)
+    return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * shape
+
+
+def _progress(done: int, start: int, end: int) -> float:
+    """0 up to `start`, 1 from `end`."""
+    if done >= end:
+        return 1.0
+    return max(0.0, (done - start) / (end - start))
