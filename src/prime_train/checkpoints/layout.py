@@ -7,10 +7,12 @@ not a checkpoint that a run may resume from.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from prime_train.rundir import write_atomic
 
 MANIFEST = "COMPLETE.json"
 _STEP = re.compile(r"step_(\d+)\Z")
+_CHUNK_BYTES = 8 * 2**20
+
+Read = Callable[[int], None]  # told how many bytes were read, while a large file is
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +54,27 @@ def write_manifest(folder: Path, step: int) -> int:
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
-def inspect(folder: Path, *, hashes: bool = False) -> Checkpoint:
-    """The state of one checkpoint folder: sizes always; contents too with `hashes` (reads every byte)."""
+def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
+    """The state of one checkpoint folder: sizes always; contents too with `hashes` (reads every byte).
+
+    A folder that is deleted meanwhile is an incomplete checkpoint, not an error.
+    """
     match = _STEP.search(folder.name)
     step = int(match.group(1)) if match else -1
-    size_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return Checkpoint(step, folder, size_bytes, _problem(folder, step, hashes))
+    problem = _problem(folder, step, on_read if hashes else None)
+    return Checkpoint(step, folder, _size_bytes(folder), problem)
 
 
-def _problem(folder: Path, step: int, hashes: bool) -> str:
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for directory, _, names in os.walk(folder):  # unlike rglob it passes over what vanishes under it
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(directory, name).lstat().st_size
+    return total
+
+
+def _problem(folder: Path, step: int, on_read: Read | None) -> str:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         files: dict[str, dict[str, int | str]] = manifest["files"]
@@ -74,15 +91,22 @@ def _problem(folder: Path, step: int, hashes: bool) -> str:
             size = path.stat().st_size
             if size != entry["bytes"]:
                 return f"{name} has {size} of {entry['bytes']} bytes"
-            if hashes:
-                with open(path, "rb") as file:
-                    if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                        return f"{name} does not match its SHA-256"
+            if on_read is not None and _sha256(path, on_read) != entry["sha256"]:
+                return f"{name} does not match its SHA-256"
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
             return f"{name} is unreadable: {error.strerror}"
     return ""
+
+
+def _sha256(path: Path, on_read: Read) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            on_read(len(chunk))
+    return digest.hexdigest()
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[Checkpoint]:
