@@ -9,21 +9,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from prime_train.trainer.data.batch import IGNORED
 
-def plan_attention(documents: Tensor, labels: Tensor | None = None) -> Tensor | None:
+
+def plan_attention(
+    documents: Tensor, labels: Tensor | None = None, device: torch.device | str | None = None
+) -> Tensor | None:
     """The mask that keeps packed documents apart, True where a query may look; None = plain causal.
 
     `documents` (B, T) numbers the document of each position; padding has a number of its own. A row
     needs no mask when every document but its first has no label to predict: what comes later in a
     row cannot reach back through a causal mask, and what nobody asks for may be wrong. Padding alone
-    therefore never costs a mask. The answer depends on values, so give it tensors on the CPU.
-    Returns (B, 1, T, T) bool or None.
+    therefore never costs a mask. Whether it needs one is read from the values, so give it tensors on
+    the CPU; the mask itself, T times their size, is made on `device`. Returns (B, 1, T, T) bool or None.
     """
     beyond_first = documents != documents[:, :1]  # (B, T)
-    asked_for = beyond_first if labels is None else beyond_first & (labels != -100)
+    asked_for = beyond_first if labels is None else beyond_first & (labels != IGNORED)
     if not bool(asked_for.any()):
         return None
-    return block_causal_mask(documents)
+    return block_causal_mask(documents if device is None else documents.to(device))
 
 
 def block_causal_mask(documents: Tensor) -> Tensor:
@@ -50,9 +54,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Each pair (i, i + D/2) of a head turned by its position's angle. (B, T, heads, D).
 
     Rolling by D/2 swaps the halves in one copy: 1.2 ms against 2.3 ms for split, negate and join
-    at (8, 256, 6, 64), forward and backward on one core.
+    at (8, 256, 6, 64), forward and backward on one core. The angles stay fp32 whatever x is: bf16
+    would round positions beyond 256 to their neighbours.
     """
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).type_as(x)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:

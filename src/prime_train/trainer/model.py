@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from prime_train import spec
 from prime_train.trainer.attention import attend, rotate, rotations
-
-IGNORED = -100  # the label of a position that predicts nothing; torch's own default
+from prime_train.trainer.data.batch import IGNORED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
