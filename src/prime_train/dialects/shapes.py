@@ -1,0 +1,162 @@
+"""What a config format allows, as values: tables, fields, types and bounds. Judges nothing.
+
+Every dialect is a `Table`. prime-train's own is read from the dataclasses of the RunSpec by `table_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+
+from prime_train.spec import Doc, Key
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit on a number: `sign` is one of >, >=, <, <=."""
+
+    sign: str
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        match self.sign:
+            case ">":
+                return value > self.limit
+            case ">=":
+                return value >= self.limit
+            case "<":
+                return value < self.limit
+            case _:
+                return value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An integer, or with `whole` false any finite number."""
+
+    whole: bool
+    bounds: tuple[Bound, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """true or false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few strings."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A list of `item`s, at least `min_len` of them."""
+
+    item: Shape
+    min_len: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a table. `name` is the RunSpec's, `key` the file's; `default` is MISSING where it is required."""
+
+    name: str
+    key: str
+    shape: Shape
+    doc: str
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The legal keys of a table, by the file's name. `make` builds the value from RunSpec field names."""
+
+    fields: Mapping[str, Field]
+    make: Callable[..., Any]
+    doc: str
+
+
+Shape = Number | Text | Flag | Choice | Array | Table
+
+
+@cache
+def table_of(cls: type[Any]) -> Table:
+    """The table that a dataclass describes. Raises TypeError for an annotation that TOML cannot hold."""
+    hints = get_type_hints(cls, include_extras=True)
+    table_fields: dict[str, Field] = {}
+    for item in fields(cls):
+        shape, metadata = _shape(hints[item.name])
+        key = next((note.name for note in metadata if isinstance(note, Key)), item.name)
+        doc = next((note.text for note in metadata if isinstance(note, Doc)), "")
+        table_fields[key] = Field(item.name, key, shape, doc, item.default)
+    return Table(table_fields, cls, cls.__doc__ or "")
+
+
+def _shape(hint: Any) -> tuple[Shape, tuple[Any, ...]]:
+    """The shape of an annotation and its metadata. `X | None` is X: TOML has no null, an unset key is None."""
+    metadata: tuple[Any, ...] = ()
+    while True:
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            hint, metadata = arguments[0], (*arguments[1:], *metadata)
+        elif origin is Union or origin is UnionType:
+            (hint,) = (argument for argument in arguments if argument is not type(None))
+        else:
+            return _bare_shape(hint, origin, arguments, metadata), metadata
+
+
+def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tuple[Any, ...]) -> Shape:
+    if hint is bool:
+        return Flag()
+    if hint is int or hint is float:
+        return Number(hint is int, _bounds(metadata))
+    if hint is str:
+        return Text()
+    if origin is Literal:
+        return Choice(tuple(arguments))
+    if origin is tuple and arguments[1:] == (Ellipsis,):
+        min_len = next((note.min_length for note in metadata if isinstance(note, MinLen)), 0)
+        return Array(_shape(arguments[0])[0], min_len)
+    return table_of(hint)
+
+
+def _bounds(metadata: tuple[Any, ...]) -> tuple[Bound, ...]:
+    found: list[Bound] = []
+    for note in metadata:
+        match note:
+            case Gt(gt=limit):
+                found.append(Bound(">", _number(limit)))
+            case Ge(ge=limit):
+                found.append(Bound(">=", _number(limit)))
+            case Lt(lt=limit):
+                found.append(Bound("<", _number(limit)))
+            case Le(le=limit):
+                found.append(Bound("<=", _number(limit)))
+            case _:
+                pass
+    return tuple(found)
+
+
+def _number(limit: Any) -> float:
+    if not isinstance(limit, int | float):
+        raise TypeError(f"a bound must be a number, not {limit!r}")
+    return limit

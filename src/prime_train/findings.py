@@ -1,0 +1,79 @@
+"""What a rule says of a config, as frozen values. No I/O, no rendering, no judgement.
+
+A rule yields Problems: they name RunSpec fields and know nothing of files. The judge turns each into
+a Finding, which names the key as the user wrote it and the place where it stands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Severity(IntEnum):
+    """ERROR: the run cannot work or loses data. WARNING: it works, and probably not as meant. NOTE: worth knowing."""
+
+    NOTE = 0
+    WARNING = 1
+    ERROR = 2
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+Patch = Mapping[str, Any]  # dotted key -> the value that cures; None = take the key away
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing a rule found. `at` and the keys of `patch` are RunSpec fields: "batch.global_batch".
+
+    A RunSpec field in backquotes inside a text is shown as the key of the user's own file. An empty
+    `fix` is written from the patch, an empty `why` is the rule's own; `severity` replaces the rule's.
+    """
+
+    at: str
+    what: str
+    fix: str = ""
+    patch: Patch = dataclasses.field(default_factory=dict)
+    why: str = ""
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a text: lines and columns count characters from 1, the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A Problem with its place. `key` is the user's own, `field` the RunSpec's ("" where there is none)."""
+
+    code: str
+    severity: Severity
+    path: str
+    span: Span
+    key: str
+    field: str
+    what: str
+    why: str
+    fix: str
+    patch: Patch = dataclasses.field(default_factory=dict)
+    written: str = ""  # the value as the file has it, shortened; "" where the key is not in the file
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A rule that could not judge, because a fact it needs is not known."""
+
+    code: str
+    needs: str
+    reason: str

@@ -1,0 +1,95 @@
+"""What a rule is: a function of a RunSpec, and of Facts where it needs some, with its documentation. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prime_train.dialects.reading import Fault, Reading
+from prime_train.findings import Problem, Severity
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+RunCheck = Callable[[RunSpec], Iterator[Problem]]
+FactsCheck = Callable[[RunSpec, "Facts"], Iterator[Problem]]
+FileCheck = Callable[[Reading], Iterator[Fault]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. `doc` is its explain page, its entry in docs/rules.md and its tests (see explain.py).
+
+    `check` is called only with a reading that has a RunSpec where `reads_run`, and with facts where `needs`.
+    """
+
+    code: str
+    severity: Severity
+    needs: tuple[str, ...]  # fields of Facts
+    reads_run: bool
+    check: Callable[[Reading, Facts | None], Iterator[Problem | Fault]]
+    name: str
+    family: str  # the module it stands in
+    doc: str
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(code: str, severity: Severity) -> Callable[[RunCheck], RunCheck]:
+    """Registers a rule that judges the config alone."""
+
+    def register(check: RunCheck) -> RunCheck:
+        def judge(reading: Reading, _: Facts | None) -> Iterator[Problem]:
+            assert reading.run is not None
+            return check(reading.run)
+
+        _add(code, severity, (), check, judge)
+        return check
+
+    return register
+
+
+def facts_rule(code: str, severity: Severity, needs: tuple[str, ...]) -> Callable[[FactsCheck], FactsCheck]:
+    """Registers a rule that judges the config on a machine. It is skipped where a fact it needs is not known."""
+
+    def register(check: FactsCheck) -> FactsCheck:
+        def judge(reading: Reading, facts: Facts | None) -> Iterator[Problem]:
+            assert reading.run is not None
+            assert facts is not None
+            return check(reading.run, facts)
+
+        _add(code, severity, needs, check, judge)
+        return check
+
+    return register
+
+
+def file_rule(code: str, severity: Severity) -> Callable[[FileCheck], FileCheck]:
+    """Registers a rule that passes on what a dialect found wrong with the file itself."""
+
+    def register(check: FileCheck) -> FileCheck:
+        def judge(reading: Reading, _: Facts | None) -> Iterator[Fault]:
+            return check(reading)
+
+        _add(code, severity, (), check, judge, reads_run=False)
+        return check
+
+    return register
+
+
+def _add(
+    code: str,
+    severity: Severity,
+    needs: tuple[str, ...],
+    check: Callable[..., object],
+    judge: Callable[[Reading, Facts | None], Iterator[Problem | Fault]],
+    *,
+    reads_run: bool = True,
+) -> None:
+    if code in RULES:
+        raise ValueError(f"two rules are called {code}: {RULES[code].name} and {check.__name__}")
+    family = check.__module__.rpartition(".")[2]
+    RULES[code] = Rule(code, severity, needs, reads_run, judge, check.__name__, family, check.__doc__ or "")

@@ -1,0 +1,8 @@
+"""All rules: importing a family registers it."""
+
+from prime_train.rules import batch, checkpoint, data, evaluation, model, parallel, run, schedule, schema
+from prime_train.rules.base import RULES
+
+FAMILIES = (schema, run, model, data, batch, schedule, parallel, checkpoint, evaluation)
+
+__all__ = ["FAMILIES", "RULES"]

@@ -1,0 +1,224 @@
+"""Judges a config: reads it, runs every rule that can run, and places what they found. No I/O.
+
+`lint` and `validate` are the same judgement; validate has facts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from prime_train.dialects import native
+from prime_train.dialects.reading import Fault, Reading
+from prime_train.document import KeyPath, dotted, to_toml
+from prime_train.findings import Finding, Patch, Problem, Severity, Skipped, Span
+from prime_train.rules.base import Rule
+from prime_train.rules.catalogue import RULES
+from prime_train.rules.explain import explain
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_IGNORE = re.compile(r"#\s*prime-train:\s*ignore\[([A-Z0-9, ]*)\]")
+_FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found in one file. `run` is None where no RunSpec can be built from it.
+
+    `passed` are the codes that judged and found nothing, `ignored` those that a comment silenced.
+    """
+
+    path: str
+    dialect: str
+    generation: str
+    root: str
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    passed: tuple[str, ...]
+    ignored: tuple[str, ...]
+    run: RunSpec | None
+
+    @property
+    def worst(self) -> Severity | None:
+        return max((finding.severity for finding in self.findings), default=None)
+
+    @property
+    def ok(self) -> bool:
+        """No finding at error level: the run may start."""
+        return self.worst is not Severity.ERROR
+
+
+def lint(text: str, path: str) -> Verdict:
+    """The verdict on a config text, without any fact of the machine. `path` is only shown."""
+    return judge(native.read(text, path), None)
+
+
+def validate(text: str, path: str, facts: Facts) -> Verdict:
+    """The verdict with facts. Rules whose facts are not known are skipped, and say so."""
+    return judge(native.read(text, path), facts)
+
+
+def needs() -> frozenset[str]:
+    """Every fact that some rule needs."""
+    return frozenset(need for rule in RULES.values() for need in rule.needs)
+
+
+def judge(reading: Reading, facts: Facts | None) -> Verdict:
+    found: list[Finding] = []
+    skipped: list[Skipped] = []
+    passed: list[str] = []
+    shadowed = frozenset(fault.shadows for fault in reading.faults if fault.shadows)
+    for rule in RULES.values():
+        if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
+            continue
+        missing = _missing_facts(rule, facts)
+        if missing:
+            skipped.append(missing)
+            continue
+        findings = list(_apply(rule, reading, facts, shadowed))
+        found.extend(findings)
+        if not findings:
+            passed.append(rule.code)
+    kept, ignored = _without_ignored(found, reading)
+    kept.sort(key=lambda finding: (finding.span.line, finding.span.column, finding.code))
+    return Verdict(
+        path=reading.document.path,
+        dialect=reading.dialect,
+        generation=reading.generation,
+        root=reading.root,
+        findings=tuple(kept),
+        skipped=tuple(skipped),
+        passed=tuple(passed),
+        ignored=tuple(sorted(ignored)),
+        run=reading.run,
+    )
+
+
+def _missing_facts(rule: Rule, facts: Facts | None) -> Skipped | None:
+    """The first fact the rule needs and that is not known."""
+    if facts is None or not rule.needs:
+        return None
+    from prime_train.facts.facts import NotKnown
+
+    for need in rule.needs:
+        fact = getattr(facts, need)
+        if isinstance(fact, NotKnown):
+            return Skipped(rule.code, need, fact.reason)
+    return None
+
+
+def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozenset[str]) -> Iterator[Finding]:
+    for found in rule.check(reading, facts):
+        match found:
+            case Fault():
+                yield _of_fault(rule, found, reading)
+            case Problem() if shadowed.isdisjoint(_fields_of(found)):
+                yield _of_problem(rule, found, reading)
+            case Problem():
+                pass  # it speaks of a default that stands in for a faulty value
+
+
+def _fields_of(problem: Problem) -> set[str]:
+    """The RunSpec fields that a problem speaks of."""
+    quoted = _FIELD.findall(f"{problem.what} {problem.fix} {problem.why}")
+    return {problem.at, *problem.patch, *quoted}
+
+
+def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
+    key = _path(reading.key(problem.at))
+    span, written = _placed(reading, key)
+    patch = {reading.key(at): value for at, value in problem.patch.items()}
+    return Finding(
+        code=rule.code,
+        severity=rule.severity if problem.severity is None else problem.severity,
+        path=reading.document.path,
+        span=span,
+        key=dotted(key),
+        field=problem.at,
+        what=_in_users_words(problem.what, reading),
+        why=_in_users_words(problem.why, reading) or explain(rule).why,
+        fix=_in_users_words(problem.fix, reading) or _fix_of(patch),
+        patch=patch,
+        written=written,
+    )
+
+
+def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
+    syntax = reading.document.fault
+    span, written = (syntax.span, "") if syntax is not None else _placed(reading, fault.key)
+    return Finding(
+        code=rule.code,
+        severity=rule.severity,
+        path=reading.document.path,
+        span=span,
+        key=dotted(fault.key),
+        field=fault.shadows,
+        what=fault.what,
+        why=explain(rule).why,
+        fix=fault.fix or _fix_of(fault.patch),
+        patch=fault.patch,
+        written=written,
+    )
+
+
+def _placed(reading: Reading, key: KeyPath) -> tuple[Span, str]:
+    """Where a finding points: the key and its value, else the table that should hold it, else the first line."""
+    place = reading.document.place(key)
+    if place is not None:
+        start, end = place.key, place.value
+        return Span(start.line, start.column, end.end_line, end.end_column), place.written
+    around = reading.document.nearest(key)
+    return (around.key, "") if around is not None else (Span(1, 1, 1, 1), "")
+
+
+def _path(key: str) -> KeyPath:
+    """The key path of a dotted key: numbers address array elements."""
+    parts = key.split(".")
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def _fix_of(patch: Patch) -> str:
+    return ", ".join(
+        f"{key} = {to_toml(value)}" if value is not None else f"take out {key}" for key, value in patch.items()
+    )
+
+
+def _in_users_words(text: str, reading: Reading) -> str:
+    """Names RunSpec fields as the user's file does."""
+    return _FIELD.sub(lambda match: reading.key(match.group(1)), text)
+
+
+def _without_ignored(found: list[Finding], reading: Reading) -> tuple[list[Finding], set[str]]:
+    """The findings that no comment silences, and the codes of those that one does."""
+    if not found or reading.document.fault is not None or "ignore[" not in reading.document.text:
+        return found, set()
+    everywhere: set[str] = set()
+    by_line: dict[int, set[str]] = {}
+    for comment in reading.document.comments():
+        for match in _IGNORE.finditer(comment.text):
+            codes = {code.strip() for code in match.group(1).split(",")}
+            if comment.on_top:
+                everywhere |= codes
+            by_line.setdefault(comment.line, set()).update(codes)
+    kept: list[Finding] = []
+    ignored: set[str] = set()
+    for finding in found:
+        lines = range(finding.span.line, finding.span.end_line + 1)
+        silenced = everywhere.union(*(by_line.get(line, ()) for line in lines))
+        if finding.code in silenced:
+            ignored.add(finding.code)
+        else:
+            kept.append(finding)
+    return kept, ignored
+
+
+def fact_names() -> tuple[str, ...]:
+    """Every fact there is, in the order of Facts."""
+    from prime_train.facts.facts import Facts
+
+    return tuple(item.name for item in fields(Facts))

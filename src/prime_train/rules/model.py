@@ -1,0 +1,120 @@
+"""Model shapes that no decoder can have. Pure, except for the facts that validate brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import rule
+from prime_train.spec import Model, RunSpec
+
+_SIZES = (
+    "layers",
+    "hidden_size",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "mlp_size",
+    "rope_theta",
+    "norm_eps",
+    "tie_embeddings",
+    "qk_norm",
+)
+
+
+@rule("MOD001", Severity.ERROR)
+def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
+    """heads must be a multiple of kv_heads.
+
+    each key and value head serves the same number of query heads
+
+    Bad:
+        [model]
+        heads = 8
+        kv_heads = 3
+    Good:
+        [model]
+        heads = 8
+        kv_heads = 2
+    """
+    model = run.model
+    if model.path is not None or model.kv_heads is None or model.heads % model.kv_heads == 0:
+        return
+    below = max(n for n in range(1, min(model.kv_heads, model.heads) + 1) if model.heads % n == 0)
+    yield Problem(
+        "model.kv_heads",
+        f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}",
+        patch={"model.kv_heads": below},
+    )
+
+
+@rule("MOD003", Severity.ERROR)
+def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
+    """A head must have a whole, even width: head_dim, or hidden_size / heads.
+
+    rotary embeddings turn the channels of a head in pairs
+
+    Bad:
+        [model]
+        hidden_size = 250
+        heads = 4
+    Bad:
+        [model]
+        hidden_size = 252
+        heads = 4
+    Bad:
+        [model]
+        head_dim = 63
+    Good:
+        [model]
+        hidden_size = 250
+        heads = 4
+        head_dim = 64
+    """
+    model = run.model
+    if model.path is not None:
+        return
+    if model.head_dim is not None:
+        if model.head_dim % 2:
+            yield Problem("model.head_dim", f"{model.head_dim} is odd", patch={"model.head_dim": model.head_dim + 1})
+        return
+    if model.hidden_size % (2 * model.heads) == 0:
+        return
+    width = model.hidden_size / model.heads
+    even = max(1, round(width / 2)) * 2
+    yield Problem(
+        "model.hidden_size",
+        f"{model.hidden_size} / `model.heads` {model.heads} = {width:g}, which is not an even number",
+        patch={"model.hidden_size": even * model.heads},
+    )
+
+
+@rule("MOD004", Severity.WARNING)
+def sizes_beside_a_path(run: RunSpec) -> Iterator[Problem]:
+    """Size fields beside model.path have no effect.
+
+    the folder's config.json gives the sizes
+
+    Bad:
+        [model]
+        path = "models/mine"
+        init = "random"
+        layers = 12
+    Good:
+        [model]
+        path = "models/mine"
+        init = "random"
+    """
+    if run.model.path is None:
+        return
+    defaults = {item.name: item.default for item in fields(Model)}
+    for name in _SIZES:
+        value = getattr(run.model, name)
+        if value != defaults[name]:
+            yield Problem(
+                f"model.{name}",
+                f"{value} is not used: `model.path` is set",
+                fix="take it out",
+                patch={f"model.{name}": None},
+            )

@@ -1,0 +1,60 @@
+"""The run itself: its name and how it is restarted. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import rule
+from prime_train.spec import RunSpec
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+
+
+@rule("RUN001", Severity.ERROR)
+def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
+    """run.name must work as the name of a directory, everywhere.
+
+    the run directory carries it, and so do object stores and shells later
+
+    1 to 64 letters, digits, dots, dashes and underscores; the first one a letter or a digit.
+
+    Bad:
+        [run]
+        name = "my run/1"
+    Bad:
+        [run]
+        name = ""
+    Good:
+        [run]
+        name = "my-run_1.5b"
+    """
+    name = run.run.name
+    if _NAME.match(name):
+        return
+    usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
+    shown = name if len(name) <= 64 else f"{name[:61]}..."
+    yield Problem("run.name", f"{shown!r} cannot name a directory", patch={"run.name": usable})
+
+
+@rule("RUN002", Severity.WARNING)
+def backoff_above_its_limit(run: RunSpec) -> Iterator[Problem]:
+    """backoff_s should not exceed backoff_max_s.
+
+    the limit wins: every restart waits for backoff_max_s, and nothing doubles
+
+    Bad:
+        [prime_train.restart]
+        backoff_s = 120.0
+    Good:
+        [prime_train.restart]
+        backoff_s = 30.0
+    """
+    restart = run.prime_train.restart
+    if restart.backoff_s > restart.backoff_max_s:
+        yield Problem(
+            "prime_train.restart.backoff_s",
+            f"{restart.backoff_s:g} s is more than `prime_train.restart.backoff_max_s` {restart.backoff_max_s:g} s",
+            patch={"prime_train.restart.backoff_s": restart.backoff_max_s},
+        )
