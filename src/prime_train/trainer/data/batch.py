@@ -50,6 +50,13 @@ class Rows:
         first = self.first[start : stop + 1]
         return Rows(self.tokens[start:stop], self.lengths[first[0] : first[-1]], first - first[0])
 
+    def take(self, order: NDArray[np.int64]) -> Rows:
+        """These rows, in this order."""
+        pieces_per_row = np.diff(self.first)[order]
+        first = np.concatenate([[0], np.cumsum(pieces_per_row)])
+        pieces = np.repeat(self.first[:-1][order] - first[:-1], pieces_per_row) + np.arange(first[-1])
+        return Rows(self.tokens[order], self.lengths[pieces], first)
+
 
 def join(parts: Sequence[Rows]) -> Rows:
     """The rows of all parts, in order."""

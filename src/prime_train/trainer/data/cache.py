@@ -1,0 +1,56 @@
+"""Keeps what is made once from the data: trained tokenizers and tokenised text.
+
+An entry is a folder under its key. It appears as a whole or not at all; one process builds it, others wait.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from prime_train.errors import UserError
+
+
+def cache_dir() -> Path:
+    """$PRIME_TRAIN_CACHE, else $XDG_CACHE_HOME/prime-train, else ~/.cache/prime-train."""
+    chosen = os.environ.get("PRIME_TRAIN_CACHE")
+    if chosen:
+        return Path(chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "prime-train"
+
+
+def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
+    """The folder of this entry; `build` fills an empty one where there is none yet."""
+    folder = cache_dir() / kind / key
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(folder.with_name(f"{key}.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():
+                _build(folder, build)
+    except OSError as error:
+        raise UserError(
+            what=f"cannot write the cache: {error.strerror}",
+            where=str(folder.parent),
+            why="tokenizers and tokenised text are kept there between runs",
+            fix="make room or give write access there, or set PRIME_TRAIN_CACHE to another directory",
+        ) from error
+    return folder
+
+
+def _build(folder: Path, build: Callable[[Path], None]) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # a build that was killed; the lock says that none is running
+    partial.mkdir()
+    try:
+        build(partial)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

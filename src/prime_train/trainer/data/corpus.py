@@ -1,0 +1,130 @@
+"""The documents of a source as tokens, each ended by the end-of-text token. Never packs, never orders.
+
+Text up to CACHED_BYTES is tokenised once and memory-mapped from the cache; more than that is tokenised when its turn
+comes. Both give the same tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prime_train.errors import UserError
+from prime_train.spec import RunSpec
+from prime_train.trainer.data import cache, order
+from prime_train.trainer.data.sources import Documents, Origin, digest, locate
+from prime_train.trainer.data.tables import no_text
+from prime_train.trainer.tokenizer import Tokenizer
+
+CACHED_BYTES = 256 * 2**20  # half a minute of tokenising on 8 cores, about 160 MB of cache
+FORMAT = 1  # of the cached files; another number makes them anew
+DOCUMENTS_AT_ONCE = 128
+REPORT_EVERY_S = 2.0
+
+Integers = NDArray[np.int64]
+Tokens = NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """One source. `gather(documents)` gives their tokens one after the other, and the length of each."""
+
+    identity: str  # what a resumed run must find again
+    train: Integers
+    held_out: Integers
+    gather: Callable[[Integers], tuple[Tokens, Integers]]
+
+
+def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
+    """One for each of data.sources. Raises UserError where there is nothing to train on or to hold out."""
+    corpora = []
+    for number, source in enumerate(run.data.sources):
+        origin = locate(source)
+        if origin.size_bytes <= CACHED_BYTES:
+            count, identity, gather = _cached(origin, tokenizer)
+        else:
+            documents = origin.open()
+            count, identity = documents.count, digest([origin.identity, tokenizer.fingerprint])
+            gather = partial(_tokenise_now, documents, tokenizer)
+        if count == 0:
+            raise no_text(origin.name)
+        train, held_out = order.split(count, run.eval.held_out_ratio, run.run.seed, number)
+        corpora.append(Corpus(identity, train, held_out, gather))
+    if not any(len(corpus.held_out) for corpus in corpora):
+        raise UserError(
+            what="there is only one document",
+            where="data.sources",
+            why="a document is either trained on or held out to measure the loss, never both",
+            fix="split the text into several files, or write it as .jsonl with a document on each line",
+        )
+    return tuple(corpora)
+
+
+def token_type(tokenizer: Tokenizer) -> type[np.unsignedinteger]:
+    """The narrowest type that holds every token."""
+    return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+
+
+def tokenise(documents: Documents, tokenizer: Tokenizer, indices: list[int]) -> list[Tokens]:
+    """The tokens of each document with the end-of-text token; none for a document without text."""
+    encoded = tokenizer.encode_batch(documents.texts(indices))
+    kind = token_type(tokenizer)
+    return [np.asarray([*ids, tokenizer.eos_id] if ids else [], dtype=kind) for ids in encoded]
+
+
+def _tokenise_now(documents: Documents, tokenizer: Tokenizer, indices: Integers) -> tuple[Tokens, Integers]:
+    parts = tokenise(documents, tokenizer, indices.tolist())
+    return np.concatenate(parts), np.asarray([len(part) for part in parts], dtype=np.int64)
+
+
+def _cached(origin: Origin, tokenizer: Tokenizer) -> tuple[int, str, Callable[[Integers], tuple[Tokens, Integers]]]:
+    key = digest([FORMAT, origin.fingerprint, tokenizer.fingerprint])
+    folder = cache.entry("tokens", key, partial(_write, origin, tokenizer))
+    tokens = np.load(folder / "tokens.npy", mmap_mode="r")
+    ends = np.load(folder / "ends.npy")
+    identity = json.loads((folder / "about.json").read_text(encoding="utf-8"))["sha256"]
+    return len(ends), identity, partial(_gather, tokens, ends)
+
+
+def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, Integers]:
+    starts = np.concatenate([[0], ends])[indices]
+    lengths = ends[indices] - starts
+    parts = [tokens[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    return np.concatenate(parts), lengths
+
+
+def _write(origin: Origin, tokenizer: Tokenizer, folder: Path) -> None:
+    documents = origin.open()
+    if documents.count == 0:
+        raise no_text(origin.name)
+    parts = list(_with_progress(documents, tokenizer, origin.name))
+    tokens = np.concatenate(parts)
+    if not len(tokens):
+        raise no_text(origin.name)
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    np.save(folder / "tokens.npy", tokens)
+    np.save(folder / "ends.npy", ends)
+    sha256 = hashlib.sha256(tokens.tobytes() + ends.tobytes()).hexdigest()
+    about = {"source": origin.name, "documents": documents.count, "skipped": documents.skipped, "sha256": sha256}
+    (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _with_progress(documents: Documents, tokenizer: Tokenizer, name: str) -> Iterator[Tokens]:
+    said_s = time.monotonic()
+    skipped = f", {documents.skipped} files skipped that are not UTF-8" if documents.skipped else ""
+    sys.stderr.write(f"tokenising {documents.count} documents of {name}{skipped}\n")
+    for start in range(0, documents.count, DOCUMENTS_AT_ONCE):
+        stop = min(start + DOCUMENTS_AT_ONCE, documents.count)
+        yield from tokenise(documents, tokenizer, list(range(start, stop)))
+        if time.monotonic() - said_s > REPORT_EVERY_S:
+            said_s = time.monotonic()
+            sys.stderr.write(f"tokenised {stop} of {documents.count} documents of {name}\n")

@@ -1,0 +1,80 @@
+"""Decides which documents are trained on and in which order. Pure: indices and seeds, no text, no files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+# One stream of random numbers for each purpose, all from the seed of the run.
+SPLIT, EPOCH, SOURCE, ROWS, HELD_OUT, SAMPLE = range(6)
+
+
+def generator(seed: int, *purpose: int) -> np.random.Generator:
+    """The random numbers of one purpose: the same seed and purpose give the same ones."""
+    return np.random.default_rng([seed, *purpose])
+
+
+def split(count: int, held_out_ratio: float, seed: int, source: int) -> tuple[Integers, Integers]:
+    """(training, held-out) documents of a source, both ascending. A single document is trained on."""
+    held_out_count = min(max(1, round(count * held_out_ratio)), count - 1)
+    held_out = generator(seed, SPLIT, source).choice(count, size=held_out_count, replace=False)
+    is_held_out = np.zeros(count, dtype=np.bool_)
+    is_held_out[held_out] = True
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPlan:
+    """Which documents the buffer of this number takes. `cursors` count what each source gave before it."""
+
+    number: int
+    cursors: tuple[int, ...]
+    source: Integers  # (D,)
+    document: Integers  # (D,) in 0..count of its source
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentOrder:
+    """The endless sequence of training documents, cut into buffers."""
+
+    seed: int
+    counts: tuple[int, ...]  # training documents of each source
+    probs: tuple[float, ...] | None  # None = in proportion to counts
+    buffer_docs: int
+
+    def buffer(self, number: int, cursors: tuple[int, ...]) -> BufferPlan:
+        """Each source goes through a permutation of its own per epoch; which source is next is drawn."""
+        weights = np.asarray(self.probs if self.probs is not None else self.counts, dtype=np.float64)
+        draw = generator(self.seed, SOURCE, number)
+        source = draw.choice(len(self.counts), size=self.buffer_docs, p=weights / weights.sum())
+        document = np.empty(self.buffer_docs, dtype=np.int64)
+        for which, cursor in enumerate(cursors):
+            mine = np.flatnonzero(source == which)
+            document[mine] = self._documents(which, cursor, len(mine))
+        return BufferPlan(number, cursors, source, document)
+
+    def after(self, plan: BufferPlan) -> tuple[int, ...]:
+        """The cursors of the next buffer."""
+        taken = np.bincount(plan.source, minlength=len(plan.cursors)).tolist()
+        return tuple(cursor + count for cursor, count in zip(plan.cursors, taken, strict=True))
+
+    def _documents(self, source: int, cursor: int, wanted: int) -> Integers:
+        count = self.counts[source]
+        parts: list[Integers] = []
+        while wanted > 0:
+            epoch, place = divmod(cursor, count)
+            part = _permutation(self.seed, source, epoch, count)[place : place + wanted]
+            parts.append(part)
+            cursor += len(part)
+            wanted -= len(part)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+@lru_cache(maxsize=8)
+def _permutation(seed: int, source: int, epoch: int, count: int) -> Integers:
+    return generator(seed, EPOCH, source, epoch).permutation(count)

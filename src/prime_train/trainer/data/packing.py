@@ -1,0 +1,132 @@
+"""Packs documents into sequences of a fixed capacity, best fit decreasing. Pure; never sees a token's value.
+
+Only a document longer than a sequence is cut: into pieces that each fill a sequence, and a tail. Every token is
+kept. Best-fit-decreasing over pre-split documents is the packing of arXiv 2404.10830, s. 3; what differs here is
+that documents of equal length and sequences of equal free space move as whole groups, so that the work grows with
+the number of distinct lengths and not with the number of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prime_train.trainer.data.batch import Rows
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Pieces in the order of their bins. Letters: P pieces, N bins."""
+
+    document: Integers  # (P,) index into `lengths`
+    start: Integers  # (P,) where the piece begins in its document
+    length: Integers  # (P,)
+    first: Integers  # (N + 1,): bin n holds pieces [first[n], first[n + 1])
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+
+def pack(lengths: NDArray[np.integer], capacity: int) -> Bins:
+    """The bins that hold every token of documents of these lengths, none of them over `capacity`.
+
+    The same lengths give the same bins. A document of length 0 is in none.
+    """
+    document, start, length = cut(np.asarray(lengths, dtype=np.int64), capacity)
+    descending = np.argsort(-length, kind="stable")
+    bin_of = _best_fit(length[descending], capacity)
+    by_bin = np.argsort(bin_of, kind="stable")
+    pieces = descending[by_bin]
+    pieces_per_bin = np.bincount(bin_of)
+    first = np.concatenate([[0], np.cumsum(pieces_per_bin)]).astype(np.int64)
+    return Bins(document[pieces], start[pieces], length[pieces], first)
+
+
+def cut(lengths: Integers, capacity: int) -> tuple[Integers, Integers, Integers]:
+    """(document, start, length) of each piece: full pieces of `capacity` and the tail, in document order."""
+    pieces_per_document = -(-lengths // capacity)
+    document = np.repeat(np.arange(len(lengths)), pieces_per_document)
+    before = np.cumsum(pieces_per_document) - pieces_per_document
+    start = (np.arange(len(document)) - before[document]) * capacity
+    return document, start, np.minimum(lengths[document] - start, capacity)
+
+
+def _best_fit(lengths: Integers, capacity: int) -> Integers:
+    """The bin of each piece; `lengths` descend.
+
+    A bin with the least sufficient space s takes s // length pieces in a row, since after each of them it is the
+    fullest one that still fits. So m bins with that space, or as many empty ones as it needs, are filled at once.
+    """
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    waiting: dict[int, list[Integers]] = {}  # free space -> arrays of bins that have it
+    spaces = 0  # bit s is set where waiting[s] exists
+    bins = 0
+
+    def put_back(space: int, group: Integers) -> None:
+        nonlocal spaces
+        if space > 0 and len(group):
+            waiting.setdefault(space, []).append(group)
+            spaces |= 1 << space
+
+    for length, begin, end in _runs(lengths):
+        while begin < end:
+            fitting = spaces >> length
+            if fitting:
+                space = length + (fitting & -fitting).bit_length() - 1
+                group = waiting[space].pop()
+                if not waiting[space]:
+                    del waiting[space]
+                    spaces ^= 1 << space
+            else:
+                space = capacity
+                group = np.arange(bins, bins + -(-(end - begin) // (capacity // length)))
+                bins += len(group)
+            per_bin = space // length
+            filled = min(len(group), (end - begin) // per_bin)
+            stop = begin + filled * per_bin
+            bin_of[begin:stop] = np.repeat(group[:filled], per_bin) if per_bin > 1 else group[:filled]
+            put_back(space - per_bin * length, group[:filled])
+            rest = end - stop
+            begin = stop
+            if filled < len(group) and 0 < rest < per_bin:
+                bin_of[stop:end] = group[filled]
+                put_back(space - rest * length, group[filled : filled + 1])
+                filled += 1
+                begin = end
+            put_back(space, group[filled:])
+    return bin_of
+
+
+def _runs(lengths: Integers) -> Iterator[tuple[int, int, int]]:
+    """(length, begin, end) of each run of equal lengths."""
+    if not len(lengths):
+        return
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(lengths)) + 1, [len(lengths)]]).tolist()
+    for begin, end in pairwise(edges):
+        yield int(lengths[begin]), begin, end
+
+
+def fill(bins: Bins, tokens: NDArray[np.integer], lengths: Integers, capacity: int, padding: int) -> Rows:
+    """The sequences that `bins` describe, taken from documents that lie one after the other in `tokens`."""
+    pieces_per_bin = np.diff(bins.first)
+    bin_of = np.repeat(np.arange(len(bins)), pieces_per_bin)  # (P,)
+    end_in_flow = np.cumsum(bins.length)  # (P,) where the pieces would end if no sequence were padded
+    used = np.bincount(bin_of, weights=bins.length, minlength=len(bins)).astype(np.int64)  # (N,)
+    padded_before = np.cumsum(capacity - used) - (capacity - used)  # (N,)
+    target = end_in_flow - bins.length + padded_before[bin_of]  # (P,)
+    source = (np.cumsum(lengths) - lengths)[bins.document] + bins.start  # (P,)
+
+    rows = np.full(len(bins) * capacity, padding, dtype=tokens.dtype)
+    within = np.arange(int(bins.length.sum())) - np.repeat(end_in_flow - bins.length, bins.length)
+    rows[np.repeat(target, bins.length) + within] = tokens[np.repeat(source, bins.length) + within]
+
+    last = bins.first[1:]
+    with_padding = np.insert(bins.length, last, capacity - used)
+    first = bins.first + np.arange(len(bins) + 1)
+    return Rows(rows.reshape(len(bins), capacity), with_padding, first)

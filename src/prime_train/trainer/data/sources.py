@@ -1,0 +1,222 @@
+"""Finds the documents of a data source and reads them by index. Never tokenises, never orders.
+
+`locate` only looks at names, sizes and times of files, so that a run whose text is tokenised already never reads it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import glob
+import hashlib
+import itertools
+import json
+import os
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from prime_train.errors import UserError
+from prime_train.spec import Source
+
+TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
+NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of an opened source."""
+
+    count: int
+    texts: Callable[[Sequence[int]], list[str]]
+    skipped: int = 0  # files that are not text
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A source that was found, not opened yet."""
+
+    name: str  # for messages
+    fingerprint: str  # differs where the text may differ: names, sizes and modification times
+    identity: str  # the same on every machine that has the same files: names and sizes
+    size_bytes: int  # on disk
+    open: Callable[[], Documents]
+
+
+def locate(source: Source) -> Origin:
+    """Where the documents of this source are. Raises UserError where there are none."""
+    match source.kind:
+        case "python-stdlib":
+            root = Path(sysconfig.get_path("stdlib"))
+            files = library_files(root)
+            if not files:
+                raise UserError(
+                    what="this Python has no source of its standard library",
+                    where=str(root),
+                    why='data.sources kind = "python-stdlib" reads its .py files',
+                    fix='use another Python, or kind = "files" with a path to text of your own',
+                )
+            return _origin("python-stdlib", source, root, files, lambda: read_library(files))
+        case "files":
+            root, files = matching_files(_required_path(source))
+            return _origin(str(source.path), source, root, files, lambda: open_files(files, source.text_field))
+        case "hf-dataset":
+            return _locate_dataset(source)
+
+
+def _origin(name: str, source: Source, root: Path, files: Sequence[Path], opener: Callable[[], Documents]) -> Origin:
+    with reading(root):
+        stats = [file.stat() for file in files]
+    kept = [source.kind, source.text_field, source.subset, source.split]
+    named = [(os.path.relpath(file, root), stat.st_size) for file, stat in zip(files, stats, strict=True)]
+    return Origin(
+        name,
+        fingerprint=digest([kept, str(root), named, [stat.st_mtime_ns for stat in stats]]),
+        identity=digest([kept, named]),
+        size_bytes=sum(stat.st_size for stat in stats),
+        open=opener,
+    )
+
+
+def digest(value: object) -> str:
+    """A short name for a JSON-able value."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
+
+
+def library_files(root: Path) -> list[Path]:
+    """Python files of a standard library, without installed packages and tests, in a fixed order."""
+    found: list[Path] = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in NOT_LIBRARY]
+        found += [Path(folder, name) for name in names if name.endswith(".py")]
+    return sorted(found)
+
+
+def read_library(files: Sequence[Path]) -> Documents:
+    """All of them, in memory (about 12 MB). Files that are not UTF-8 are skipped; empty ones do not count."""
+    texts: list[str] = []
+    skipped = 0
+    for file in files:
+        with reading(file):
+            content = file.read_bytes()
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError:
+            skipped += 1
+            continue
+        if text.strip():
+            texts.append(text)
+    return Documents(len(texts), lambda indices: [texts[index] for index in indices], skipped)
+
+
+def matching_files(path: str) -> tuple[Path, list[Path]]:
+    """(folder, files in a fixed order) for a file, a folder or a glob. Raises UserError where nothing matches."""
+    named = Path(path)
+    with reading(named):
+        if named.is_dir():
+            os.scandir(named).close()  # a folder that may not be read would look empty below
+            candidates = [file for file in named.rglob("*") if not file.name.startswith(".")]
+        else:
+            candidates = [named] if named.exists() else [Path(match) for match in glob.glob(path, recursive=True)]  # noqa: PTH207 - the pattern is absolute
+        present = [file for file in candidates if not file.is_dir()]
+    files = sorted(file for file in present if file.suffix in TEXT_SUFFIXES)
+    if not files:
+        others = sorted({file.suffix for file in present if file.suffix})
+        raise UserError(
+            what=f"no {', '.join(TEXT_SUFFIXES)} file matches" + (f"; found {', '.join(others[:5])}" if others else ""),
+            where=f'data.sources path = "{path}"',
+            why="a source of kind files is a file, a folder or a glob of these types",
+            fix="give a path that has such files, relative to the working directory or absolute",
+        )
+    return Path(os.path.commonpath([file.parent for file in files])), files
+
+
+def open_files(files: Sequence[Path], text_field: str) -> Documents:
+    """Each .txt file is a document; each line of a .jsonl and each row of a .parquet file is one."""
+    parts: list[Documents] = []
+    for suffix, found in itertools.groupby(sorted(files, key=lambda file: file.suffix), lambda file: file.suffix):
+        group = list(found)
+        for file in group:
+            with reading(file), open(file, "rb"):
+                pass  # told before the first step, and not when the stream comes to it
+        if suffix == ".txt":
+            parts.append(Documents(len(group), partial(_texts, group)))
+        else:
+            from prime_train.trainer.data import tables  # imports a library that takes a second
+
+            parts.append(tables.open_tables(group, text_field))
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _texts(files: Sequence[Path], indices: Sequence[int]) -> list[str]:
+    return [read_text(files[index]) for index in indices]
+
+
+def _joined(parts: Sequence[Documents]) -> Documents:
+    ends = list(itertools.accumulate(part.count for part in parts))
+
+    def texts(indices: Sequence[int]) -> list[str]:
+        found = [""] * len(indices)
+        for number, part in enumerate(parts):
+            mine = [at for at, index in enumerate(indices) if bisect.bisect_right(ends, index) == number]
+            before = ends[number] - part.count
+            for at, text in zip(mine, part.texts([indices[at] - before for at in mine]), strict=True):
+                found[at] = text
+        return found
+
+    return Documents(ends[-1], texts)
+
+
+def read_text(file: Path) -> str:
+    """The text of a file. Raises UserError where it cannot be read or is not UTF-8."""
+    with reading(file):
+        content = file.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            what=f"byte {error.start} is not UTF-8",
+            where=str(file),
+            why="text in another encoding would be trained on as nonsense",
+            fix=f"convert it: iconv -f LATIN1 -t UTF-8 {file.name} > converted.txt",
+        ) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns an OSError inside it into a UserError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            what=f"cannot read it: {error.strerror}",
+            where=str(error.filename or path),
+            why="it is named by data.sources",
+            fix="give this user read access (chmod +r), or take it out of the path",
+        ) from error
+
+
+def _required_path(source: Source) -> str:
+    if source.path is None:
+        raise UserError(
+            what="path is not set",
+            where=f'data.sources kind = "{source.kind}"',
+            why="this kind of source is found by its path",
+            fix='path = "..."',
+        )
+    return source.path
+
+
+def _locate_dataset(source: Source) -> Origin:
+    from prime_train.trainer.data import tables
+
+    name = _required_path(source)
+    if Path(name).is_dir():
+        root = Path(name)
+        files = sorted(file for file in root.rglob("*") if file.is_file() and not file.name.startswith("."))
+        return _origin(name, source, root, files, lambda: tables.open_dataset(source, name)[0])
+    documents, fingerprint = tables.open_dataset(source, name)
+    key = digest([name, source.subset, source.split, source.text_field, fingerprint])
+    return Origin(name, key, key, 0, lambda: documents)

@@ -1,0 +1,111 @@
+"""The micro-batches of a training run, in an order fixed by the seed alone. Never reads the clock or the devices.
+
+The stream is a sequence of rows: buffer 0, buffer 1, ... Each micro-batch of all ranks together takes the next
+`micro_batch x world_size` rows, of which rank r takes the r-th part. So optimizer step s uses rows
+[s * global_batch, (s + 1) * global_batch), whatever the number of ranks, of workers and of attempts.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+from prime_train.errors import UserError
+from prime_train.spec import RunSpec
+from prime_train.trainer.data.batch import Batch, Rows, join, to_batch
+from prime_train.trainer.data.corpus import Corpus, open_corpora
+from prime_train.trainer.data.loader import Buffer, Buffers, load, plans
+from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+
+
+def prepare(run: RunSpec) -> Tokenizer:
+    """Trains and caches the tokenizer and the tokenised text, so that other ranks find them. Returns the tokenizer."""
+    tokenizer = load_tokenizer(run)
+    open_corpora(run, tokenizer)
+    return tokenizer
+
+
+class TrainStream:
+    """The micro-batches of one rank. `position` is what `position()` gave where the run left off."""
+
+    def __init__(
+        self, run: RunSpec, tokenizer: Tokenizer, rank: int, world_size: int, position: dict[str, Any] | None
+    ) -> None:
+        # Said before the tokenizer starts threads, or each forked worker would warn of them.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+        self._micro_batch = run.batch.micro_batch
+        self._rank = rank
+        self._world_size = world_size
+        corpora = open_corpora(run, tokenizer)
+        self._made_by = made_by(run, corpora)
+        if position is not None:
+            check_position(position, self._made_by)
+        start = position or {"buffer": 0, "row": 0, "cursors": [0] * len(corpora)}
+        counts = tuple(len(corpus.train) for corpus in corpora)
+        order = DocumentOrder(run.run.seed, counts, run.data.sampling_probs, run.data.pack_buffer_docs)
+        buffers = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
+        loaded = load(buffers, plans(order, start["buffer"], tuple(start["cursors"])), run.data.loader_workers)
+        self._buffers = loaded
+        self._buffer: Buffer | None = None
+        self._row = start["row"]
+        self._start = start
+        # Ends the workers at exit too: before DataLoader does, which waits for them.
+        self.close = weakref.finalize(self, loaded.close)
+
+    def next_micro_batch(self) -> Batch:
+        """This rank's part of the next micro-batch of all ranks."""
+        self._advance(self._rank * self._micro_batch)
+        rows = join(self._advance(self._micro_batch))
+        self._advance((self._world_size - 1 - self._rank) * self._micro_batch)
+        return to_batch(rows)
+
+    def position(self) -> dict[str, Any]:
+        """What has been consumed by all ranks: JSON-able, the same on each of them."""
+        at = (
+            self._start if self._buffer is None else {"buffer": self._buffer.number, "cursors": [*self._buffer.cursors]}
+        )
+        return {"buffer": at["buffer"], "row": self._row, "cursors": at["cursors"], "made_by": self._made_by}
+
+    def _advance(self, count: int) -> list[Rows]:
+        """The next rows, in parts where they lie in several buffers."""
+        parts: list[Rows] = []
+        while count > 0:
+            if self._buffer is None:
+                self._buffer = next(self._buffers)
+            elif self._row == len(self._buffer.rows):
+                self._buffer, self._row = next(self._buffers), 0
+            part = self._buffer.rows.slice(self._row, min(self._row + count, len(self._buffer.rows)))
+            parts.append(part)
+            self._row += len(part)
+            count -= len(part)
+        return parts
+
+
+def made_by(run: RunSpec, corpora: tuple[Corpus, ...]) -> dict[str, Any]:
+    """All that fixes the rows of the stream: a position means nothing where one of these differs."""
+    return {
+        "run.seed": run.run.seed,
+        "data.ctx_tokens": run.data.ctx_tokens,
+        "data.pack_buffer_docs": run.data.pack_buffer_docs,
+        "data.sampling_probs": None if run.data.sampling_probs is None else list(run.data.sampling_probs),
+        "eval.held_out_ratio": run.eval.held_out_ratio,
+        "text and tokenizer": [corpus.identity for corpus in corpora],
+    }
+
+
+def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Raises UserError where the position comes from another stream."""
+    for name, value in expected.items():
+        before = position["made_by"].get(name)
+        if before != value:
+            is_setting = "." in name
+            raise UserError(
+                what=f"{name} is {value}, was {before}" if is_setting else "the text or the tokenizer has changed",
+                where="the data position in the checkpoint",
+                why="the run would go on with other text than it left off",
+                fix=f"{name} = {before}, or another run.name to begin anew"
+                if is_setting
+                else "bring back the data that the run began with, or take another run.name to begin anew",
+            )

@@ -1,0 +1,141 @@
+"""Opens .jsonl, .parquet and Hugging Face datasets with the `datasets` library: memory-mapped, read by row.
+
+The library is imported where it is used: it takes most of a second, and a run whose text is tokenised already does
+without it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.spec import Source
+from prime_train.trainer.data.cache import cache_dir
+from prime_train.trainer.data.sources import Documents, reading
+
+
+def open_tables(files: Sequence[Path], text_field: str) -> Documents:
+    """The rows of these files, all .jsonl or all .parquet."""
+    import datasets
+    from datasets.exceptions import DatasetGenerationError
+
+    datasets.disable_progress_bars()
+    filled = [file for file in files if file.stat().st_size > 0]
+    if not filled:
+        raise no_text(str(files[0]))
+    format_name = "json" if files[0].suffix == ".jsonl" else "parquet"
+    names = [str(file) for file in filled]
+    try:
+        table = datasets.load_dataset(
+            format_name, data_files=names, split="train", cache_dir=str(cache_dir() / "tables")
+        )
+    except (DatasetGenerationError, ValueError, StopIteration) as error:
+        if format_name == "json":
+            for file in filled:
+                check_lines(file)
+        raise UserError(
+            what=f"cannot be read as {format_name}: {_first_line(error.__cause__ or error)}",
+            where=", ".join(names[:3]),
+            why="the files of one source must be whole and have the same columns",
+            fix="look at the file named; write it again, or take it out of the path",
+        ) from error
+    return _documents(table, text_field, ", ".join(names[:3]))
+
+
+def check_lines(file: Path) -> None:
+    """Raises UserError at the first line that is not a JSON object."""
+    with reading(file), open(file, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                is_object = isinstance(json.loads(line), dict)
+                fault = "it is not a JSON object"
+            except ValueError as error:
+                is_object, fault = False, str(error)
+            if not is_object:
+                raise UserError(
+                    what=f"not a line of JSON: {fault}",
+                    where=f"{file}:{number}",
+                    why="each line of a .jsonl file is one document",
+                    fix=f"correct the line, or drop it: sed -i {number}d {file.name}",
+                )
+
+
+def open_dataset(source: Source, name: str) -> tuple[Documents, str]:
+    """A dataset of the Hugging Face Hub, or a local folder, and its fingerprint."""
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    datasets.disable_progress_bars()
+    where = f'data.sources path = "{name}"'
+    folder = Path(name)
+    try:
+        if (folder / "dataset_dict.json").is_file() and (folder / source.split).is_dir():
+            table = datasets.load_from_disk(str(folder / source.split))
+        elif (folder / "state.json").is_file():
+            table = datasets.load_from_disk(name)
+        else:
+            table = datasets.load_dataset(name, source.subset, split=source.split)
+    except ConnectionError as error:
+        raise UserError(
+            what=f"dataset {name} is out of reach: {_first_line(error)}",
+            where=where,
+            why="it is neither a local folder nor in the cache of the Hugging Face libraries",
+            fix=f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR; then path = DIR",
+            exit_code=ExitCode.OUT_OF_REACH,
+        ) from error
+    except (DatasetsError, OSError, ValueError) as error:
+        raise UserError(
+            what=f"dataset {name} cannot be opened: {_first_line(error)}",
+            where=where,
+            why=f'asked for split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
+            fix="give the name of a dataset on the Hub or a local folder, and a split and subset that it has",
+        ) from error
+    return _documents(table, source.text_field, where), str(table._fingerprint)
+
+
+def _documents(table: Any, text_field: str, where: str) -> Documents:
+    fields = list(table.column_names)
+    if text_field not in fields:
+        near = difflib.get_close_matches(text_field, fields, n=1)
+        raise UserError(
+            what=f'no field "{text_field}"; there are {", ".join(fields)}'
+            + (f"; did you mean {near[0]}?" if near else ""),
+            where=where,
+            why="text_field names the one that holds the text of a document",
+            fix=f'text_field = "{near[0] if near else fields[0]}"',
+        )
+    if getattr(table.features[text_field], "dtype", None) not in ("string", "large_string"):
+        raise UserError(
+            what=f'field "{text_field}" is {table.features[text_field]}, not text',
+            where=where,
+            why="documents are trained on as text",
+            fix="text_field = one that holds a string in every row",
+        )
+    if not len(table):
+        raise no_text(where)
+    column = table.select_columns([text_field])
+
+    def texts(indices: Sequence[int]) -> list[str]:
+        return [text or "" for text in column[list(indices)][text_field]]
+
+    return Documents(len(column), texts)
+
+
+def no_text(where: str) -> UserError:
+    """The error of a source without a single token."""
+    return UserError(
+        what="there is no text in it",
+        where=where,
+        why="there is nothing to train on",
+        fix="give a source that has text",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,0 +1,230 @@
+"""Text to tokens and back: a byte-level BPE trained on the data, or any Hugging Face tokenizer folder.
+
+Never adds a token by itself: the end of a document is marked by whoever builds sequences, with `eos_id`. Text that
+looks like a control token ("<|endoftext|>") is encoded as the text it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.errors import UserError
+from prime_train.spec import RunSpec
+from prime_train.trainer.data import cache, order
+from prime_train.trainer.data.sources import Documents, digest, locate
+
+EOS = "<|endoftext|>"
+FORMAT = 1  # of a trained tokenizer; another number trains it anew
+TRAINED_ON_CHARACTERS = 2**25  # a vocabulary of some thousands does not change after that much text
+READ_AT_ONCE = 64
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A loaded tokenizer."""
+
+    encode_batch: Callable[[Sequence[str]], list[list[int]]]
+    decode: Callable[[Sequence[int]], str]  # leaves out control tokens
+    vocab_size: int  # largest token + 1
+    eos_id: int
+    files: tuple[Path, ...]  # what an exported model needs to be read with the same tokenizer
+    fingerprint: str  # of their content
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
+
+
+def load_tokenizer(run: RunSpec) -> Tokenizer:
+    """The tokenizer of this run; trains and caches one where tokenizer.path is unset."""
+    if run.tokenizer.path is None:
+        return _from_json(_trained(run), "tokenizer (trained on the data)")
+    folder = Path(run.tokenizer.path)
+    where = f'tokenizer.path = "{folder}"'
+    if not folder.is_dir():
+        raise UserError(
+            what="there is no such folder",
+            where=where,
+            why="a Hugging Face tokenizer is a folder with tokenizer.json or the files of its model",
+            fix="give a folder that has one, or leave tokenizer.path unset to train one on the data",
+        )
+    return _from_json(folder, where) if (folder / "tokenizer.json").is_file() else _from_transformers(folder, where)
+
+
+def _from_json(folder: Path, where: str) -> Tokenizer:
+    import tokenizers
+
+    try:
+        loaded = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises a bare Exception for every fault of the file
+        raise _broken(where, error) from error
+    loaded.encode_special_tokens = True
+    loaded.no_truncation()
+    loaded.no_padding()
+
+    def encode_batch(texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in loaded.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(loaded.decode(list(tokens), skip_special_tokens=True))
+
+    return Tokenizer(
+        encode_batch,
+        decode,
+        vocab_size=max(loaded.get_vocab(with_added_tokens=True).values()) + 1,
+        eos_id=_eos_id(folder, loaded.token_to_id, where),
+        files=_files(folder),
+        fingerprint=_fingerprint(folder),
+    )
+
+
+def _from_transformers(folder: Path, where: str) -> Tokenizer:
+    from transformers import AutoTokenizer
+
+    try:
+        loaded: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise _broken(where, error) from error
+    if loaded.eos_token_id is None:
+        raise _no_eos(where)
+
+    def encode_batch(texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            return []
+        encoded = loaded(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
+        return [list(ids) for ids in encoded["input_ids"]]
+
+    def decode(tokens: Sequence[int]) -> str:
+        return str(loaded.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    vocab_size = max(loaded.get_vocab().values()) + 1
+    return Tokenizer(encode_batch, decode, vocab_size, int(loaded.eos_token_id), _files(folder), _fingerprint(folder))
+
+
+def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) -> int:
+    """The end-of-text token that the folder names, by text or by number."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        token = _read_json(folder / name, where).get("eos_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str) and (found := token_to_id(text)) is not None:
+            return found
+    for name in ("generation_config.json", "config.json"):
+        token = _read_json(folder / name, where).get("eos_token_id")
+        first = token[0] if isinstance(token, list) and token else token
+        if isinstance(first, int):
+            return first
+    raise _no_eos(where)
+
+
+def _read_json(file: Path, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise _broken(f"{where}: {file.name}", error) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _files(folder: Path) -> tuple[Path, ...]:
+    return tuple(folder / name for name in FILES if (folder / name).is_file())
+
+
+def _fingerprint(folder: Path) -> str:
+    sha256 = hashlib.sha256()
+    for file in _files(folder):
+        sha256.update(file.name.encode() + b"\0" + file.read_bytes())
+    return sha256.hexdigest()[:24]
+
+
+def _trained(run: RunSpec) -> Path:
+    """The folder of the BPE for this data, vocabulary and split. Held-out text has no part in it."""
+    origins = [locate(source) for source in run.data.sources]
+    kept = [FORMAT, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio]
+    key = digest([*kept, [origin.fingerprint for origin in origins]])
+
+    def build(folder: Path) -> None:
+        opened = [origin.open() for origin in origins]
+        sys.stderr.write(f"training a tokenizer of {run.tokenizer.vocab_size} tokens on {origins[0].name}\n")
+        train_bpe(_training_text(run, opened), run.tokenizer.vocab_size, folder)
+
+    return cache.entry("tokenizers", key, build)
+
+
+def _training_text(run: RunSpec, opened: Sequence[Documents]) -> Iterator[str]:
+    """Training documents in a seeded order, as much of each source as its share of the documents."""
+    documents_in_all = sum(documents.count for documents in opened)
+    for number, documents in enumerate(opened):
+        if documents.count == 0:
+            continue
+        train, _ = order.split(documents.count, run.eval.held_out_ratio, run.run.seed, number)
+        shuffled = order.generator(run.run.seed, order.SAMPLE, number).permutation(train).tolist()
+        left = TRAINED_ON_CHARACTERS * documents.count // documents_in_all
+        for start in range(0, len(shuffled), READ_AT_ONCE):
+            for text in documents.texts(shuffled[start : start + READ_AT_ONCE]):
+                if left <= 0:
+                    break
+                yield text[:left]
+                left -= len(text)
+            if left <= 0:
+                break
+
+
+def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path) -> None:
+    """Writes a byte-level BPE as a Hugging Face tokenizer folder. The same texts give the same file."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[EOS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    bpe.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None,
+        "eos_token": EOS,
+        "pad_token": EOS,
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _broken(where: str, error: Exception) -> UserError:
+    return UserError(
+        what=f"the tokenizer cannot be read: {(str(error).strip() or type(error).__name__).splitlines()[0][:300]}",
+        where=where,
+        why="its files are not whole, or of a kind that the tokenizers and transformers libraries do not know",
+        fix="write or download the folder again",
+    )
+
+
+def _no_eos(where: str) -> UserError:
+    return UserError(
+        what="the tokenizer has no end-of-text token",
+        where=where,
+        why="it ends each document, so that the model learns where text stops",
+        fix='name one of its tokens in tokenizer_config.json: "eos_token": "..."',
+    )
