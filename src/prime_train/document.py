@@ -6,14 +6,12 @@ and only when asked: a file without findings never imports tree-sitter.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli
 
@@ -21,20 +19,16 @@ from prime_train.findings import Patch, Span
 
 KeyPath = tuple[str | int, ...]
 _WRITTEN_CHARS = 60  # a value longer than this is shortened in messages
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
-_HUGE_NUMBER = re.compile(r"[0-9_]{4000,}")
 
 
-@dataclass(frozen=True, slots=True)
-class SyntaxFault:
+class SyntaxFault(NamedTuple):
     """Why the text is not TOML, and where that shows first."""
 
     what: str
     span: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where one key stands: the key, its value, and the value's text as written."""
 
     key: Span
@@ -42,8 +36,7 @@ class Place:
     written: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
+class Comment(NamedTuple):
     """A comment. `on_top` when no key and no table stands above it."""
 
     line: int
@@ -51,8 +44,7 @@ class Comment:
     on_top: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """`values` is empty where `fault` says that the text is not TOML."""
 
     text: str
@@ -69,7 +61,7 @@ class Document:
         except RecursionError as error:  # tomli's own limit on nesting
             return cls(text, path, {}, SyntaxFault(str(error), _span_at(text, 0, 1)))
         except ValueError as error:  # an integer of more digits than Python reads
-            match = _HUGE_NUMBER.search(text)
+            match = re.search(r"[0-9_]{4000,}", text)
             start, end = match.span() if match else (0, 1)
             return cls(text, path, {}, SyntaxFault(str(error).partition(";")[0], _span_at(text, start, end)))
 
@@ -109,18 +101,17 @@ def _span_at(text: str, start: int, end: int) -> Span:
 
 def dotted(key: KeyPath) -> str:
     """A key path as people write it: data.sources.0.path, with quotes where TOML needs them."""
-    return ".".join(
-        part
-        if isinstance(part, str) and _BARE_KEY.match(part)
-        else _quoted(part)
-        if isinstance(part, str)
-        else str(part)
-        for part in key
-    )
+    return ".".join(str(part) if isinstance(part, int) or _is_bare(part) else _quoted(part) for part in key)
+
+
+def _is_bare(part: str) -> bool:
+    return part.isascii() and part.replace("-", "").replace("_", "").isalnum()
 
 
 def _quoted(part: str) -> str:
-    return json.dumps(part, ensure_ascii=False)
+    import json  # JSON's escapes are TOML's; a clean lint does not need them
+
+    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def to_toml(value: object) -> str:
@@ -160,8 +151,7 @@ def patched(values: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
 # --- positions -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
+class _Index(NamedTuple):
     places: Mapping[KeyPath, Place]
     comments: tuple[Comment, ...]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prime_train.document import Document, KeyPath
 from prime_train.findings import Patch
@@ -33,8 +34,7 @@ class Fault:
     shadows: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """`run` is None where no RunSpec can be built. `keys` maps RunSpec fields to keys where the two differ."""
 
     document: Document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.dialects.nearest import nearest
 from prime_train.dialects.reading import (
@@ -35,8 +35,7 @@ class _Walk:
     faults: list[Fault] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _At:
+class _At(NamedTuple):
     """Where the walk stands: the file's key path, and the RunSpec field it feeds."""
 
     key: KeyPath

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.dialects.reading import Fault, Reading
 from prime_train.findings import Problem, Severity
@@ -18,8 +17,7 @@ FactsCheck = Callable[[RunSpec, "Facts"], Iterator[Problem]]
 FileCheck = Callable[[Reading], Iterator[Fault]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule. `doc` is its explain page, its entry in docs/rules.md and its tests (see explain.py).
 
     `check` is called only with a reading that has a RunSpec where `reads_run`, and with facts where `needs`.

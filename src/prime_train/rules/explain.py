@@ -15,9 +15,9 @@ A `[facts.NAME]` table in an overlay changes a fact of the machine. Paragraphs a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from inspect import cleandoc
+from typing import NamedTuple
 
 from prime_train.rules.base import Rule
 
@@ -36,11 +36,10 @@ kind = "python-stdlib"
 micro_batch = 8
 """
 
-_EXAMPLE = re.compile(r"^(Bad|Good):\n((?:(?:    .*)?\n)+)", re.MULTILINE)
+_EXAMPLE = r"(?m)^(Bad|Good):\n((?:(?:    .*)?\n)+)"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     summary: str
     why: str
     notes: tuple[str, ...]
@@ -51,9 +50,9 @@ class Explanation:
 @lru_cache(maxsize=256)
 def explain(rule: Rule) -> Explanation:
     doc = cleandoc(rule.doc) + "\n"
-    prose = _EXAMPLE.sub("", doc)
+    prose = re.sub(_EXAMPLE, "", doc)
     paragraphs = [" ".join(part.split()) for part in prose.split("\n\n") if part.strip()]
-    examples = [(match.group(1), cleandoc(match.group(2)) + "\n") for match in _EXAMPLE.finditer(doc)]
+    examples = [(match.group(1), cleandoc(match.group(2)) + "\n") for match in re.finditer(_EXAMPLE, doc)]
     return Explanation(
         summary=paragraphs[0] if paragraphs else "",
         why=paragraphs[1] if len(paragraphs) > 1 else "",

@@ -22,8 +22,8 @@ from prime_train.spec import RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_IGNORE = re.compile(r"#\s*prime-train:\s*ignore\[([A-Z0-9, ]*)\]")
-_FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)+)`")
+_IGNORE = r"#\s*prime-train:\s*ignore\[([A-Z0-9, ]*)\]"
+_FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled when something is found: not at start-up
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozense
 
 def _fields_of(problem: Problem) -> set[str]:
     """The RunSpec fields that a problem speaks of."""
-    quoted = _FIELD.findall(f"{problem.what} {problem.fix} {problem.why}")
+    quoted = re.findall(_FIELD, f"{problem.what} {problem.fix} {problem.why}")
     return {problem.at, *problem.patch, *quoted}
 
 
@@ -190,7 +190,7 @@ def _fix_of(patch: Patch) -> str:
 
 def _in_users_words(text: str, reading: Reading) -> str:
     """Names RunSpec fields as the user's file does."""
-    return _FIELD.sub(lambda match: reading.key(match.group(1)), text)
+    return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
 
 
 def _without_ignored(found: list[Finding], reading: Reading) -> tuple[list[Finding], set[str]]:
@@ -200,7 +200,7 @@ def _without_ignored(found: list[Finding], reading: Reading) -> tuple[list[Findi
     everywhere: set[str] = set()
     by_line: dict[int, set[str]] = {}
     for comment in reading.document.comments():
-        for match in _IGNORE.finditer(comment.text):
+        for match in re.finditer(_IGNORE, comment.text):
             codes = {code.strip() for code in match.group(1).split(",")}
             if comment.on_top:
                 everywhere |= codes

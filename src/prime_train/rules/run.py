@@ -9,7 +9,7 @@ from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
 @rule("RUN001", Severity.ERROR)
@@ -31,7 +31,7 @@ def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
         name = "my-run_1.5b"
     """
     name = run.run.name
-    if _NAME.match(name):
+    if re.fullmatch(_NAME, name):
         return
     usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
     shown = name if len(name) <= 64 else f"{name[:61]}..."
