@@ -1,0 +1,38 @@
+"""Plans the start of the bundled trainer. Pure: it starts nothing and looks at nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from prime_train.backends.launch import Launch
+from prime_train.rundir import RunDir
+from prime_train.spec import RunSpec
+
+_TRAINER = "prime_train.trainer"
+
+
+def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
+    """One process started directly, or several through torchrun, which gives each its rank."""
+    arguments = (str(run_dir.path), "--attempt", str(attempt), "--resume-step", str(resume_step))
+    return Launch(
+        role="trainer",
+        argv=(sys.executable, *_launcher(run.parallel.processes), "-m", _TRAINER, *arguments),
+        cwd=Path.cwd(),
+        log=run_dir.log(attempt, "trainer"),
+    )
+
+
+def _launcher(processes: int) -> tuple[str, ...]:
+    """torchrun never restarts by itself: which checkpoint to resume from is the supervisor's to say."""
+    if processes == 1:
+        return ()
+    return (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(processes),
+        "--max-restarts",
+        "0",
+    )

@@ -1,0 +1,49 @@
+"""Asks the supervisor of a run, from another process, to stop it. Starts and waits for nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.rundir import RunDir
+from prime_train.supervise.lock import Holder, holder
+
+
+def request_stop(run_dir: RunDir) -> Holder:
+    """Ask for a checkpoint and the end; the supervisor that was asked. Raises UserError where none can be."""
+    found = holder(run_dir)
+    if found is None:
+        raise UserError(
+            what="no supervisor runs it",
+            where=str(run_dir.path),
+            why="only a run that is supervised can be stopped",
+            fix=f"look at it with `prime-train status {run_dir.path.name}`",
+        )
+    if not found.here:
+        raise UserError(
+            what=f"its supervisor is process {found.identity.pid} on {found.host}",
+            where=str(run_dir.lock),
+            why="a signal does not reach another machine",
+            fix=f"ssh {found.host} kill -TERM {found.identity.pid}",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+    try:
+        # A pidfd is bound to one process: the check that follows holds until the signal is sent.
+        fd = os.pidfd_open(found.identity.pid)
+        try:
+            if found.identity.alive:
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
+        finally:
+            os.close(fd)
+    except ProcessLookupError:
+        pass  # it ended by itself: what was wanted
+    except PermissionError:
+        raise UserError(
+            what=f"process {found.identity.pid} belongs to another user",
+            where=str(run_dir.lock),
+            why="only its owner may signal it",
+            fix=f"sudo kill -TERM {found.identity.pid}",
+            exit_code=ExitCode.OUT_OF_REACH,
+        ) from None
+    return found

@@ -1,0 +1,86 @@
+"""Holds a run directory for one supervisor. Never waits: a run that is held is an error for the second comer.
+
+The kernel drops the lock (flock) when its holder dies, by kill -9 too. The text in it says who holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prime_train.errors import UserError
+from prime_train.rundir import RunDir
+from prime_train.supervise.process import Identity, own_identity
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who wrote the lock's text."""
+
+    identity: Identity
+    host: str
+
+    @property
+    def here(self) -> bool:
+        return self.host == socket.gethostname()
+
+
+@contextlib.contextmanager
+def held(run_dir: RunDir) -> Iterator[None]:
+    """Hold the run, creating its directory where there is none. Raises UserError where that cannot be had."""
+    fd = _open(run_dir)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _busy(run_dir) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{own_identity()} {socket.gethostname()}\n".encode(), 0)
+        yield
+        os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+def holder(run_dir: RunDir) -> Holder | None:
+    """The live supervisor of a run as the lock names it; None where there is none.
+
+    Read, not locked: a reader that took the lock for a moment would turn away a `run` that starts then.
+    A holder on another machine is believed.
+    """
+    try:
+        identity, host = run_dir.lock.read_text(encoding="utf-8").split()
+        pid, ticks = identity.split(":")
+        found = Holder(Identity(int(pid), int(ticks)), host)
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if found.identity.alive or not found.here else None
+
+
+def _open(run_dir: RunDir) -> int:
+    try:
+        run_dir.path.mkdir(parents=True, exist_ok=True)
+        return os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UserError(
+            what=f"the run directory cannot be written: {error.strerror}",
+            where=str(run_dir.path),
+            why="events, logs and checkpoints of the run are kept there",
+            fix="choose another place with run.dir, or make this one writable",
+        ) from None
+
+
+def _busy(run_dir: RunDir) -> UserError:
+    found = holder(run_dir)
+    named = f"process {found.identity.pid} on {found.host}" if found else "another process"
+    return UserError(
+        what=f"the run is held by {named}",
+        where=str(run_dir.lock),
+        why="two supervisors would start two trainers on the same checkpoints",
+        fix=f"look at it with `prime-train status {run_dir.path.name}`, or end it with "
+        f"`prime-train stop {run_dir.path.name}`; another name starts another run",
+    )

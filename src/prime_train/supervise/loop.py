@@ -1,0 +1,306 @@
+"""Runs one training run to its end: read what is new, fold, show, decide, act. The only loop, and it does not train.
+
+Whatever it does it writes as an event first and learns again by reading it back, so that a supervisor
+that is killed at any line is followed by one that knows the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from prime_train import __version__
+from prime_train.backends import bundled, environment
+from prime_train.backends.launch import Launch, to_json
+from prime_train.checkpoints import layout
+from prime_train.errors import ExitCode, UserError
+from prime_train.events import (
+    AttemptEnded,
+    ChildStarted,
+    Event,
+    EventLog,
+    Follower,
+    HangFound,
+    LaunchAsked,
+    Record,
+    RunClosed,
+    RunOpened,
+    SignalSent,
+    StopAsked,
+)
+from prime_train.rundir import RunDir, write_atomic
+from prime_train.spec import RunSpec
+from prime_train.supervise import policy as rules
+from prime_train.supervise import process
+from prime_train.supervise.diagnose import Cause, Evidence, judge, oom_kills, tail
+from prime_train.supervise.policy import Policy, decide
+from prime_train.supervise.state import Live, State, fold
+
+TICK_S = 0.5
+WRITER = "supervisor"
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+Show = Callable[[State, Sequence[Record]], None]
+Plan = Callable[[RunSpec, RunDir, int, int], Launch]
+
+
+def supervise(
+    run: RunSpec, run_dir: RunDir, show: Show, plan: Plan = bundled.plan, policy: Policy | None = None
+) -> ExitCode:
+    """Supervise a run whose lock is held and whose directory is prepared; how it ended.
+
+    Call it from the main thread. `show` is called at each turn of the loop with what is new.
+    """
+    try:
+        supervision = _Supervision(run, run_dir, show, plan, policy or rules.policy(run.prime_train))
+        with _signals_into(supervision.inbox):
+            try:
+                supervision.begin()
+                while not supervision.state.closed:
+                    supervision.turn()
+            finally:
+                supervision.release()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise _unwritable(run_dir, error) from error
+    return ExitCode(supervision.state.exit_code or 0)
+
+
+def _unwritable(run_dir: RunDir, error: OSError) -> UserError:
+    return UserError(
+        what=f"the run directory cannot be written: {error.strerror}",
+        where=str(error.filename or run_dir.path),
+        why="a run whose events are lost cannot be resumed with care, so the trainer was ended",
+        fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+@contextlib.contextmanager
+def _signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
+    """Requests to stop become messages: SimpleQueue.put may be called from a signal handler, Queue.put may not.
+
+    A hang-up that is ignored (nohup) stays ignored.
+    """
+    names = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        names.append(signal.SIGHUP)
+    before = {name: signal.signal(name, lambda number, _: inbox.put(signal.Signals(number))) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+class _Supervision:
+    """The loop's possessions: the event log it writes, the reader, the inbox, and the child that runs."""
+
+    def __init__(self, run: RunSpec, run_dir: RunDir, show: Show, plan: Plan, policy: Policy) -> None:
+        self.state = State()
+        self.inbox: SimpleQueue[object] = SimpleQueue()
+        self._run = run
+        self._run_dir = run_dir
+        self._show = show
+        self._plan = plan
+        self._policy = policy
+        self._log = EventLog(run_dir.events, WRITER)
+        self._follower = Follower(run_dir.events)
+        self._running: process.Running | None = None
+        self._oom_kills = 0
+        self._secrets = environment.secrets(os.environ)
+        self._spared = process.own_children()
+
+    # --- the three parts of a supervisor's life ---
+
+    def begin(self) -> None:
+        """Learn what happened before, end what a dead supervisor left behind, and open the run."""
+        process.become_subreaper()
+        self._read()
+        self._end_stale()
+        self._say(RunOpened(self._run.run.name, os.getpid(), self._run.run.max_steps, __version__))
+
+    def turn(self) -> None:
+        match decide(self.state, self._policy, time.time()):
+            case rules.Launch(attempt=attempt):
+                self._launch(attempt)
+            case rules.AskStop(attempt=attempt, reason=reason):
+                self._run_dir.stop_request(attempt).touch()
+                self._say(SignalSent(attempt, "stop_requested", reason))
+            case rules.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
+                self._say(HangFound(attempt, round(silent_s, 1), limit_s, phase))
+            case rules.Signal(attempt=attempt, signal=name, reason=reason):
+                self._say(SignalSent(attempt, name, reason))
+                if self._running is not None:
+                    process.signal_tree(self._running.identity, signal.Signals[name])
+            case rules.Close(state=end, exit_code=exit_code, reason=reason):
+                self._say(RunClosed(end, int(exit_code), reason))
+            case rules.Wait(until_s=until_s):
+                self._wait(until_s)
+            case rules.Nothing():
+                pass
+
+    def release(self) -> None:
+        """Leave no process behind, whatever ended the loop."""
+        if self._running is not None:
+            process.signal_tree(self._running.identity, signal.SIGKILL)
+            self._await_exit()
+        process.sweep(self._run_dir.path, self._spared)
+        self._log.close()
+
+    # --- reading and writing ---
+
+    def _read(self) -> None:
+        records = self._follower.poll()
+        for record in records:
+            self.state = fold(self.state, record)
+        self._show(self.state, records)
+
+    def _say(self, event: Event) -> None:
+        self._log.append(event)
+        self._read()
+
+    def _wait(self, until_s: float) -> None:
+        """Until something is in the inbox, `until_s`, or the next look at the events."""
+        try:
+            message = self.inbox.get(timeout=max(0.0, min(TICK_S, until_s - time.time())))
+        except Empty:
+            self._read()
+            return
+        match message:
+            case process.Exited() as exited if self._running is not None:
+                self._ended(exited.returncode)
+            case signal.Signals() as number:
+                self._say(StopAsked(number.name))
+
+    def _await_exit(self) -> None:
+        while not isinstance(self.inbox.get(), process.Exited):
+            pass
+        self._running = None
+
+    # --- attempts ---
+
+    def _launch(self, attempt: int) -> None:
+        chosen, rejected = self._choose_checkpoint()
+        self._say(LaunchAsked(attempt, chosen, rejected))
+        if chosen == 0 and self.state.unreadable:
+            self._end_attempt(None, _nothing_loads(self.state.unreadable, self._run_dir))
+            return
+        try:
+            launch = self._planned(attempt, chosen)
+            self._run_dir.attempt(attempt).mkdir(parents=True, exist_ok=True)
+            write_atomic(self._run_dir.launch(attempt), to_json(self._hidden(launch)))
+            self._oom_kills = oom_kills()
+            self._running = process.spawn(launch, attempt, self.inbox)
+        except OSError as error:
+            if error.errno in _UNWRITABLE:
+                raise
+            self._end_attempt(None, _not_started(error, self._run_dir.launch(attempt)))
+            return
+        named = self._running.identity
+        self._say(ChildStarted(attempt, launch.role, named.pid, named.start_ticks, str(launch.log)))
+
+    def _choose_checkpoint(self) -> tuple[int, tuple[str, ...]]:
+        """The step to resume from, and why each newer checkpoint was not taken."""
+        rejected: list[str] = []
+        for checkpoint in layout.scan(self._run_dir.checkpoints):
+            if checkpoint.complete and checkpoint.step not in self.state.unreadable:
+                return checkpoint.step, tuple(rejected)
+            problem = checkpoint.problem or "the trainer could not load it"
+            rejected.append(f"step_{checkpoint.step}: {problem}")
+        return 0, tuple(rejected)
+
+    def _planned(self, attempt: int, resume_step: int) -> Launch:
+        host = environment.Host(os.environ, process.usable_cores(), str(process.own_identity()))
+        launch = self._plan(self._run, self._run_dir, attempt, resume_step)
+        added = environment.plan(self._run, self._run_dir, attempt, host)
+        return replace(launch, variables=(*added, *launch.variables))
+
+    def _hidden(self, launch: Launch) -> Launch:
+        """The launch as it may be written down."""
+        variables = tuple(replace(v, value=environment.redact(v.value, self._secrets)) for v in launch.variables)
+        argv = tuple(environment.redact(argument, self._secrets) for argument in launch.argv)
+        return replace(launch, argv=argv, variables=variables)
+
+    def _ended(self, returncode: int) -> None:
+        """The child has exited: end the rest of its tree, hear its last words, say what it was."""
+        running, self._running = self._running, None
+        stuck = process.sweep(self._run_dir.path, self._spared)
+        self._read()
+        if running is None or self.state.live is None:
+            return
+        if stuck:
+            self._end_attempt(returncode, _unkillable([f"{p.pid}" for p in stuck], running.log))
+            return
+        grown = oom_kills() - self._oom_kills
+        evidence = Evidence(returncode, running.log, tail(running.log), grown)
+        self._end_attempt(returncode, judge(self.state, self.state.live, evidence))
+
+    def _end_stale(self) -> None:
+        """End the processes of an attempt whose supervisor died, and close its account."""
+        live = self.state.live
+        for child in live.children if live else ():
+            process.signal_tree(process.Identity(child.pid, child.start_ticks), signal.SIGKILL)
+        stuck = process.sweep(self._run_dir.path, self._spared)
+        self._read()
+        live = self.state.live
+        if stuck:
+            raise _still_there([f"{p.pid}" for p in stuck], self._run_dir)
+        if live is not None:
+            log = _log_of(live, self._run_dir)
+            self._end_attempt(None, judge(self.state, live, Evidence(None, log, tail(log), 0)))
+
+    def _end_attempt(self, returncode: int | None, cause: Cause) -> None:
+        found = layout.scan(self._run_dir.checkpoints)
+        usable = (c.step for c in found if c.complete and c.step not in self.state.unreadable)
+        number = self.state.attempt_number
+        told = {
+            name: environment.redact(getattr(cause, name), self._secrets) for name in ("what", "why", "fix", "where")
+        }
+        newest = next(usable, 0)
+        self._say(AttemptEnded(number, returncode, cause.outcome, cause.cause_class, newest_complete=newest, **told))
+
+
+def _log_of(live: Live, run_dir: RunDir) -> Path:
+    return Path(live.children[0].log) if live.children else run_dir.log(live.number, "trainer")
+
+
+def _not_started(error: OSError, launch: Path) -> Cause:
+    what = f"it could not be started: {error.strerror}"
+    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
+
+
+def _nothing_loads(steps: Sequence[int], run_dir: RunDir) -> Cause:
+    listed = ", ".join(f"step_{step}" for step in steps)
+    return Cause(
+        "failed",
+        "env",
+        f"none of the complete checkpoints can be loaded: {listed}",
+        "to start from the beginning would throw away what they hold",
+        "read why in the log of the attempts before; a run under another name starts from the beginning",
+        str(run_dir.checkpoints),
+    )
+
+
+def _unkillable(pids: Sequence[str], log: Path) -> Cause:
+    return Cause(
+        "failed",
+        "env",
+        f"processes of it outlive SIGKILL: {', '.join(pids)}",
+        "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
+        "reset the GPU or restart the machine, then give the same command again",
+        str(log),
+    )
+
+
+def _still_there(pids: Sequence[str], run_dir: RunDir) -> UserError:
+    cause = _unkillable(pids, run_dir.path)
+    return UserError(cause.what, cause.where, cause.why, cause.fix, ExitCode.OUT_OF_REACH)

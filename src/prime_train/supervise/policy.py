@@ -1,0 +1,209 @@
+"""Decides what the supervisor does next, from the state and the time alone. Pure: it acts on nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prime_train.errors import ExitCode
+from prime_train.spec import PrimeTrain
+from prime_train.supervise.state import Attempt, Live, State
+
+NEVER_RETRIED = frozenset({"config", "disk", "env"})
+SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long to wait, and how often to try. The last three are not for the user to set."""
+
+    max_fruitless_attempts: int = 3
+    backoff_s: float = 1.0
+    backoff_max_s: float = 60.0
+    startup_limit_s: float = 900.0
+    step_limit_s: float = 300.0
+    slow_phase_limit_s: float = 1800.0
+    stop_grace_s: float = 60.0
+    term_grace_s: float = 5.0  # between SIGTERM and SIGKILL; the grace for a checkpoint has passed by then
+    dump_grace_s: float = 2.0  # between SIGABRT, on which faulthandler writes every stack to the log, and SIGKILL
+    exit_grace_s: float = 30.0  # between the trainer's last word and the end of its processes, as torchrun allows
+
+
+def policy(asked: PrimeTrain) -> Policy:
+    """The policy that a config asks for."""
+    return Policy(
+        max_fruitless_attempts=asked.restart.max_fruitless_attempts,
+        backoff_s=asked.restart.backoff_s,
+        backoff_max_s=asked.restart.backoff_max_s,
+        startup_limit_s=asked.heartbeat.startup_limit_s,
+        step_limit_s=asked.heartbeat.step_limit_s,
+        slow_phase_limit_s=asked.heartbeat.slow_phase_limit_s,
+        stop_grace_s=asked.stop_grace_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do before `until_s`, unless something happens."""
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskStop:
+    """Ask the trainer for a checkpoint and its end."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindHang:
+    attempt: int
+    silent_s: float
+    limit_s: float
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt."""
+
+    attempt: int
+    signal: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    state: str  # "finished" | "stopped" | "failed"
+    exit_code: ExitCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The run is closed."""
+
+
+Action = Launch | Wait | AskStop | FindHang | Signal | Close | Nothing
+
+
+def decide(state: State, policy: Policy, now_s: float) -> Action:
+    """What to do at `now_s`, on the clock that stamps the events."""
+    if state.closed:
+        return Nothing()
+    if state.live is not None:
+        return _watch(state, state.live, policy, now_s)
+    return _next(state, policy, now_s)
+
+
+# --- between attempts ------------------------------------------------------------------------------
+
+
+def _next(state: State, policy: Policy, now_s: float) -> Action:
+    attempt = state.attempt
+    if attempt is None or not state.launched:
+        if state.stop_asked_s is not None:
+            return Close("stopped", ExitCode.RESUMABLE, f"{state.stop_by} before the trainer was started")
+        return Launch(state.attempt_number + 1)
+    if attempt.outcome == "finished":
+        return Close("finished", ExitCode.OK, f"step {attempt.last_step} of {state.max_steps}")
+    if attempt.outcome == "failed" and _fails_again(attempt, state):
+        return Close("failed", ExitCode.RUN_FAILED, f"{attempt.what}; another try would fail the same way")
+    if state.stop_asked_s is not None:
+        return Close("stopped", ExitCode.RESUMABLE, f"{state.stop_by}; newest checkpoint {_step(state)}")
+    if attempt.outcome == "stopped":
+        reason = f"the trainer was told to stop by another process; newest checkpoint {_step(state)}"
+        return Close("stopped", ExitCode.RESUMABLE, reason)
+    if state.fruitless >= policy.max_fruitless_attempts:
+        reason = f"{state.fruitless} attempts in a row without a new complete checkpoint; the last one: {attempt.what}"
+        return Close("failed", ExitCode.RETRIES_SPENT, reason)
+    until_s = (attempt.ended_s or now_s) + backoff_s(state.fruitless, policy)
+    return Wait(until_s) if now_s < until_s else Launch(attempt.number + 1)
+
+
+def _fails_again(attempt: Attempt, state: State) -> bool:
+    """Another try would end the same way. One that could not load its checkpoint gets another one next time."""
+    return attempt.cause_class in NEVER_RETRIED and attempt.resume_step not in state.unreadable
+
+
+def backoff_s(fruitless: int, policy: Policy) -> float:
+    """Seconds to wait before the next attempt: doubles with every attempt that brought nothing."""
+    doublings = min(max(0, fruitless - 1), 30)
+    return float(min(policy.backoff_s * 2**doublings, policy.backoff_max_s))
+
+
+def _step(state: State) -> str:
+    return f"step {state.newest_complete}" if state.newest_complete else "none"
+
+
+# --- while an attempt lives ------------------------------------------------------------------------
+
+
+def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
+    """The most urgent of: a hang that was found, a stop that was asked, a last word spoken, silence."""
+    if live.hang is not None:
+        return _end_hang(live, policy, now_s)
+    if live.word is not None:
+        return _end_lingering(live, policy, now_s)
+    if state.stop_asked_s is not None:
+        return _stop(state, live, policy, now_s)
+    limit_s = silence_limit_s(live, policy)
+    silent_s = now_s - live.last_sign_s
+    if silent_s > limit_s:
+        return FindHang(live.number, silent_s, limit_s, live.phase)
+    return Wait(live.last_sign_s + limit_s)
+
+
+def silence_limit_s(live: Live, policy: Policy) -> float:
+    """How long the attempt may be silent in the phase it is in."""
+    if live.phase in SLOW_PHASES:
+        return max(policy.slow_phase_limit_s, policy.startup_limit_s if live.first_progress is None else 0.0)
+    return policy.startup_limit_s if live.first_progress is None else policy.step_limit_s
+
+
+def _end_hang(live: Live, policy: Policy, now_s: float) -> Action:
+    dumped_s = _sent_s(live, "SIGABRT")
+    if dumped_s is None:
+        return Signal(live.number, "SIGABRT", "it hangs; its stacks go to the log")
+    return _kill_after(live, dumped_s + policy.dump_grace_s, now_s, "it hangs")
+
+
+def _end_lingering(live: Live, policy: Policy, now_s: float) -> Action:
+    assert live.word is not None
+    reason = f"it said that it had {live.word.said} and did not end"
+    return _kill_after(live, live.word.time_s + policy.exit_grace_s, now_s, reason)
+
+
+def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
+    assert state.stop_asked_s is not None
+    if _sent_s(live, "stop_requested") is None:
+        return AskStop(live.number, state.stop_by)
+    if not state.stop_hurried and now_s < state.stop_asked_s + policy.stop_grace_s:
+        return Wait(state.stop_asked_s + policy.stop_grace_s)
+    reason = "asked again" if state.stop_hurried else f"it did not stop within {policy.stop_grace_s:g} s"
+    terminated_s = _sent_s(live, "SIGTERM")
+    if terminated_s is None:
+        return Signal(live.number, "SIGTERM", reason)
+    return _kill_after(live, terminated_s + policy.term_grace_s, now_s, reason)
+
+
+def _kill_after(live: Live, deadline_s: float, now_s: float, reason: str) -> Action:
+    """SIGKILL once `deadline_s` has come. After it there is only the exit to wait for."""
+    if _sent_s(live, "SIGKILL") is not None:
+        return Wait(now_s + 1.0)
+    return Wait(deadline_s) if now_s < deadline_s else Signal(live.number, "SIGKILL", reason)
+
+
+def _sent_s(live: Live, signal: str) -> float | None:
+    return next((sent.time_s for sent in live.sent if sent.signal == signal), None)
+
+
+def last_failure(state: State) -> Attempt | None:
+    """The latest attempt that failed, for the message at the end."""
+    return next((attempt for attempt in reversed(state.attempts) if attempt.outcome == "failed"), None)

@@ -1,0 +1,226 @@
+"""Makes a run directory ready for a supervisor, or says why the run cannot go on in it. Starts and deletes nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Literal
+
+from prime_train.checkpoints import layout
+from prime_train.errors import ExitCode, UserError
+from prime_train.events import read
+from prime_train.rundir import RunDir, write_atomic
+from prime_train.spec import RunSpec, Source, from_json, to_json
+from prime_train.supervise.state import State, fold
+
+Resume = Literal["auto", "never"] | int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run directory that is ready. `run` has absolute paths; `notes` are for the user to read."""
+
+    run: RunSpec
+    run_dir: RunDir
+    state: State  # as far as earlier supervisors brought it
+    fresh: bool  # nothing has happened in it yet
+    finished: bool  # there is nothing left to do
+    notes: tuple[str, ...] = ()
+
+
+def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
+    """Create the directory of a run, or go on in it; `text` is the config as written.
+
+    The caller holds the run's lock. Raises UserError where the run cannot go on with this config or
+    from that checkpoint; nothing has been changed then.
+    """
+    run = absolute(run, run_dir)
+    before = _resolved(run_dir)
+    state = State()
+    for record in read(run_dir.events):
+        state = fold(state, record)
+    if before is not None:
+        _refuse_changes(before, run, run_dir)
+    aside = _to_set_aside(run_dir, resume)
+    notes = [_set_aside(path) for path in aside]
+    _write(text, run, run_dir, before)
+    finished = not aside and _is_finished(state, run)
+    if finished:
+        notes.append(f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}")
+    elif before is not None and before.run.max_steps != run.run.max_steps:
+        notes.append(f"goes on to step {run.run.max_steps}; it was begun for {before.run.max_steps}")
+    return Opened(run, run_dir, state, fresh=not state.attempts, finished=finished, notes=tuple(notes))
+
+
+def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
+    """The run with every local path absolute. A name on the Hugging Face hub stays one."""
+    sources = tuple(replace(source, path=_source_path(source)) for source in run.data.sources)
+    return replace(
+        run,
+        run=replace(run.run, dir=str(run_dir.path.parent)),
+        model=replace(run.model, path=_local(run.model.path)),
+        tokenizer=replace(run.tokenizer, path=_local(run.tokenizer.path)),
+        data=replace(run.data, sources=sources),
+    )
+
+
+def _source_path(source: Source) -> str | None:
+    """Files are always local, and their path may be a glob that exists as no file."""
+    if source.kind == "files" and source.path is not None:
+        return os.path.abspath(Path(source.path).expanduser())  # noqa: PTH100 - resolve() would follow links
+    return _local(source.path)
+
+
+def _local(path: str | None) -> str | None:
+    if path is None:
+        return None
+    there = Path(path).expanduser()
+    return os.path.abspath(there) if there.exists() else path  # noqa: PTH100 - resolve() would follow links
+
+
+def _is_finished(state: State, run: RunSpec) -> bool:
+    """The trainer said so, whether or not a supervisor lived to write it down."""
+    attempt = state.attempt
+    ended = attempt is not None and attempt.outcome == "finished"
+    said = state.live is not None and state.live.word is not None and state.live.word.said == "finished"
+    return (ended or said) and state.step >= run.run.max_steps
+
+
+# --- what may not change between attempts ----------------------------------------------------------
+
+_DATA_ORDER = "it decides which text comes at which step"
+_WEIGHTS = "it decides the shape of the weights in the checkpoints"
+_FIXED: tuple[tuple[str, str], ...] = (
+    ("run.kind", "the checkpoints hold another kind of run"),
+    ("run.seed", _DATA_ORDER),
+    *(
+        (f"model.{name}", _WEIGHTS)
+        for name in ("path", "init", "layers", "hidden_size", "heads", "kv_heads", "head_dim")
+    ),
+    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm")),
+    *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps")),
+    *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
+    *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
+    ("batch.micro_batch", "gradients are summed in its portions, and a resume is exact"),
+    ("batch.global_batch", _DATA_ORDER),
+    ("eval.held_out_ratio", "text that was trained on would be held out, or the other way round"),
+)
+
+
+def _refuse_changes(before: RunSpec, after: RunSpec, run_dir: RunDir) -> None:
+    """Everything that is not listed may change: max_steps, optim, schedule, parallel, checkpoint, eval, prime_train.
+
+    Optimizer settings and the schedule are functions of the step: a change holds from the next attempt on.
+    """
+    old, new = _flat(before), _flat(after)
+    changed = [(name, why) for name, why in _FIXED if old[name] != new[name]]
+    if not changed:
+        return
+    told = "; ".join(f"{name} is {_said(new[name])}, the run was begun with {_said(old[name])}" for name, _ in changed)
+    raise UserError(
+        what=told,
+        where=str(run_dir.config),
+        why="; ".join(dict.fromkeys(why for _, why in changed)),
+        fix=f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`",
+    )
+
+
+def _flat(run: RunSpec) -> dict[str, Any]:
+    """Dotted names to values, two levels deep. The global batch is what the three ways to give it come to."""
+    tables: dict[str, Any] = {name: table for name, table in asdict(run).items() if isinstance(table, dict)}
+    values = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    return values | {"batch.global_batch": run.global_batch}
+
+
+def _said(value: Any) -> str:
+    return "unset" if value is None else repr(value)
+
+
+def _resolved(run_dir: RunDir) -> RunSpec | None:
+    try:
+        return from_json(run_dir.resolved.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:  # pydantic's ValidationError is one
+        raise UserError(
+            what=f"it cannot be read: {str(error).splitlines()[0]}",
+            where=str(run_dir.resolved),
+            why="what the run was begun with is not known, so it cannot be told whether it may go on",
+            fix="put the file back, or start another run with --run-name",
+        ) from None
+
+
+# --- which checkpoint to go on from ----------------------------------------------------------------
+
+
+def _to_set_aside(run_dir: RunDir, resume: Resume) -> list[Path]:
+    """Checkpoint folders that stand in the way of `resume`."""
+    found = layout.scan(run_dir.checkpoints)
+    match resume:
+        case "auto":
+            return []
+        case "never" if found:
+            raise UserError(
+                what=f"the run has checkpoints, the newest at step {found[0].step}",
+                where=str(run_dir.checkpoints),
+                why="--resume never starts from the beginning and would write over them",
+                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or go on with --resume auto",
+            )
+        case "never":
+            return []
+        case step:
+            _must_be_complete(run_dir, step, [c.step for c in found if c.complete])
+            return [c.path for c in found if c.step > step]
+
+
+def _must_be_complete(run_dir: RunDir, step: int, complete: list[int]) -> None:
+    """Every byte is read: who names a checkpoint will not look at the log for the one that was taken instead."""
+    folder = run_dir.checkpoint(step)
+    problem = layout.inspect(folder, hashes=True).problem if folder.is_dir() else "there is no such checkpoint"
+    if problem:
+        have = ", ".join(str(known) for known in sorted(complete)) or "none"
+        raise UserError(
+            what=f"step {step} cannot be resumed from: {problem}",
+            where=str(folder),
+            why="only a complete checkpoint holds the whole state of a run",
+            fix=f"complete checkpoints: {have}; or --resume auto for the newest",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def _set_aside(path: Path) -> str:
+    names = chain([f"{path.name}.set_aside"], (f"{path.name}.set_aside.{number}" for number in count(2)))
+    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    path.rename(target)
+    return f"{path.name} is newer than the step to resume from: kept as {target.name}"
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+    try:
+        run_dir.path.mkdir(parents=True, exist_ok=True)
+        _keep_earlier(text, run_dir)
+        if before != run:
+            write_atomic(run_dir.resolved, to_json(run))
+    except OSError as error:
+        raise UserError(
+            what=f"the run directory cannot be written: {error.strerror}",
+            where=str(run_dir.path),
+            why="events, logs and checkpoints of the run are kept there",
+            fix="make it writable, free some space, or choose another place with run.dir",
+        ) from None
+
+
+def _keep_earlier(text: str, run_dir: RunDir) -> None:
+    """Write config.toml; one that says something else is kept beside it as config.N.toml."""
+    earlier = run_dir.config.read_text(encoding="utf-8") if run_dir.config.exists() else None
+    if earlier == text:
+        return
+    if earlier is not None:
+        kept = (run_dir.path / f"config.{number}.toml" for number in count(1))
+        write_atomic(next(path for path in kept if not path.exists()), earlier)
+    write_atomic(run_dir.config, text)

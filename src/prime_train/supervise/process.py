@@ -1,0 +1,206 @@
+"""Starts, names and ends processes, whole trees of them. Never decides when.
+
+A process is named by its pid and its start time in clock ticks: a pid alone may be another process by
+the time it is used. Every process of a run carries PRIME_TRAIN_RUN in its environment, by which those
+that left the tree and the session are found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import psutil
+
+from prime_train.backends import environment
+from prime_train.backends.launch import Launch
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_SHIM = Path(__file__).with_name("shim.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process for ever."""
+
+    pid: int
+    start_ticks: int
+
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.start_ticks}"
+
+    @property
+    def alive(self) -> bool:
+        """It runs; a zombie does not."""
+        found = _stat(self.pid)
+        return found is not None and found == (self.start_ticks, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Put into the queue when the child of an attempt has ended. `returncode` as subprocess gives it."""
+
+    attempt: int
+    returncode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A child that was spawned here."""
+
+    attempt: int
+    identity: Identity
+    log: Path
+
+
+def _stat(pid: int) -> tuple[int, bool] | None:
+    """Start time in clock ticks since boot, and whether it is a zombie; None where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    after_name = text.rpartition(")")[2].split()  # field 2, the name, may hold spaces and parentheses
+    return int(after_name[19]), after_name[0] in "ZX"
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of a running process; None where there is none."""
+    found = _stat(pid)
+    return Identity(pid, found[0]) if found else None
+
+
+def own_identity() -> Identity:
+    identity = identify(os.getpid())
+    assert identity is not None
+    return identity
+
+
+def become_subreaper() -> None:
+    """Let orphans of the trainer come to this process instead of PID 1, which in a container often reaps none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(error)}")
+
+
+def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
+    """Start `launch` in a session of its own, its output appended to its log. Raises OSError.
+
+    A small shim sets the parent-death signal and the file limit and then becomes the trainer. It takes
+    the place of subprocess's preexec_fn, which would run Python between fork and exec in a process with
+    threads and may deadlock there. The kernel sends that signal when the *thread* that forked ends:
+    hence only from the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("the parent-death signal is bound to the thread that forks: spawn from the main thread")
+    launch.log.parent.mkdir(parents=True, exist_ok=True)
+    with open(launch.log, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), *launch.argv],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=launch.cwd,
+            env=os.environ | {variable.name: variable.value for variable in launch.variables},
+            start_new_session=True,
+        )
+    identity = identify(process.pid)
+    assert identity is not None, "a child that has not been waited for has an entry in /proc"
+
+    def wait() -> None:
+        inbox.put(Exited(attempt, process.wait()))
+
+    threading.Thread(target=wait, name=f"wait-{attempt}", daemon=True).start()
+    return Running(attempt, identity, launch.log)
+
+
+def signal_tree(child: Identity, number: signal.Signals) -> None:
+    """Send a signal to the child's group, and to its descendants in other sessions."""
+    if not child.alive:
+        return
+    descendants = _descendants(child.pid)
+    group = child.pid  # it leads its session
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+    for process in descendants:
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(process.pid) != group:
+                process.send_signal(number)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def belonging(run_path: Path) -> list[psutil.Process]:
+    """Processes that carry the run's mark, or have come to this process as orphans; never one of its ancestors."""
+    own = psutil.Process()
+    spared = {own.pid, *(process.pid for process in own.parents())}
+    mark = str(run_path)
+    found = {process.pid: process for process in own.children(recursive=True)}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(environment.RUN) == mark:
+                found[process.pid] = process
+    return [process for pid, process in found.items() if pid not in spared]
+
+
+def sweep(run_path: Path, spare: Iterable[Identity] = (), deadline_s: float = 10.0) -> list[psutil.Process]:
+    """End and reap every process of the run; those that outlive SIGKILL by `deadline_s` seconds.
+
+    `spare` names children of this process that are not the run's.
+    """
+    spared = {identity.pid for identity in spare if identity.alive}
+    give_up_s = time.monotonic() + deadline_s
+    while True:
+        left = [process for process in belonging(run_path) if process.pid not in spared]
+        living = []
+        for process in left:
+            if _reap(process):
+                continue
+            living.append(process)
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if not living or time.monotonic() > give_up_s:
+            return living
+        time.sleep(0.01)
+
+
+def _reap(process: psutil.Process) -> bool:
+    """True where the process has ended. An orphan that came here is waited for, else it stays a zombie."""
+    try:
+        if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return False
+    except psutil.NoSuchProcess:
+        return True
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process.pid, os.WNOHANG)
+    return True
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, and the quota of its control group where one is set."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()  # control groups, version 2
+        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" is no number: no quota
+    return cores
+
+
+def own_children() -> tuple[Identity, ...]:
+    """The children this process has, to be spared by `sweep`."""
+    found = (identify(process.pid) for process in psutil.Process().children(recursive=True))
+    return tuple(identity for identity in found if identity is not None)

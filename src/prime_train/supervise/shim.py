@@ -1,0 +1,33 @@
+"""Becomes the trainer, after asking the kernel to end it together with the supervisor. Standard library only.
+
+python -I -S shim.py SUPERVISOR_PID PROGRAM [ARGUMENT...]
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h; kept over exec
+
+
+def main() -> None:
+    supervisor = int(sys.argv[1])
+    program = sys.argv[2:]
+    if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        sys.exit("prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != supervisor:  # it ended before the line above
+        sys.exit("the supervisor is gone")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Loader workers share tensors by file descriptors; the usual soft limit of 1,024 is soon reached.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        sys.stderr.write(f"{program[0]}: {error.strerror}\n")
+        sys.exit(126 if isinstance(error, PermissionError) else 127)
+
+
+if __name__ == "__main__":
+    main()

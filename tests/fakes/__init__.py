@@ -1,0 +1,1 @@
+"""Small stand-ins for the trainer: real processes that speak its events and write real checkpoint folders."""

@@ -1,0 +1,62 @@
+"""A supervisor in a process of its own, with a fake trainer and fast timings.
+
+python supervisor.py RUN_DIR BEHAVIOUR [key=value...]       policy values as policy.NAME=VALUE
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from prime_train.backends.launch import Launch
+from prime_train.errors import UserError
+from prime_train.rundir import RunDir
+from prime_train.spec import Data, Run, RunSpec, Source
+from prime_train.supervise.lock import held
+from prime_train.supervise.loop import supervise
+from prime_train.supervise.policy import Policy
+
+FAST = Policy(backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0)
+
+
+def fake_run(path: Path, max_steps: int) -> RunSpec:
+    """The smallest RunSpec for a run directory at `path`."""
+    run = Run(name=path.name, max_steps=max_steps, dir=str(path.parent))
+    return RunSpec(run=run, data=Data(sources=(Source(kind="python-stdlib"),)))
+
+
+def fake_plan(
+    run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int, *, behaviour: str, options: list[str]
+) -> Launch:
+    program = Path(__file__).with_name("trainer.py")
+    arguments = (
+        str(run_dir.path),
+        str(attempt),
+        str(resume_step),
+        behaviour,
+        f"max_steps={run.run.max_steps}",
+        *options,
+    )
+    return Launch("trainer", (sys.executable, str(program), *arguments), Path.cwd(), run_dir.log(attempt, "trainer"))
+
+
+def main() -> None:
+    path, behaviour, *pairs = sys.argv[1:]
+    run_dir = RunDir(Path(path))
+    limits = dict(pair.removeprefix("policy.").split("=") for pair in pairs if pair.startswith("policy."))
+    options = [pair for pair in pairs if not pair.startswith("policy.")]
+    max_steps = next((int(pair.split("=")[1]) for pair in options if pair.startswith("max_steps=")), 40)
+    policy = replace(FAST, **{name: type(getattr(FAST, name))(value) for name, value in limits.items()})
+    plan = partial(fake_plan, behaviour=behaviour, options=options)
+    try:
+        with held(run_dir):
+            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, plan, policy))
+    except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()
