@@ -6,8 +6,10 @@ weights) is refused by name: loading it anyway would train another model than th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -191,10 +193,15 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
             _sync(path)
         _replace(folder, beside)
     except SafetensorError as error:
-        # safetensors reports a full disk as its own error; as an OSError it is treated like any other.
-        raise OSError(f"cannot write {folder / _WEIGHTS}: {error}") from error
+        raise _as_os_error(error, folder / _WEIGHTS) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _as_os_error(error: SafetensorError, path: Path) -> OSError:
+    """safetensors tells a full disk in its text alone: "... (os error 28)"; as an OSError it is treated as one."""
+    number = re.search(r"os error (\d+)", str(error))
+    return OSError(int(number.group(1)) if number else errno.EIO, f"cannot write: {error}", str(path))
 
 
 def _replace(folder: Path, beside: Path) -> None:
