@@ -2,7 +2,8 @@
 
 A checkpoint is a folder `step_N` whose manifest `COMPLETE.json` is written last and names every file
 with its size and SHA-256. Without the manifest, or with a file that differs from it, the folder is
-not a checkpoint that a run may resume from.
+not a checkpoint that a run may resume from. A manifest can also say that the folder was found damaged
+later: such a checkpoint is never complete again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prime_train.rundir import write_atomic
 
@@ -54,15 +56,78 @@ def write_manifest(folder: Path, step: int) -> int:
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
+def condemn(folder: Path, problem: str) -> None:
+    """Say in the manifest that the contents turned out damaged, so that no later start takes this checkpoint."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    write_atomic(folder / MANIFEST, json.dumps(manifest | {"damaged": problem}, indent=1))
+
+
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
     """The state of one checkpoint folder: sizes always; contents too with `hashes` (reads every byte).
 
     A folder that is deleted meanwhile is an incomplete checkpoint, not an error.
     """
+    found = problem(folder, on_read=on_read if hashes else None)
+    return Checkpoint(_step(folder), folder, _size_bytes(folder), found)
+
+
+def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
+    """What is wrong with a checkpoint folder; empty when it is complete. With `on_read` hashes are compared.
+
+    With `parts`, only every so many-th file is looked at, from number `part`: processes that share the
+    work each take another part.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files: dict[str, Any] = manifest["files"]
+        written_for = int(manifest["step"])
+        damaged = str(manifest.get("damaged", ""))
+        entries = sorted((name, int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items())
+    except FileNotFoundError:
+        return f"no {MANIFEST}: the save did not finish"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{MANIFEST} is unreadable: {error}"
+    if damaged:
+        return f"found damaged: {damaged}"
+    if written_for != _step(folder):
+        return f"{MANIFEST} was written for step {written_for}"
+    for name, size_bytes, digest in entries[part::parts]:
+        if difference := _difference(folder, name, size_bytes):
+            return difference
+        if on_read is not None and (difference := _changed(folder, name, digest, on_read)):
+            return difference
+    return ""
+
+
+def _difference(folder: Path, name: str, size_bytes: int) -> str:
+    """How a file differs from its entry by what the directory says; empty where it does not."""
+    try:
+        found_bytes = (folder / name).stat().st_size
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} is unreadable: {error.strerror}"
+    return "" if found_bytes == size_bytes else f"{name} has {found_bytes} of {size_bytes} bytes"
+
+
+def _changed(folder: Path, name: str, digest: str, on_read: Read) -> str:
+    """How a file differs from its entry by content; empty where it does not."""
+    sha256 = hashlib.sha256()
+    try:
+        with open(folder / name, "rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                sha256.update(chunk)
+                on_read(len(chunk))
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} is unreadable: {error.strerror}"
+    return "" if sha256.hexdigest() == digest else f"{name} does not match its SHA-256"
+
+
+def _step(folder: Path) -> int:
     match = _STEP.search(folder.name)
-    step = int(match.group(1)) if match else -1
-    problem = _problem(folder, step, on_read if hashes else None)
-    return Checkpoint(step, folder, _size_bytes(folder), problem)
+    return int(match.group(1)) if match else -1
 
 
 def _size_bytes(folder: Path) -> int:
@@ -74,49 +139,17 @@ def _size_bytes(folder: Path) -> int:
     return total
 
 
-def _problem(folder: Path, step: int, on_read: Read | None) -> str:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files: dict[str, dict[str, int | str]] = manifest["files"]
-        written_for = int(manifest["step"])
-    except FileNotFoundError:
-        return f"no {MANIFEST}: the save did not finish"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{MANIFEST} is unreadable: {error}"
-    if written_for != step:
-        return f"{MANIFEST} was written for step {written_for}"
-    for name, entry in files.items():
-        path = folder / name
-        try:
-            size = path.stat().st_size
-            if size != entry["bytes"]:
-                return f"{name} has {size} of {entry['bytes']} bytes"
-            if on_read is not None and _sha256(path, on_read) != entry["sha256"]:
-                return f"{name} does not match its SHA-256"
-        except FileNotFoundError:
-            return f"{name} is missing"
-        except OSError as error:
-            return f"{name} is unreadable: {error.strerror}"
-    return ""
-
-
-def _sha256(path: Path, on_read: Read) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            on_read(len(chunk))
-    return digest.hexdigest()
+def _newest_first(root: Path) -> list[Path]:
+    if not root.is_dir():
+        return []
+    return sorted((path for path in root.iterdir() if path.is_dir() and _STEP.fullmatch(path.name)), key=_step)[::-1]
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[Checkpoint]:
     """Every checkpoint folder under `root`, newest first; empty where there is none."""
-    if not root.is_dir():
-        return []
-    folders = [path for path in root.iterdir() if path.is_dir() and _STEP.fullmatch(path.name)]
-    return sorted((inspect(path, hashes=hashes) for path in folders), key=lambda c: c.step, reverse=True)
+    return [inspect(path, hashes=hashes) for path in _newest_first(root)]
 
 
 def newest_complete(root: Path) -> Checkpoint | None:
-    """The checkpoint a run resumes from."""
-    return next((checkpoint for checkpoint in scan(root) if checkpoint.complete), None)
+    """The checkpoint a run resumes from. Looks no further than the first complete one."""
+    return next((checkpoint for checkpoint in map(inspect, _newest_first(root)) if checkpoint.complete), None)
