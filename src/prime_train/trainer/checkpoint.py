@@ -1,0 +1,210 @@
+"""Saves checkpoints beside the training loop, one at a time, and lets old ones go. Loads none.
+
+A save goes through: gather (names for live tensors) -> copy into staging memory -> write -> manifest ->
+retention. Only the first is done by the training loop; it may compute gradients meanwhile, and waits
+before it changes a weight until the copy is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from prime_train.checkpoints import layout, removal, retention
+from prime_train.errors import ExitCode, UserError
+from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted
+from prime_train.trainer import seed
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.failure import disk_cause
+from prime_train.trainer.parallel import World
+from prime_train.trainer.staging import Staging, State, size_bytes
+
+# DCP says so at each save and load of a single process; that is what we ask for.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far the run is: what a resumed attempt needs besides tensors and generators."""
+
+    step: int = 0
+    tokens_seen: int = 0
+    data: dict[str, Any] = field(default_factory=dict)  # TrainStream.position
+
+
+def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: Reached, rank: int) -> State:
+    """What a checkpoint holds, by names that do not depend on DDP, FSDP2 or the number of processes.
+
+    Tensors are the live ones. Of the optimizer only its moments: the hyperparameters are the config's.
+    """
+    from torch.distributed.checkpoint.state_dict import get_state_dict  # half a second: not at start-up
+
+    weights, optimizer_state = get_state_dict(model, optimizer)
+    return {
+        "model": weights,
+        "optimizer": optimizer_state["state"],
+        "reached": json.dumps(asdict(reached)),
+        f"generators_{rank}": json.dumps(seed.rng_state()),
+    }
+
+
+@dataclass(slots=True)
+class _Save:
+    """One save in flight."""
+
+    step: int
+    began: float
+    stall_s: float = 0.0
+    waiting_since: float | None = None
+    staged: threading.Event = field(default_factory=threading.Event)
+    done: Future[None] = field(default_factory=Future)
+
+    def stalled_s(self, now: float) -> float:
+        return self.stall_s + (0.0 if self.waiting_since is None else now - self.waiting_since)
+
+
+class Checkpointer:
+    """Saves the state it is given. `save`, `before_update` and `finish` raise what went wrong in a save."""
+
+    def __init__(self, attempt: Attempt, world: World, device: torch.device) -> None:
+        self._attempt = attempt
+        self._config = attempt.run.checkpoint
+        self._world = world
+        self._device = device
+        self._staging = Staging(device)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._save: _Save | None = None
+        self._stall_s = 0.0
+
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """After the first step, when the optimizer has its moments: ready in the background what a save needs."""
+        state = {"model": dict(model.named_parameters()), "optimizer": dict(optimizer.state)}
+        self._thread.submit(self._prepare, state)
+
+    def _prepare(self, state: dict[str, Any]) -> None:
+        import torch.distributed.checkpoint.state_dict  # noqa: F401 - imported here so that the loop need not wait
+
+        if self._config.async_save:
+            self._staging.reserve(state)
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, reached: Reached) -> None:
+        """Begin a save; returns when gradients may be computed again. Waits for the one before, if in flight."""
+        began = time.perf_counter()
+        self.finish()
+        save = self._save = _Save(reached.step, began, waiting_since=time.perf_counter())
+        self._attempt.tell(CheckpointStarted(self._attempt.number, reached.step))
+        state = gather(model, optimizer, reached, self._world.rank)
+        ready = torch.cuda.current_stream().record_event() if self._device.type == "cuda" else None
+        save.done = self._thread.submit(self._run, save, state, ready)
+        if not self._config.async_save:
+            save.done.exception()
+        self._stop_waiting(save)
+
+    def before_update(self) -> None:
+        """Wait until the copy of the weights is whole. Raises UserError where a save has failed."""
+        if self._save is None:
+            return
+        self._save.waiting_since = time.perf_counter()
+        self._save.staged.wait()
+        self._stop_waiting(self._save)
+        if self._save.done.done():
+            self._close()
+
+    def finish(self) -> None:
+        """Wait for the save in flight, if there is one."""
+        if self._save is not None:
+            self._save.waiting_since = time.perf_counter()
+            self._save.done.exception()
+            self._stop_waiting(self._save)
+            self._close()
+
+    def take_stall_s(self) -> float:
+        """Seconds the loop has waited for checkpoints since the last call."""
+        stall_s, self._stall_s = self._stall_s, 0.0
+        return stall_s
+
+    def _stop_waiting(self, save: _Save) -> None:
+        waited_s = 0.0 if save.waiting_since is None else time.perf_counter() - save.waiting_since
+        save.stall_s += waited_s
+        save.waiting_since = None
+        self._stall_s += waited_s
+
+    def _close(self) -> None:
+        save, self._save = self._save, None
+        if save is not None:
+            save.done.result()
+
+    def _run(self, save: _Save, state: State, ready: torch.cuda.Event | None) -> None:
+        try:
+            staged = self._staging.copy(state, ready) if self._config.async_save else state
+        finally:
+            save.staged.set()
+        folder = self._attempt.run_dir.checkpoint(save.step)
+        try:
+            if self._world.rank == 0:
+                removal.remove(folder)  # what a killed attempt left at this step
+            _write(staged, folder, self._world)
+            if self._world.rank != 0:
+                return
+            written_bytes = layout.write_manifest(folder, save.step)
+        except Exception as error:
+            if self._world.rank == 0:
+                with suppress(OSError):  # the failed save is what must be told
+                    removal.remove(folder)
+            if cause := disk_cause(error):
+                raise _disk_error(cause, folder, size_bytes(state)) from cause
+            raise
+        now = time.perf_counter()
+        self._attempt.tell(
+            CheckpointSaved(self._attempt.number, save.step, written_bytes, save.stalled_s(now), now - save.began)
+        )
+        self._let_go(save.step)
+
+    def _let_go(self, step: int) -> None:
+        """Retention over this run's history up to `step`: what lies beyond was rejected when the attempt began."""
+        known = [found for found in layout.scan(self._attempt.run_dir.checkpoints) if found.step <= step]
+        for gone in retention.superseded(known, self._config.keep_last, self._config.keep_every_steps):
+            removal.remove(gone.path)
+            self._attempt.tell(
+                CheckpointDeleted(self._attempt.number, gone.step, f"beyond keep_last = {self._config.keep_last}")
+            )
+
+
+def _write(state: State, folder: Path, world: World) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    # One thread: DCP drops an error in any further one, and with it that thread's tensors (torch 2.13).
+    # No fsync here: write_manifest makes every file durable before it vouches for them.
+    writer = dcp.FileSystemWriter(folder, thread_count=1, sync_files=False)
+    dcp.save(state, storage_writer=writer, process_group=world.saving, no_dist=world.size == 1)
+
+
+def _disk_error(cause: OSError, folder: Path, needed_bytes: int) -> UserError:
+    free_bytes = shutil.disk_usage(folder.parent if folder.parent.exists() else Path("/")).free
+    return UserError(
+        what=f"checkpoint {folder.name} could not be written: {os.strerror(cause.errno or 0)}",
+        where=str(folder),
+        why=f"it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
+        fix="free space, or lower checkpoint.keep_last; the same command goes on from the checkpoint before",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def clear_unfinished(attempt: Attempt) -> None:
+    """Delete what killed saves left: folders without a manifest. Nobody else is writing: the run is locked."""
+    for found in layout.scan(attempt.run_dir.checkpoints):
+        if not (found.path / layout.MANIFEST).exists():
+            removal.remove(found.path)
+            attempt.tell(CheckpointDeleted(attempt.number, found.step, found.problem))

@@ -1,0 +1,109 @@
+"""Picks the device of this process and the type it computes in. Never falls back silently."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from prime_train import registry
+from prime_train.errors import ExitCode, UserError
+
+CPUINFO = Path("/proc/cpuinfo")
+_BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+_BF16_CAPABILITY = (
+    8,
+    0,
+)  # Ampere: the first with bf16 tensor cores (NVIDIA CUDA programming guide, compute capability)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    torch: torch.device
+    name: str  # as the vendor calls it: "NVIDIA H200", "AMD EPYC 9654"
+    compute: Literal["fp32", "bf16"]
+    peak_flops: float | None  # bf16 dense; None where no peak is known, and on a CPU
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """Matrix products in bf16 where that is the compute type; weights and reductions stay fp32."""
+        return torch.autocast(self.torch.type, torch.bfloat16, enabled=self.compute == "bf16")
+
+    def peak_memory_gib(self) -> float:
+        """The most this process has held: of GPU memory where there is one, else resident."""
+        if self.torch.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.torch) / 2**30
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux gives KiB
+
+
+def pick(compute: Literal["auto", "fp32", "bf16"], local_rank: int = 0, cpuinfo: Path = CPUINFO) -> Device:
+    """The GPU of this local rank where there is one, else the CPU. UserError where `compute` cannot be had."""
+    if torch.cuda.is_available():
+        return _gpu(compute, local_rank)
+    cpu = _read_cpu(cpuinfo)
+    if compute == "bf16" and not cpu.flags & _BF16_CPU_FLAGS:
+        raise _refused(
+            f"bf16 on {cpu.name}, which has neither avx512_bf16 nor amx_bf16",
+            "torch emulates bf16 there: a training step takes 5 to 40 times as long as in fp32",
+        )
+    return Device(torch.device("cpu"), cpu.name, "bf16" if compute == "bf16" else "fp32", None)
+
+
+def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise UserError(
+            what=f"process {local_rank + 1} of this machine has no GPU: {count} are visible",
+            where="parallel.processes",
+            why="each training process needs a GPU of its own",
+            fix=f"parallel.processes = {count}, or make more GPUs visible in CUDA_VISIBLE_DEVICES",
+            exit_code=ExitCode.RUN_FAILED,
+        )
+    torch.cuda.set_device(local_rank)
+    name = torch.cuda.get_device_name(local_rank)
+    capable = torch.cuda.get_device_capability(local_rank) >= _BF16_CAPABILITY
+    if compute == "bf16" and not capable:
+        raise _refused(
+            f"bf16 on {name}, whose compute capability is below 8.0", "it has no bf16 tensor cores and emulates it"
+        )
+    peak = registry.gpu_peak(name)
+    return Device(
+        torch.device("cuda", local_rank),
+        name,
+        "bf16" if compute != "fp32" and capable else "fp32",
+        peak.peak_flops_bf16_dense if peak else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cpu:
+    name: str
+    flags: frozenset[str]
+
+
+def _read_cpu(cpuinfo: Path) -> _Cpu:
+    """Model name and feature flags of the first core; on ARM the flags stand under "Features"."""
+    name, flags = "CPU", frozenset[str]()
+    with contextlib.suppress(OSError):
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines():
+            key, _, value = line.partition(":")
+            match key.strip():
+                case "model name":
+                    name = value.strip()
+                case "flags" | "Features":
+                    flags = frozenset(value.split())
+    return _Cpu(name, flags)
+
+
+def _refused(what: str, why: str) -> UserError:
+    return UserError(
+        what=f"the config asks for {what}",
+        where="precision.compute",
+        why=why,
+        fix='precision.compute = "auto"',
+        exit_code=ExitCode.RUN_FAILED,
+    )

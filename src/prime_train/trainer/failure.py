@@ -1,0 +1,95 @@
+"""Turns what ended the trainer into a TrainerFailed event and an exit code. Handles nothing else."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.events import TrainerFailed
+
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_CRASHED = 1
+
+
+def disk_cause(error: BaseException) -> OSError | None:
+    """The "no space", "quota", "file too large" or "read-only" behind an error; None where there is none.
+
+    torch's writers raise an error of their own while the one of the system is in flight, and DCP gathers
+    the errors of the ranks in `failures`.
+    """
+    found = (e for e in _chain(error) if isinstance(e, OSError) and e.errno in _DISK)
+    return next(found, None)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [current.__cause__, current.__context__]
+        failures = getattr(current, "failures", None)  # torch.distributed.checkpoint.CheckpointException
+        if isinstance(failures, dict):
+            waiting += [failed[0] for failed in failures.values()]
+
+
+def cause_class(error: BaseException) -> str:
+    """ "disk", "oom", "env", "config" or "unknown": what the supervisor decides on."""
+    if disk_cause(error):
+        return "disk"
+    if isinstance(error, MemoryError) or _is_torch_out_of_memory(error):
+        return "oom"
+    if any(isinstance(e, ModuleNotFoundError) for e in _chain(error)):
+        return "env"
+    return "config" if isinstance(error, UserError) else "unknown"
+
+
+def _is_torch_out_of_memory(error: BaseException) -> bool:
+    # By name: torch may be what is missing. On a CPU torch raises a plain RuntimeError of its allocator.
+    return type(error).__name__ == "OutOfMemoryError" or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )
+
+
+def told(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, int]:
+    """The event, and what to exit with: 5 for what another try would meet again, 1 for the rest."""
+    kind = cause_class(error)
+    if isinstance(error, UserError):
+        failed = TrainerFailed(attempt, rank, kind, error.what, error.why, error.fix, error.where)
+        return failed, ExitCode.RUN_FAILED
+    match kind:
+        case "disk":
+            why, fix = "the disk took no more", "free space on that disk; the same command goes on from the checkpoint"
+        case "oom":
+            why, fix = "the memory is full", "lower batch.micro_batch; batch.global_batch can stay as it is"
+        case "env":
+            why, fix = "the environment lacks a package", "pip install 'prime-train[train]'"
+        case _:
+            why, fix = "an error that the trainer does not know", f"read the traceback in attempts/{attempt:03d}"
+    failed = TrainerFailed(attempt, rank, kind, f"{type(error).__name__}: {error}", why, fix, _where(error))
+    return failed, ExitCode.RUN_FAILED if kind in ("disk", "env") else _CRASHED
+
+
+def show(error: BaseException) -> None:
+    """The traceback, or for a UserError its four parts, on stderr."""
+    if isinstance(error, UserError) and disk_cause(error) is None:
+        sys.stderr.write(f"error: {error}\n")
+    else:
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _where(error: BaseException) -> str:
+    """The innermost frame that is ours: "trainer/step.py:70 in train_step"."""
+    package = Path(__file__).resolve().parents[1]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(package):
+            return f"{path.relative_to(package)}:{frame.lineno} in {frame.name}"
+    return "outside prime-train"

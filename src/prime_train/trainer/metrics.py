@@ -1,0 +1,90 @@
+"""Writes one line per optimizer step to metrics.jsonl and now and then a Progress event. Measures nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prime_train.events import Progress
+from prime_train.rundir import write_atomic
+from prime_train.trainer.attempt import Attempt
+
+_PROGRESS_INTERVAL_S = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One line of metrics.jsonl. Seconds are rank 0's; the rest is of all ranks together."""
+
+    step: int
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens: int  # labelled tokens of this step
+    tokens_seen: int  # since the run began
+    tokens_per_s: float
+    step_s: float  # all of the phases below
+    data_s: float
+    forward_backward_s: float
+    optimizer_s: float
+    checkpoint_s: float  # what the loop waited for a save since the step before
+    peak_memory_gib: float  # of rank 0: GPU memory allocated, on a CPU resident
+    mfu: float | None  # labelled tokens only; None where the peak of the device is not known
+
+
+class Metrics:
+    """Rank 0's account of the training. The other ranks' calls do nothing."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._told_s = 0.0
+        self._untold: Progress | None = None
+        self._file: int | None = None
+        if attempt.rank == 0:
+            drop_after(attempt.run_dir.metrics, attempt.resume_step)
+            self._file = os.open(attempt.run_dir.metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def add(self, line: StepMetrics) -> None:
+        if self._file is None:
+            return
+        # By attribute: dataclasses.asdict copies deeply, and this runs in every step.
+        text = json.dumps({name: getattr(line, name) for name in StepMetrics.__slots__}, allow_nan=False)
+        os.write(self._file, text.encode() + b"\n")
+        self._untold = Progress(self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen)
+        if time.monotonic() - self._told_s >= _PROGRESS_INTERVAL_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Write the newest progress that no event has told yet."""
+        if self._untold is not None:
+            self._attempt.tell(self._untold)
+            self._untold, self._told_s = None, time.monotonic()
+
+    def close(self) -> None:
+        self.tell()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def drop_after(path: Path, step: int) -> None:
+    """Drop the lines of steps beyond `step`, which a dead attempt took and this one takes again, and torn ones."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    kept = [line for line in lines if 0 < _step_of(line) <= step]
+    if len(kept) < len(lines):
+        write_atomic(path, "".join(kept))
+
+
+def _step_of(line: str) -> int:
+    """The step of a line; 0 where it is not a whole one."""
+    if line.endswith("\n"):
+        with suppress(ValueError, KeyError, TypeError):
+            return int(json.loads(line)["step"])
+    return 0

@@ -1,0 +1,198 @@
+"""Pretrains a language model: one flat loop, from the first step or from a checkpoint, to its end or a stop."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.events import Phase, TrainerFinished, TrainerStarted, TrainerStopped
+from prime_train.spec import RunSpec
+from prime_train.trainer import device as devices
+from prime_train.trainer import hf, parallel, resume, seed
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.checkpoint import Checkpointer, Reached, clear_unfinished
+from prime_train.trainer.data import stream
+from prime_train.trainer.data.held_out import held_out_batches
+from prime_train.trainer.evaluate import evaluate
+from prime_train.trainer.metrics import Metrics, StepMetrics
+from prime_train.trainer.model import Decoder, ModelConfig, build, config_of, flops_per_token
+from prime_train.trainer.optim import adamw
+from prime_train.trainer.schedule import lr_ratio
+from prime_train.trainer.step import StepResult, Training, train_step
+from prime_train.trainer.stop import StopFlag
+from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+
+
+def main(attempt: Attempt, stop: StopFlag) -> None:
+    """Train until max_steps, or to a checkpoint and an early end when `stop` is asked."""
+    run = attempt.run
+    attempt.tell(Phase(attempt.number, "setup"))
+    device = devices.pick(run.precision.compute, parallel.local_rank())
+    world = parallel.join(run.parallel.processes, device)
+    seed.seed_all(run.run.seed, world.rank)
+
+    attempt.tell(Phase(attempt.number, "tokenizer"))
+    tokenizer = _tokenizer(run, world)
+
+    attempt.tell(Phase(attempt.number, "setup", "model"))
+    config = _config(run, tokenizer)
+    model = parallel.spread(_model(run, config, device), world, run.parallel, device)
+    optimizer = adamw(model, run.optim)
+    training = Training(model, optimizer, world, device, run.optim.clip_norm)
+    if attempt.resume_step:
+        attempt.tell(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
+        reached = resume.load(attempt, model, optimizer, world)
+    else:
+        reached = Reached()
+    clear_unfinished(attempt)
+
+    attempt.tell(Phase(attempt.number, "data"))
+    rows = stream.TrainStream(run, tokenizer, world.rank, world.size, reached.data or None)
+    held_out = held_out_batches(run, tokenizer)
+    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * world.size)
+
+    checkpointer = Checkpointer(attempt, world, device.torch)
+    metrics = Metrics(attempt)
+    flops = flops_per_token(config, run.data.ctx_tokens)
+    attempt.events.append(_started(attempt, training, config))
+    attempt.tell(Phase(attempt.number, "train"))
+    result: StepResult | None = None
+    for step in range(reached.step + 1, run.run.max_steps + 1):
+        began = time.perf_counter()
+        micro_batches = [rows.next_micro_batch() for _ in range(micro_batches_per_step)]
+        data_s = time.perf_counter() - began
+        lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
+        result = train_step(
+            training, micro_batches, lr, stop_asked=stop.asked(), before_update=checkpointer.before_update
+        )
+        reached = Reached(step, reached.tokens_seen + result.tokens, rows.position())
+
+        checkpoint_s = checkpointer.take_stall_s()
+        step_s = data_s + result.forward_backward_s + result.optimizer_s + checkpoint_s
+        tokens_per_s = result.tokens / step_s
+        metrics.add(
+            StepMetrics(
+                step=step,
+                loss=result.loss,
+                lr=lr,
+                grad_norm=result.grad_norm,
+                tokens=result.tokens,
+                tokens_seen=reached.tokens_seen,
+                tokens_per_s=tokens_per_s,
+                step_s=step_s,
+                data_s=data_s,
+                forward_backward_s=result.forward_backward_s,
+                optimizer_s=result.optimizer_s,
+                checkpoint_s=checkpoint_s,
+                peak_memory_gib=device.peak_memory_gib(),
+                mfu=tokens_per_s * flops / (device.peak_flops * world.size) if device.peak_flops else None,
+            )
+        )
+        if step == attempt.resume_step + 1:
+            checkpointer.prepare(model, optimizer)
+        if result.stop:
+            break
+        if step < run.run.max_steps and _due(step, run.eval.interval_steps):
+            metrics.tell()
+            attempt.tell(Phase(attempt.number, "evaluate"))
+            evaluate(training, tokenizer, held_out, attempt, step)
+            attempt.tell(Phase(attempt.number, "train"))
+        if step < run.run.max_steps and _due(step, run.checkpoint.interval_steps):
+            checkpointer.save(model, optimizer, reached)
+    metrics.close()
+
+    attempt.tell(Phase(attempt.number, "checkpoint"))
+    checkpointer.finish()
+    if reached.step > attempt.resume_step:
+        checkpointer.save(model, optimizer, reached)
+        checkpointer.finish()
+    if result is not None and result.stop:
+        attempt.tell(TrainerStopped(attempt.number, reached.step))
+        return
+
+    attempt.tell(Phase(attempt.number, "evaluate"))
+    loss = evaluate(training, tokenizer, held_out, attempt, reached.step)
+    final = attempt.run_dir.checkpoint(reached.step)
+    if run.checkpoint.final == "hf":
+        attempt.tell(Phase(attempt.number, "export"))
+        final = _export(attempt, training, config, tokenizer)
+    attempt.tell(TrainerFinished(attempt.number, reached.step, loss, str(final)))
+
+
+def _due(step: int, interval_steps: int | None) -> bool:
+    return interval_steps is not None and step % interval_steps == 0
+
+
+def _tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
+    """Rank 0 trains and caches what is missing; the others find it."""
+    if world.size == 1:
+        return stream.prepare(run)
+    tokenizer = stream.prepare(run) if world.rank == 0 else None
+    dist.barrier()
+    return tokenizer or load_tokenizer(run)
+
+
+def _config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
+    if run.model.path is None:
+        return config_of(run.model, tokenizer.vocab_size)
+    config = hf.read_config(Path(run.model.path))
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
+            where="tokenizer.path",
+            why="a token beyond the embedding has no row in it",
+            fix=f'tokenizer.path = "{run.model.path}"',
+            exit_code=ExitCode.RUN_FAILED,
+        )
+    return config
+
+
+def _model(run: RunSpec, config: ModelConfig, device: devices.Device) -> Decoder:
+    """With weights: fresh, or those of model.path. A checkpoint replaces them later."""
+    model = build(config, run.run.seed, device.torch)
+    if run.model.path is not None and run.model.init == "weights":
+        hf.load_weights(model, Path(run.model.path))
+    if run.model.compile:
+        for block in model.blocks:
+            block.compile()
+    return model
+
+
+def _started(attempt: Attempt, training: Training, config: ModelConfig) -> TrainerStarted:
+    return TrainerStarted(
+        attempt=attempt.number,
+        pid=os.getpid(),
+        rank=attempt.rank,
+        world_size=training.world.size,
+        device=training.device.name,
+        precision=training.device.compute,
+        params=sum(weight.numel() for weight in training.model.parameters()),
+        vocab_size=config.vocab_size,
+        resume_step=attempt.resume_step,
+    )
+
+
+def _export(attempt: Attempt, training: Training, config: ModelConfig, tokenizer: Tokenizer) -> Path:
+    """Write the Hugging Face folder, from rank 0; its path."""
+    weights = _whole_weights(training.model)
+    if attempt.rank == 0:
+        export = hf.Export(
+            ctx_tokens=attempt.run.data.ctx_tokens, stop_token=tokenizer.eos_id, tokenizer=tokenizer.files[0].parent
+        )
+        hf.save(attempt.run_dir.final, config, weights, export)
+    return attempt.run_dir.final
+
+
+def _whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Every weight by its name in the Decoder; of a sharded model on rank 0 only, gathered there."""
+    if not parallel.sharded(model):
+        return parallel.bare(model).state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

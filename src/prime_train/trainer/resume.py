@@ -1,0 +1,95 @@
+"""Loads a checkpoint into a model and its optimizer. Writes nothing but a verdict on a damaged checkpoint."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from prime_train.checkpoints import layout
+from prime_train.errors import ExitCode, UserError
+from prime_train.events import CheckpointUnreadable
+from prime_train.trainer import seed
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.checkpoint import Reached
+from prime_train.trainer.parallel import World
+from prime_train.trainer.staging import State
+
+
+class DamagedError(Exception):
+    """A checkpoint whose bytes are not those that were written. The next attempt takes the one before."""
+
+
+def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> Reached:
+    """Put model, optimizer and generators where `attempt.resume_step` left them.
+
+    Every byte is compared with the manifest first: a flipped bit inside a tensor would load without an
+    error. A checkpoint of another number of processes, or of DDP where this is FSDP2, loads too; its
+    generators then start afresh where there were fewer ranks.
+    """
+    _check_bytes(attempt, world)
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    reader = FileSystemReader(attempt.run_dir.checkpoint(attempt.resume_step))
+    saved = reader.read_metadata().state_dict_metadata
+    weights, optimizer_state = get_state_dict(model, optimizer)
+    _check_shapes(weights, saved, attempt)
+    generators = f"generators_{world.rank}"
+    state: State = {"model": weights, "optimizer": optimizer_state["state"], "reached": ""}
+    if generators in saved:
+        state[generators] = ""
+    _read(state, reader, world)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=state["model"],
+        optim_state_dict={"state": state["optimizer"], "param_groups": optimizer_state["param_groups"]},
+    )
+    if generators in state:
+        seed.set_rng_state(json.loads(state[generators]))
+    else:
+        seed.seed_all(seed.mix(attempt.run.run.seed, attempt.resume_step), world.rank)
+    return Reached(**json.loads(state["reached"]))
+
+
+def _read(state: State, reader: Any, world: World) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    dcp.load(state, storage_reader=reader, process_group=world.saving, no_dist=world.size == 1)
+
+
+def _check_bytes(attempt: Attempt, world: World) -> None:
+    """Compare files with their SHA-256, each rank its part. Condemns a checkpoint that differs."""
+    folder = attempt.run_dir.checkpoint(attempt.resume_step)
+    problem = layout.problem(folder, on_read=_ignore, part=world.rank, parts=world.size)
+    if not problem:
+        return
+    attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
+    with suppress(OSError):  # no manifest to say it in; the event has said it
+        layout.condemn(folder, problem)
+    raise DamagedError(f"{folder.name}: {problem}")
+
+
+def _ignore(_bytes: int) -> None:
+    return
+
+
+def _check_shapes(weights: dict[str, Any], saved: dict[str, Any], attempt: Attempt) -> None:
+    """UserError where the checkpoint is of another model."""
+    for name, weight in weights.items():
+        entry = saved.get(f"model.{name}")
+        if entry is not None and entry.size == weight.shape:
+            continue
+        found = "is not in it" if entry is None else f"is {tuple(entry.size)} in it"
+        raise UserError(
+            what=f"checkpoint step_{attempt.resume_step} is of another model: {name} {found}, "
+            f"and {tuple(weight.shape)} in the config",
+            where=str(attempt.run_dir.checkpoint(attempt.resume_step)),
+            why="a run goes on with the model it began with",
+            fix="set [model] and [tokenizer] back, or begin a run of another name",
+            exit_code=ExitCode.RUN_FAILED,
+        )

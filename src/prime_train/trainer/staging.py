@@ -1,0 +1,110 @@
+"""Copies the training state into CPU memory that it keeps for the next save. Writes no file.
+
+Own memory, because what a save waits for is page faults, not the copy: 535 MB into fresh memory take
+up to 1.9 s beside a training step, into memory touched before 0.04 to 0.07 s (measured: two cores of an
+EPYC, torch 2.13). One slab also bounds what saving costs: one copy of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+State = dict[str, Any]  # nested by name; leaves are tensors or values that nobody changes
+
+_ALIGNMENT = 64  # bytes: a cache line, and more than any dtype needs
+
+
+class Staging:
+    """A slab that one copy of the state fits in. Used by one save at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._slab: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def reserve(self, state: Mapping[Any, Any]) -> None:
+        """Have memory for the tensors of `state`, touched so that a later copy meets no page fault."""
+        size_bytes = sum(_aligned(_local(tensor).nbytes) for tensor in tensors(state))
+        if size_bytes <= self._slab.nbytes:
+            return
+        self._slab = np.empty(0, np.uint8)  # give the smaller one back before taking the larger
+        if self._device.type == "cuda":
+            self._slab = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+        else:
+            self._slab = np.empty(size_bytes, np.uint8)
+        self._slab.fill(0)
+
+    def copy(self, state: State, ready: torch.cuda.Event | None) -> State:
+        """`state` with every tensor copied into the slab; returns when the copy is whole.
+
+        `ready` is recorded on the stream that last wrote the tensors: the copy runs on a stream of its
+        own, beside what the training loop computes meanwhile.
+        """
+        self.reserve(state)
+        if ready is None:
+            return self._copy(state)
+        stream = torch.cuda.Stream(self._device)
+        with torch.cuda.stream(stream):
+            stream.wait_event(ready)
+            staged = self._copy(state)
+            stream.synchronize()
+        return staged
+
+    def _copy(self, state: State) -> State:
+        offset = 0
+
+        def walk(value: Any) -> Any:
+            nonlocal offset
+            if isinstance(value, Mapping):
+                return {key: walk(inner) for key, inner in value.items()}
+            if not isinstance(value, Tensor):
+                return value
+            source = _local(value)
+            copied = self._into_slab(source, offset)
+            offset += _aligned(source.nbytes)
+            # The constructor, because from_local would move the copy to the device of the mesh.
+            return DTensor(copied, value._spec, requires_grad=False) if isinstance(value, DTensor) else copied
+
+        result: State = walk(state)
+        return result
+
+    def _into_slab(self, source: Tensor, offset: int) -> Tensor:
+        # A NumPy slice makes a tensor whose storage is just that slice; DCP clones a view of a larger storage.
+        place = torch.from_numpy(self._slab[offset : offset + source.nbytes])
+        if source.device.type == "cpu":
+            # NumPy copies without the interpreter lock and on this thread alone; torch would wake its OpenMP
+            # threads, which the training step is using.
+            np.copyto(place.numpy(), source.reshape(-1).view(torch.uint8).numpy())
+            return place.view(source.dtype).view(source.shape)
+        target = place.view(source.dtype).view(source.shape)
+        target.copy_(source, non_blocking=True)
+        return target
+
+
+def tensors(state: Mapping[Any, Any]) -> Iterator[Tensor]:
+    """The tensors of a nested state, in order."""
+    for value in state.values():
+        if isinstance(value, Mapping):
+            yield from tensors(value)
+        elif isinstance(value, Tensor):
+            yield value
+
+
+def size_bytes(state: Mapping[Any, Any]) -> int:
+    """Bytes of the tensors that this process holds."""
+    return sum(_local(tensor).nbytes for tensor in tensors(state))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    detached = tensor.detach()
+    return detached.to_local() if isinstance(detached, DTensor) else detached
+
+
+def _aligned(count: int) -> int:
+    return -(-count // _ALIGNMENT) * _ALIGNMENT

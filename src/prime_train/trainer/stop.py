@@ -1,0 +1,65 @@
+"""Tells the loop when to end: on a stop file, on a signal, or when the supervisor is gone. Saves nothing itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+SUPERVISOR_ENV = "PRIME_TRAIN_SUPERVISOR"  # "PID:START_TICKS"
+_WATCH_INTERVAL_S = 1.0
+_ORPHANED = 1
+
+
+class StopFlag:
+    """Asked by SIGTERM, SIGINT or the existence of a file. Looked at between two steps."""
+
+    def __init__(self, request: Path) -> None:
+        self._request = request
+        self._signalled = False
+
+    def listen(self) -> None:
+        """Let SIGTERM and SIGINT raise the flag, in place of ending the process. Main thread only."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def asked(self) -> bool:
+        return self._signalled or self._request.exists()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signalled = True
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks after boot: with its pid one process for ever. None = gone.
+
+    Source: proc_pid_stat(5), field 22. The command name before it may hold spaces and parentheses.
+    A zombie (state Z) counts as gone.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def watch_supervisor() -> None:
+    """End this process at once when the supervisor named in the environment is gone. Without one: no watch.
+
+    An orphan would go on writing into a run directory that the next supervisor believes to be its own.
+    """
+    named = os.environ.get(SUPERVISOR_ENV)
+    if not named:
+        return
+    pid, _, ticks = named.partition(":")
+    threading.Thread(target=_watch, args=(int(pid), int(ticks)), name="supervisor-watch", daemon=True).start()
+
+
+def _watch(pid: int, ticks: int) -> None:
+    while start_ticks(pid) == ticks:
+        time.sleep(_WATCH_INTERVAL_S)
+    os.write(2, b"prime-train trainer: the supervisor is gone; ending\n")
+    os._exit(_ORPHANED)  # from a thread, past a hung step, without waiting for a save
