@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from prime_train.dialects import native
@@ -42,6 +42,19 @@ class Verdict:
     passed: tuple[str, ...]
     ignored: tuple[str, ...]
     run: RunSpec | None
+
+    def only(self, wanted: tuple[str, ...] | None, unwanted: tuple[str, ...]) -> Verdict:
+        """The verdict without the rules that are not wanted. Both are codes or prefixes of codes."""
+
+        def asked(code: str) -> bool:
+            return (wanted is None or code.startswith(wanted)) and not (unwanted and code.startswith(unwanted))
+
+        return replace(
+            self,
+            findings=tuple(finding for finding in self.findings if asked(finding.code)),
+            skipped=tuple(skip for skip in self.skipped if asked(skip.code)),
+            passed=tuple(code for code in self.passed if asked(code)),
+        )
 
     @property
     def worst(self) -> Severity | None:
@@ -215,10 +228,3 @@ def _without_ignored(found: list[Finding], reading: Reading) -> tuple[list[Findi
         else:
             kept.append(finding)
     return kept, ignored
-
-
-def fact_names() -> tuple[str, ...]:
-    """Every fact there is, in the order of Facts."""
-    from prime_train.facts.facts import Facts
-
-    return tuple(item.name for item in fields(Facts))

@@ -1,0 +1,97 @@
+"""`prime-train rule`: all rules, or one explained with its examples."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prime_train.cli.options import AsJson, NoColor
+from prime_train.errors import UserError
+
+if TYPE_CHECKING:
+    from prime_train.rules.base import Rule
+
+
+def rule(
+    code: Annotated[
+        str | None, typer.Argument(metavar="[CODE]", help="A rule, as BAT001. Without one: all.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """List the rules, or explain one.
+
+    Examples:
+
+      prime-train rule
+
+      prime-train rule BAT001
+    """
+    from prime_train.rules.catalogue import RULES
+
+    rules = list(RULES.values()) if code is None else [_named(code.upper())]
+    if as_json:
+        import json
+
+        document = {"version": 1, "rules": [_json(item) for item in rules]}
+        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+    else:
+        print(_list(rules) if code is None else _page(rules[0]))  # noqa: T201 - the result goes to stdout
+
+
+def _named(code: str) -> "Rule":
+    from prime_train.dialects.nearest import nearest
+    from prime_train.rules.catalogue import RULES
+
+    if code in RULES:
+        return RULES[code]
+    meant = nearest(code, RULES)
+    raise UserError(
+        what=f"no rule is called {code}",
+        where=f"prime-train rule {code}",
+        why=f"did you mean {meant}?" if meant else "a code is three letters and three digits",
+        fix=f"prime-train rule {meant}" if meant else "prime-train rule lists all of them",
+    )
+
+
+def _list(rules: list["Rule"]) -> str:
+    from prime_train.cli.render import table
+    from prime_train.rules.explain import explain
+
+    rows = [
+        (item.code, str(item.severity), ", ".join(item.needs) or "-", explain(item).summary)
+        for item in sorted(rules, key=lambda item: item.code)
+    ]
+    return table(rows, ("code", "severity", "needs", "rule"))
+
+
+def _page(item: "Rule") -> str:
+    from prime_train.cli.render import paint
+    from prime_train.rules.explain import explain
+
+    page = explain(item)
+    parts = [f"{paint(item.code, 'bold', sys.stdout)}  {item.severity}  {page.summary}", page.why, *page.notes]
+    if item.needs:
+        parts.append(f"Judged by validate and run, which know: {', '.join(item.needs)}.")
+    for label, examples in (("Bad", page.bad), ("Good", page.good)):
+        for example in examples:
+            indented = "\n".join(f"    {line}" if line else "" for line in example.rstrip().split("\n"))
+            parts.append(f"{label}:\n{indented}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _json(item: "Rule") -> dict[str, Any]:
+    from prime_train.rules.explain import explain
+
+    page = explain(item)
+    return {
+        "code": item.code,
+        "name": item.name.replace("_", "-"),
+        "severity": str(item.severity),
+        "needs": list(item.needs),
+        "summary": page.summary,
+        "why": page.why,
+        "notes": list(page.notes),
+        "bad": list(page.bad),
+        "good": list(page.good),
+    }

@@ -1,0 +1,179 @@
+"""Renders verdicts: text for people, one line each, GitHub annotations, JSON. Prints nothing, judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prime_train.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from prime_train.rules.judge import Verdict
+
+VERSION = 1
+Paint = Callable[[str, str], str]  # (text, style) -> text, in colour where the terminal wants it
+_STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+
+
+def plain(text: str, _: str) -> str:
+    """A Paint without colour."""
+    return text
+
+
+def full(verdict: Verdict, paint: Paint = plain) -> str:
+    """Every finding in its four parts, then what could not be judged. "" where there is nothing to say."""
+    blocks = [_full(finding, paint) for finding in verdict.findings]
+    blocks += [
+        f"{paint('skipped', 'dim')}[{skip.code}] {verdict.path}\n  {paint('why', 'dim')}   {skip.reason}"
+        for skip in verdict.skipped
+    ]
+    return "\n".join(blocks)
+
+
+def _full(finding: Finding, paint: Paint) -> str:
+    style = _STYLES[finding.severity]
+    head = f"{paint(f'{finding.severity}[{finding.code}]', style)} {_place(finding)}"
+    subject = f"{finding.key} = {finding.written}" if finding.written else finding.key
+    lines = [f"{head}  {paint(subject, 'bold')}" if subject else head]
+    for label, text in (("what", finding.what), ("why", finding.why), ("fix", finding.fix)):
+        if text:
+            lines.append(f"  {paint(f'{label:<4}', 'dim')}  {text}")
+    lines[-1] += paint(f"        (prime-train rule {finding.code})", "dim")
+    return "\n".join(lines)
+
+
+def concise(verdict: Verdict, paint: Paint = plain) -> str:
+    """One line per finding: path:line:column: severity[CODE] key: what; fix."""
+    return "\n".join(_concise(finding, paint) for finding in verdict.findings)
+
+
+def _concise(finding: Finding, paint: Paint) -> str:
+    code = paint(f"{finding.severity}[{finding.code}]", _STYLES[finding.severity])
+    key = f"{finding.key}: " if finding.key and finding.key not in finding.what else ""
+    fix = f"; fix: {finding.fix}" if finding.fix else ""
+    return f"{_place(finding)}: {code} {key}{finding.what}{fix}"
+
+
+def github(verdict: Verdict) -> str:
+    """Workflow commands that GitHub turns into annotations. Source: docs.github.com, Workflow commands."""
+    return "\n".join(_github(finding) for finding in verdict.findings)
+
+
+def _github(finding: Finding) -> str:
+    level = "notice" if finding.severity is Severity.NOTE else str(finding.severity)
+    span = finding.span
+    properties = {
+        "file": finding.path,
+        "line": span.line,
+        "endLine": span.end_line,
+        "title": f"{finding.code} {finding.key}".strip(),
+    }
+    if span.line == span.end_line:  # GitHub takes columns on a single line only
+        properties |= {"col": span.column, "endColumn": span.end_column}
+    shown = ",".join(f"{name}={_escaped(str(value), ':,')}" for name, value in properties.items())
+    parts = [finding.what, f"why: {finding.why}" if finding.why else "", f"fix: {finding.fix}" if finding.fix else ""]
+    return f"::{level} {shown}::{_escaped(chr(10).join(part for part in parts if part))}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    for character in "%\r\n" + more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def _place(finding: Finding) -> str:
+    return f"{finding.path}:{finding.span.line}:{finding.span.column}"
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """One line: "2 errors, 1 warning in 3 files", "1 file is clean"."""
+    counts = _counts(verdicts)
+    files = _counted(len(verdicts), "file")
+    said = [
+        _counted(counts[severity], str(severity))
+        for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+        if counts[severity]
+    ]
+    if said:
+        return f"{', '.join(said)} in {files}"
+    return f"{files} {'is' if len(verdicts) == 1 else 'are'} clean"
+
+
+def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The document of `lint --output-format json`."""
+    counts = _counts(verdicts)
+    return {
+        "version": VERSION,
+        "files": [file_json(verdict) for verdict in verdicts],
+        "summary": {
+            "files": len(verdicts),
+            "errors": counts[Severity.ERROR],
+            "warnings": counts[Severity.WARNING],
+            "notes": counts[Severity.NOTE],
+        },
+    }
+
+
+def validate_json(verdict: Verdict, facts: dict[str, Any]) -> dict[str, Any]:
+    """The document of `validate --json`: lint's, with what was skipped, what passed, and the facts."""
+    return lint_json([verdict]) | {
+        "skipped": [{"code": skip.code, "needs": skip.needs, "reason": skip.reason} for skip in verdict.skipped],
+        "passed": list(verdict.passed),
+        "facts": facts,
+    }
+
+
+def file_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "path": verdict.path,
+        "dialect": verdict.dialect,
+        "generation": verdict.generation or None,
+        "root": verdict.root,
+        "findings": [_finding_json(finding) for finding in verdict.findings],
+    }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    span = finding.span
+    return {
+        "code": finding.code,
+        "severity": str(finding.severity),
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.end_line,
+        "end_column": span.end_column,
+        "key": finding.key,
+        "field": finding.field or None,
+        "what": finding.what,
+        "why": finding.why,
+        "fix": finding.fix,
+        "patch": {key: _json_value(value) for key, value in finding.patch.items()},
+        "fixable": bool(finding.patch),
+    }
+
+
+def _json_value(value: Any) -> Any:
+    """A TOML value as JSON has it: dates become text, and so do numbers that are not finite."""
+    match value:
+        case dict():
+            return {key: _json_value(below) for key, below in value.items()}
+        case list() | tuple():
+            return [_json_value(below) for below in value]
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return str(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)
+
+
+def _counts(verdicts: Iterable[Verdict]) -> dict[Severity, int]:
+    counts = dict.fromkeys(Severity, 0)
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            counts[finding.severity] += 1
+    return counts
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
