@@ -183,12 +183,13 @@ class Checkpointer:
 
 
 def _write(state: State, folder: Path, world: World) -> None:
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     # One thread: DCP drops an error in any further one, and with it that thread's tensors (torch 2.13).
     # No fsync here: write_manifest makes every file durable before it vouches for them.
-    writer = dcp.FileSystemWriter(folder, thread_count=1, sync_files=False)
-    dcp.save(state, storage_writer=writer, process_group=world.saving, no_dist=world.size == 1)
+    writer = FileSystemWriter(folder, thread_count=1, sync_files=False)
+    save(state, storage_writer=writer, process_group=world.saving, no_dist=world.size == 1)
 
 
 def _disk_error(cause: OSError, folder: Path, needed_bytes: int) -> UserError:

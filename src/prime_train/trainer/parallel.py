@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -74,17 +75,15 @@ def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device
         return model
     if parallel.dp_shard == 1:
         device_ids = [device.torch.index] if device.torch.type == "cuda" else None
-        return DistributedDataParallel(
-            model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
+        return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
     return _shard(model, world.size // parallel.dp_shard, parallel.dp_shard, device)
 
 
 def _shard(model: Decoder, replicas: int, shards: int, device: Device) -> nn.Module:
     if replicas > 1:
-        mesh = dist.init_device_mesh(device.torch.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
+        mesh = init_device_mesh(device.torch.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
     else:
-        mesh = dist.init_device_mesh(device.torch.type, (shards,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(device.torch.type, (shards,), mesh_dim_names=("shard",))
     # bf16 halves what is gathered; gradients are reduced in fp32. Inputs stay as they are: the angles of
     # the rotary embedding lose whole positions in bf16.
     bf16 = device.compute == "bf16"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -189,7 +189,7 @@ def _export(attempt: Attempt, training: Training, config: ModelConfig, tokenizer
     return attempt.run_dir.final
 
 
-def _whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+def _whole_weights(model: nn.Module) -> dict[str, Any]:
     """Every weight by its name in the Decoder; of a sharded model on rank 0 only, gathered there."""
     if not parallel.sharded(model):
         return parallel.bare(model).state_dict()

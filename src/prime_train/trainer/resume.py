@@ -31,8 +31,9 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     generators then start afresh where there were fewer ranks.
     """
     _check_bytes(attempt, world)
-    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load as read
 
     reader = FileSystemReader(attempt.run_dir.checkpoint(attempt.resume_step))
     saved = reader.read_metadata().state_dict_metadata
@@ -42,7 +43,7 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     state: State = {"model": weights, "optimizer": optimizer_state["state"], "reached": ""}
     if generators in saved:
         state[generators] = ""
-    _read(state, reader, world)
+    read(state, storage_reader=reader, process_group=world.saving, no_dist=world.size == 1)
     set_state_dict(
         model,
         optimizer,
@@ -54,12 +55,6 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     else:
         seed.seed_all(seed.mix(attempt.run.run.seed, attempt.resume_step), world.rank)
     return Reached(**json.loads(state["reached"]))
-
-
-def _read(state: State, reader: Any, world: World) -> None:
-    import torch.distributed.checkpoint as dcp
-
-    dcp.load(state, storage_reader=reader, process_group=world.saving, no_dist=world.size == 1)
 
 
 def _check_bytes(attempt: Attempt, world: World) -> None:

@@ -49,7 +49,7 @@ class Staging:
         self.reserve(state)
         if ready is None:
             return self._copy(state)
-        stream = torch.cuda.Stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             stream.wait_event(ready)
             staged = self._copy(state)
@@ -69,7 +69,9 @@ class Staging:
             copied = self._into_slab(source, offset)
             offset += _aligned(source.nbytes)
             # The constructor, because from_local would move the copy to the device of the mesh.
-            return DTensor(copied, value._spec, requires_grad=False) if isinstance(value, DTensor) else copied
+            if isinstance(value, DTensor):
+                return DTensor(copied, value._spec, requires_grad=False)  # type: ignore[no-untyped-call]
+            return copied
 
         result: State = walk(state)
         return result
