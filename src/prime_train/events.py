@@ -7,6 +7,8 @@ torn last line alone until the rest of it arrives.
 
 from __future__ import annotations
 
+import errno
+import heapq
 import json
 import os
 import threading
@@ -313,20 +315,21 @@ class EventLog:
         self._writer = writer
         self._lock = threading.Lock()
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        self._seq = self._heal()
-
-    def _heal(self) -> int:
-        """Close a line that a crash tore, so that the next event starts on its own; next sequence number."""
         with open(self.path, "rb") as file:
             content = file.read()
-        if content and not content.endswith(b"\n"):
-            os.write(self._fd, b"\n")
-        return content.count(b"\n")
+        self._torn = bool(content) and not content.endswith(b"\n")  # a crash, or a full disk, cut the last line
+        self._seq = content.count(b"\n") + self._torn  # a line that lacks only its newline has its number already
 
     def append(self, event: Event) -> Record:
+        """Write one event. Raises OSError where the disk does not take the whole of it."""
         with self._lock:
             record = Record(time.time(), self._writer, self._seq, event)
-            os.write(self._fd, encode(record).encode() + b"\n")
+            # A lone surrogate (a file name that is not UTF-8) becomes the JSON escape that means it.
+            line = encode(record).encode(errors="backslashreplace") + b"\n"
+            line = b"\n" + line if self._torn else line
+            self._torn = os.write(self._fd, line) < len(line)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
             self._seq += 1
         return record
 
@@ -342,8 +345,11 @@ class Follower:
         self._offsets: dict[str, int] = {}
 
     def poll(self) -> list[Record]:
-        """New records in order of time, writer, sequence. Costs one stat per file when nothing is new."""
-        records: list[Record] = []
+        """New records, merged by time; each writer's stay in its own order, were its clock set back meanwhile.
+
+        Costs one stat per file when nothing is new.
+        """
+        by_writer: list[list[Record]] = []
         try:
             entries = [entry for entry in os.scandir(self._directory) if entry.name.endswith(".jsonl")]
         except FileNotFoundError:
@@ -357,9 +363,10 @@ class Follower:
                 chunk = file.read()
             whole = chunk.rfind(b"\n") + 1
             self._offsets[entry.name] = offset + whole
-            decoded = (decode(line) for line in chunk[:whole].decode("utf-8", "replace").splitlines())
-            records.extend(record for record in decoded if record is not None)
-        return sorted(records, key=lambda record: record.order)
+            # Not str.splitlines: it also cuts at U+2028 and its like, which JSON strings may hold.
+            decoded = (decode(line.decode("utf-8", "replace")) for line in chunk[:whole].split(b"\n"))
+            by_writer.append([record for record in decoded if record is not None])
+        return list(heapq.merge(*by_writer, key=lambda record: record.order))
 
 
 def read(directory: Path) -> list[Record]:

@@ -37,4 +37,4 @@ def to_json(launch: Launch) -> str:
         "log": str(launch.log),
         "variables": [{"name": v.name, "value": v.value, "reason": v.reason} for v in launch.variables],
     }
-    return json.dumps(document, indent=1, ensure_ascii=False)
+    return json.dumps(document, indent=1)
