@@ -1,0 +1,60 @@
+"""Lays out what commands print: four-part messages, tables, colour where a terminal wants it. Prints nothing itself.
+
+No rich here: `lint` and `--help` must start in a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from prime_train.errors import UserError
+
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def color_wanted(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal that shows colour and nobody asked for none. Source: no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def paint(text: str, style: str, stream: TextIO) -> str:
+    """`text` in the named style ("bold", "red" ...) where `stream` wants colour, else as it is."""
+    if not color_wanted(stream):
+        return text
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+def message(error: UserError, stream: TextIO) -> str:
+    """The four parts of an error, as lines: where, what, why, fix."""
+    parts = [f"{paint('error:', 'red', stream)} {error.where}"]
+    for label, text in (("what", error.what), ("why", error.why), ("fix", error.fix)):
+        if text:
+            parts.append(f"  {paint(f'{label:<4}', 'dim', stream)}  " + text.replace("\n", "\n        "))
+    return "\n".join(parts)
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset[int] = frozenset()) -> str:
+    """Columns two spaces apart; those whose index is in `right` are aligned to the right. No trailing blanks."""
+    whole = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(_ANSI.sub("", row[column])) for row in whole) for column in range(len(header))]
+
+    def cell(text: str, column: int) -> str:
+        padding = " " * (widths[column] - len(_ANSI.sub("", text)))
+        return padding + text if column in right else text + padding
+
+    return "\n".join("  ".join(cell(text, column) for column, text in enumerate(row)).rstrip() for row in whole)
+
+
+def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> str:
+    """A title and, indented below it, a label and a text per line; a text of several lines stays in its column."""
+    width = max((len(label) for label, _ in lines), default=0)
+    indent = "\n" + " " * (width + 4)
+    rows = [
+        f"  {paint(f'{label:<{width}}', 'dim', stream)}  {text.rstrip().replace(chr(10), indent)}"
+        for label, text in lines
+    ]
+    return "\n".join([paint(title, "bold", stream), *rows])
