@@ -1,0 +1,97 @@
+"""The entry point of `prime-train`: registers every command, and turns what goes wrong into a message and an exit code.
+
+Nothing heavy is imported here: a command's body imports what it needs.
+"""
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from prime_train import __version__
+from prime_train.cli import ckpt, lint, logs, report, rule, run, status, stop
+from prime_train.cli.options import NoColor
+from prime_train.errors import ExitCode, UserError
+
+_SIGPIPE_EXIT = 128 + 13  # what a shell shows for a program that nobody reads from any more
+
+app = typer.Typer(
+    name="prime-train",
+    help="Checks, launches, watches, recovers and explains a language-model training run.",
+    epilog="Exit codes: 0 ok, 1 findings, 2 usage, 3 our bug, 4 out of reach, 5 or 6 run failed, 75 resumable.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # rich takes longer to import than everything else together
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"prime-train {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _prime_train(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+    _no_color: NoColor = False,
+) -> None:
+    pass
+
+
+app.command("lint")(lint.lint)
+app.command("rule")(rule.rule)
+app.command("run")(run.run)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("stop")(stop.stop)
+app.command("report")(report.report)
+app.add_typer(ckpt.app, name="ckpt")
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit code (docs/exit-codes.md)."""
+    code = _run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
+        code = code or _SIGPIPE_EXIT
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        app(prog_name="prime-train")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except UserError as error:
+        from prime_train.cli.render import message
+
+        typer.echo(message(error, sys.stderr), err=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # the one place that catches everything: whatever arrives here is our own fault
+        _tell_bug(error)
+        return ExitCode.BUG
+    return ExitCode.OK
+
+
+def _tell_bug(error: Exception) -> None:
+    from prime_train.cli import crash
+    from prime_train.cli.render import message
+
+    path = crash.write(error)
+    told = UserError(
+        what=f"{type(error).__name__}: {error}",
+        where="prime-train itself",
+        why="this is a bug in prime-train, not in your config or command",
+        fix=f"report it with {path} (traceback, versions, redacted environment)",
+        exit_code=ExitCode.BUG,
+    )
+    typer.echo(message(told, sys.stderr), err=True)

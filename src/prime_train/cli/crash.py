@@ -1,0 +1,65 @@
+"""Writes down a fault of our own, so that it can be reported: one file, no traceback on the screen."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import time
+import traceback
+from importlib import metadata
+from pathlib import Path
+
+from prime_train import __version__
+from prime_train.backends.environment import redact, secrets
+
+_PACKAGES = ("typer", "rich", "pydantic", "tomli", "tree-sitter", "psutil", "torch", "matplotlib")
+# Values are shown only of variables that steer what we do; of the others the name alone.
+_SHOWN = ("PRIME_TRAIN_", "PYTHON", "CUDA_", "NVIDIA_", "TORCH_", "PYTORCH_", "NCCL_", "OMP_", "HF_", "XDG_", "LC_")
+_SHOWN_NAMES = frozenset({"LANG", "TERM", "NO_COLOR", "COLUMNS", "SHELL", "VIRTUAL_ENV"})
+
+
+def write(error: BaseException) -> Path:
+    """The path of a crash file that tells `error`, the versions and the redacted environment."""
+    text = redact(_told(error), secrets(os.environ))
+    name = time.strftime("crash-%Y%m%d-%H%M%S", time.gmtime()) + f"-{os.getpid()}.log"
+    for directory in (_state_directory(), Path(tempfile.gettempdir())):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            path = directory / name
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return path
+    sys.stderr.write(text)  # nowhere to write: better on the screen than lost
+    return Path(os.devnull)
+
+
+def _state_directory() -> Path:
+    """Source: XDG base directory specification 0.8, XDG_STATE_HOME."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "prime-train"
+
+
+def _told(error: BaseException) -> str:
+    sections = [
+        ("command", " ".join(sys.argv)),
+        ("error", "".join(traceback.format_exception(error))),
+        ("versions", "\n".join(_versions())),
+        ("environment", "\n".join(f"{name}={_value(name)}" for name in sorted(os.environ))),
+    ]
+    return "\n".join(f"--- {title}\n{text}\n" for title, text in sections)
+
+
+def _versions() -> list[str]:
+    lines = [f"prime-train {__version__}", f"Python {platform.python_version()}", platform.platform()]
+    for package in _PACKAGES:
+        try:
+            lines.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{package} not installed")
+    return lines
+
+
+def _value(name: str) -> str:
+    return os.environ[name] if name in _SHOWN_NAMES or name.startswith(_SHOWN) else "(not shown)"

@@ -1,0 +1,64 @@
+"""`prime-train logs`: the output of a run's trainer. Reads only."""
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prime_train.cli.options import NoColor, RunName
+
+if TYPE_CHECKING:
+    from prime_train.views.logs import Tail
+
+_POLL_S = 0.25
+
+
+def logs(
+    run: RunName,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", metavar="N", help="Which attempt; without it the latest.", min=1)
+    ] = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", help="Last lines to show; 0 shows the whole log.", min=0)
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as it grows, into the next attempts, until the run is over.")
+    ] = False,
+    _no_color: NoColor = False,
+) -> None:
+    """What the trainer of a run printed.
+
+    The last lines of its latest attempt, or of the one that is named.
+
+    \b
+    Examples:
+      prime-train logs quickstart --lines 200
+      prime-train logs quickstart --follow
+    """
+    from prime_train.views import logs as view
+    from prime_train.views.runs import find
+
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends like any filter
+    run_dir = find(run, Path.cwd())
+    shown = view.attempt_or_latest(run_dir, attempt)
+    tail = view.Tail(run_dir, shown)
+    typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
+    tail.skip_to_last(lines)
+    _show(tail)
+    while follow:
+        over = view.is_over(run_dir)  # asked before the read: what was written before the end is shown
+        _show(tail)
+        if attempt is None and shown < view.attempt_or_latest(run_dir, None):
+            shown += 1
+            tail = view.Tail(run_dir, shown)
+            typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
+        elif over or (attempt is not None and shown < view.attempt_or_latest(run_dir, None)):
+            return
+        time.sleep(_POLL_S)
+
+
+def _show(tail: "Tail") -> None:
+    for chunk in tail.more():
+        typer.echo(chunk, nl=False)

@@ -1,0 +1,99 @@
+"""Applies `--set a.b=c` to the text of a config, so that it is judged and kept like what the file says. Pure.
+
+The text is edited, not written anew: comments stay, and a finding still names the line. The result is
+read back and must say what was asked; where a text cannot be edited so, the user is told to do it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tomli
+
+from prime_train.document import Document, patched, to_toml
+from prime_train.errors import UserError
+
+_KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
+
+
+def parse(assignments: Sequence[str]) -> dict[str, Any]:
+    """Dotted keys to values. A value is TOML; what is no TOML value is taken for a string. Raises UserError."""
+    return dict(_parse(assignment) for assignment in assignments)
+
+
+def _parse(assignment: str) -> tuple[str, Any]:
+    key, separator, written = assignment.partition("=")
+    key, written = key.strip(), written.strip()
+    if not separator or not _KEY.fullmatch(key):
+        raise UserError(
+            what=f"{assignment!r} is not an assignment",
+            where=f"--set {assignment}",
+            why="it takes a dotted key of the config, =, and a TOML value",
+            fix="for example: --set run.max_steps=500, or --set 'eval.prompts=[\"import os\"]'",
+        )
+    try:
+        return key, tomli.loads(f"value = {written}")["value"]
+    except tomli.TOMLDecodeError as error:
+        if re.fullmatch(r"[\w./~:*@+-]+", written):  # a bare word: nobody quotes twice in a shell
+            return key, written
+        raise UserError(
+            what=f"{written!r} is not a TOML value: {error.msg}",
+            where=f"--set {assignment}",
+            why="a value that is neither TOML nor one plain word could be meant in several ways",
+            fix=f"quote it for TOML and for the shell: --set '{key}=\"...\"'",
+        ) from None
+
+
+def apply(text: str, path: str, values: Mapping[str, Any]) -> str:
+    """The text with every value set. A text that is not TOML stays as it is: lint says so. Raises UserError."""
+    for key, value in values.items():
+        document = Document.parse(text, path)
+        if document.fault is not None:
+            return text
+        text = _set(document, key, value)
+    return text
+
+
+def _set(document: Document, key: str, value: Any) -> str:
+    wanted = _patched(document, key, value)
+    parts = tuple(int(part) if part.isdigit() else part for part in key.split("."))
+    place = document.place(parts)
+    lines = document.text.split("\n")
+    written = to_toml(value)
+    if place is not None and place.written:
+        span = place.value
+        head = lines[span.line - 1][: span.column - 1]
+        tail = lines[span.end_line - 1][span.end_column - 1 :]
+        lines[span.line - 1 : span.end_line] = [f"{head}{written}{tail}"]
+        return _checked("\n".join(lines), wanted, document.path, key)
+    table = document.place(parts[:-1])
+    if table is not None and not table.written:  # a header: the key goes under it
+        lines.insert(table.key.line, f"{parts[-1]} = {written}")
+        return _checked("\n".join(lines), wanted, document.path, key)
+    *tables, name = key.split(".")
+    appended = f"\n[{'.'.join(tables)}]\n{name} = {written}\n"
+    return _checked(document.text.rstrip("\n") + "\n" + appended, wanted, document.path, key)
+
+
+def _patched(document: Document, key: str, value: Any) -> dict[str, Any]:
+    try:
+        return patched(document.values, {key: value})
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
+        raise _refused(document.path, key, "a part of that key is no table in the file") from None
+
+
+def _checked(text: str, wanted: dict[str, Any], path: str, key: str) -> str:
+    try:
+        if tomli.loads(text) == wanted:
+            return text
+    except tomli.TOMLDecodeError:
+        pass
+    raise _refused(path, key, "the file writes the table around that key in a way that cannot be edited from here")
+
+
+def _refused(path: str, key: str, why: str) -> UserError:
+    return UserError(
+        what=f"{key} cannot be set in {path}", where=f"--set {key}", why=why, fix=f"write {key} into a copy of the file"
+    )

@@ -1,0 +1,59 @@
+"""`prime-train status`: how a run stands, or all runs here. Reads only."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.options import AsJson, NoColor, complete_run
+
+
+def status(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="A run: its name under ./runs, or the path of its directory. Without one: all runs in ./runs.",
+            autocompletion=complete_run,
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """How a run stands, or all runs here.
+
+    Step, loss, restarts with their last cause, processes, newest complete checkpoint.
+
+    \b
+    Examples:
+      prime-train status
+      prime-train status quickstart --json | jq .state
+    """
+    from prime_train.rundir import RunDir
+    from prime_train.views import runs
+    from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, look
+    from prime_train.views.status import as_json as document
+
+    here = Path.cwd()
+    if run is not None:
+        found = look(runs.find(run, here), time.time())
+        if as_json:
+            typer.echo(json.dumps(document(found), indent=1))
+        else:
+            from prime_train.cli.render import labelled
+
+            typer.echo(labelled(found.name, as_lines(found), sys.stdout))
+        return
+    found_all = [look(RunDir(here / runs.RUNS / name), time.time()) for name in runs.known(here)]
+    if as_json:
+        typer.echo(json.dumps(all_as_json(found_all), indent=1))
+    elif found_all:
+        from prime_train.cli.render import table
+
+        typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
+    else:
+        typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)

@@ -1,0 +1,124 @@
+"""Tells which checkpoints of a run are complete and which one a resume takes. Reads the disk; never deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect, scan
+from prime_train.rundir import RunDir
+from prime_train.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One checkpoint as it is shown. `age_s` counts from its manifest, without one from its folder's last change."""
+
+    step: int
+    path: str
+    size_bytes: int
+    age_s: float
+    problem: str  # "" = complete
+    resume: bool  # a resume takes this one
+
+
+def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[Listed]:
+    """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
+    return listed(((c, _written_s(c)) for c in scan(run_dir.checkpoints)), unreadable, now_s)
+
+
+def listed(found: Iterable[tuple[Checkpoint, float]], unreadable: Collection[int], now_s: float) -> list[Listed]:
+    """The same from what the disk said: each checkpoint and when it was written, newest first."""
+    rows: list[Listed] = []
+    for checkpoint, written_s in found:
+        problem = checkpoint.problem
+        if not problem and checkpoint.step in unreadable:
+            problem = "the trainer could not load it"
+        first = not problem and not any(row.resume for row in rows)
+        age_s = max(0.0, now_s - written_s)
+        rows.append(Listed(checkpoint.step, str(checkpoint.path), checkpoint.size_bytes, age_s, problem, first))
+    return rows
+
+
+def as_json(run: str, rows: Iterable[Listed]) -> dict[str, Any]:
+    """The document of `ckpt list --json`."""
+    rows = list(rows)
+    return {
+        "version": 1,
+        "run": run,
+        "resume_step": next((row.step for row in rows if row.resume), None),
+        "checkpoints": [
+            {
+                "step": row.step,
+                "complete": not row.problem,
+                "resume": row.resume,
+                "size_bytes": row.size_bytes,
+                "age_s": round(row.age_s, 1),
+                "problem": row.problem or None,
+                "path": row.path,
+            }
+            for row in rows
+        ],
+    }
+
+
+def as_rows(rows: Iterable[Listed]) -> list[tuple[str, str, str, str]]:
+    """step, size, age, remark: the columns of `ckpt list`."""
+    return [
+        (
+            str(row.step),
+            format_bytes(row.size_bytes),
+            format_seconds(row.age_s),
+            row.problem or ("complete; a resume takes this one" if row.resume else "complete"),
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One checkpoint after its bytes were read. "unfinished": its save did not get to the manifest."""
+
+    step: int
+    state: Literal["verified", "broken", "unfinished"]
+    problem: str
+
+
+def total_bytes(run_dir: RunDir) -> int:
+    """What `verify` has to read."""
+    return sum(checkpoint.size_bytes for checkpoint in scan(run_dir.checkpoints) if checkpoint.complete)
+
+
+def verify(run_dir: RunDir, on_read: Callable[[int], None]) -> Iterator[Verified]:
+    """Each checkpoint, newest first, after every byte of it was compared with its SHA-256."""
+    for candidate in scan(run_dir.checkpoints):
+        finished = (candidate.path / MANIFEST).exists()
+        found = inspect(candidate.path, hashes=True, on_read=on_read)
+        if not candidate.path.exists():  # retention took it away while it was read
+            continue
+        if found.complete:
+            yield Verified(found.step, "verified", "")
+        else:
+            yield Verified(found.step, "broken" if finished else "unfinished", found.problem)
+
+
+def verified_as_json(run: str, results: Iterable[Verified]) -> dict[str, Any]:
+    """The document of `ckpt verify --json`."""
+    results = list(results)
+    return {
+        "version": 1,
+        "run": run,
+        "ok": not any(found.state == "broken" for found in results),
+        "checkpoints": [
+            {"step": found.step, "state": found.state, "problem": found.problem or None} for found in results
+        ],
+    }
+
+
+def _written_s(checkpoint: Checkpoint) -> float:
+    manifest = checkpoint.path / MANIFEST
+    try:
+        return (manifest if manifest.exists() else checkpoint.path).stat().st_mtime
+    except FileNotFoundError:  # retention took it away in the meantime
+        return 0.0

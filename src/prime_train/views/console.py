@@ -1,0 +1,214 @@
+"""Shows a run while it is supervised: a live screen on a terminal, plain lines elsewhere. Writes to one stream only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from prime_train.events import (
+    AttemptEnded,
+    CheckpointDeleted,
+    CheckpointStarted,
+    Phase,
+    Record,
+    RunClosed,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStopped,
+)
+from prime_train.supervise.state import State
+from prime_train.supervise.wording import describe
+from prime_train.units import format_count, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+REFRESH_S = 0.5  # of the live screen; a render takes about 2 ms, and supervision may cost 1 % of a core
+PLAIN_EVERY_S = 10.0
+PLAIN_EVERY_PART = 0.05  # of max_steps
+
+Show = Callable[[State, Sequence[Record]], None]
+
+
+@contextlib.contextmanager
+def shown(stream: TextIO) -> Iterator[Show]:
+    """What `supervise` calls at each turn: shows the state on `stream` until the block ends."""
+    started_s = time.time()
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        with _live(stream, started_s) as show:
+            yield show
+    else:
+        yield plain(lambda line: print(line, file=stream, flush=True), started_s)
+
+
+# --- what is said ----------------------------------------------------------------------------------
+
+
+def notice(record: Record) -> str:
+    """The event in words where a person should see it pass by; empty for what others already say."""
+    match record.event:
+        case CheckpointStarted() | CheckpointDeleted() | TrainerFailed() | TrainerStopped() | TrainerFinished():
+            return ""
+        case Phase(name=name) if name not in ("tokenizer", "data", "export"):
+            return ""
+        case event:
+            return describe(event)
+
+
+def style(record: Record) -> str:
+    """ "red" for what went wrong, "green" for a good end, else nothing."""
+    match record.event:
+        case AttemptEnded(outcome="failed") | RunClosed(state="failed"):
+            return "red"
+        case RunClosed(state="finished"):
+            return "green"
+        case _:
+            return ""
+
+
+def step_s(state: State) -> float | None:
+    """Seconds per step of the live attempt, evaluations and saves included; None before its second Progress."""
+    first = state.live.first_progress if state.live else None
+    if first is None or state.progress_s is None:
+        return None
+    steps = state.step - getattr(first.event, "step", state.step)
+    return (state.progress_s - first.time_s) / steps if steps > 0 else None
+
+
+def eta_s(state: State) -> float | None:
+    """Seconds to the last step at the pace of the live attempt."""
+    pace_s = step_s(state)
+    return None if pace_s is None else max(0, state.max_steps - state.step) * pace_s
+
+
+def numbers(state: State) -> list[str]:
+    """Loss, held-out loss and speed, as far as they are known."""
+    parts: list[str] = []
+    if state.loss is not None:
+        parts.append(f"loss {state.loss:.4f}")
+    if state.last_validation is not None:
+        parts.append(f"held-out {state.last_validation.loss:.4f}")
+    if state.tokens_per_s is not None:
+        parts.append(f"{format_count(round(state.tokens_per_s))} tokens/s")
+    return parts
+
+
+def restarts(state: State) -> str:
+    """ "attempt 2, 1 restart: killed by signal 9"; empty in the first attempt."""
+    failed = next((attempt for attempt in reversed(state.attempts) if attempt.outcome == "failed"), None)
+    if failed is None:
+        return ""
+    count = f"{state.restarts} restart{'' if state.restarts == 1 else 's'}"
+    return f"attempt {state.attempt_number}, {count}; attempt {failed.number} failed: {failed.what}"
+
+
+# --- plain lines -----------------------------------------------------------------------------------
+
+
+def plain(write: Callable[[str], None], started_s: float) -> Show:
+    """A line per notable event, and one of progress every ten seconds or twentieth of the run.
+
+    What happened before `started_s` is not told again.
+    """
+    told_s = 0.0
+    told_step = 0
+
+    def show(state: State, records: Sequence[Record]) -> None:
+        nonlocal told_s, told_step
+        for record in records:
+            words = notice(record)
+            if words and record.time_s >= started_s:
+                write(f"{_clock(record.time_s)}  {words}")
+        if state.live is None or state.progress_s is None or state.progress_s < started_s or state.step == told_step:
+            return
+        far = abs(state.step - told_step) >= PLAIN_EVERY_PART * state.max_steps  # backwards too: after a restart
+        if far or state.progress_s - told_s >= PLAIN_EVERY_S:
+            told_s, told_step = state.progress_s, state.step
+            write(f"{_clock(state.progress_s)}  {progress_line(state)}")
+
+    return show
+
+
+def progress_line(state: State) -> str:
+    """ "step 150 of 300 (50 %), loss 4.2017, held-out 4.5120, 3.9 k tokens/s, 45 s to go"."""
+    part = state.step / state.max_steps if state.max_steps else 0.0
+    left_s = eta_s(state)
+    ahead = [] if left_s is None else [f"{format_seconds(left_s)} to go"]
+    return ", ".join([f"step {state.step:,} of {state.max_steps:,} ({part:.0%})", *numbers(state), *ahead])
+
+
+def _clock(time_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_s))
+
+
+# --- the live screen -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _live(stream: TextIO, started_s: float) -> Iterator[Show]:
+    """Notable events scroll by; below them stands the state of the run, drawn by the supervisor's own thread."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    drawn_s = 0.0
+    latest = State()
+    with Live(
+        screen(latest, started_s), console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+    ) as live:
+
+        def show(state: State, records: Sequence[Record]) -> None:
+            nonlocal drawn_s, latest
+            latest = state
+            said = [(words, style(record), record.time_s) for record in records if (words := notice(record))]
+            for words, color, time_s in said:
+                if time_s >= started_s:
+                    line = Text(f"{_clock(time_s)}  ", style="dim").append(words, style=color or "not dim")
+                    console.print(line, soft_wrap=False)
+            now_s = time.time()
+            if now_s - drawn_s >= REFRESH_S:
+                drawn_s = now_s
+                live.update(screen(state, now_s), refresh=True)
+
+        yield show
+        live.update(screen(latest, time.time()), refresh=True)
+
+
+def screen(state: State, now_s: float) -> RenderableType:
+    """The state of a run in five lines."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    part = state.step / state.max_steps if state.max_steps else 0.0
+    left_s = eta_s(state)
+    bar = Table.grid(expand=True, padding=(0, 1))
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    ahead = "" if left_s is None or state.closed else f", {format_seconds(left_s)} to go"
+    bar.add_row(
+        ProgressBar(total=max(1, state.max_steps), completed=state.step),
+        f"step {state.step:,} of {state.max_steps:,} ({part:.0%}){ahead}",
+    )
+    phase = f": {state.live.phase}" if state.live else ""
+    title = Text(f"{state.run or 'run'}", style="bold").append(f"  {state.state}{phase}", style="not bold cyan")
+    saving = f", saving step {state.saving_step:,}" if state.saving_step else ""
+    newest = f"step {state.newest_complete:,}" if state.newest_complete else "none yet"
+    rows: list[RenderableType] = [
+        title,
+        bar,
+        Text("  ".join(numbers(state))),
+        Text(f"checkpoint {newest}{saving}", style="dim"),
+    ]
+    troubles = restarts(state)
+    if troubles:
+        rows.append(Text(troubles, style="yellow"))
+    if state.last_event and state.last_event_s is not None:
+        age = format_seconds(max(0.0, now_s - state.last_event_s))
+        rows.append(Text(f"{state.last_event} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
+    return Group(*rows)

@@ -1,0 +1,133 @@
+"""What a run's events and metrics.jsonl tell of its whole life, as values for the report. Reads; draws nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.events import CheckpointSaved, Evaluated, Record, RunOpened, read
+from prime_train.rundir import RunDir
+from prime_train.supervise.state import Attempt, State, fold
+
+PHASES = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")
+_COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu")
+
+Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan where a line has none
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A failed attempt and the one that followed it. `waited_s`: from the death to the next start."""
+
+    failed: Attempt
+    followed: Attempt
+    waited_s: float | None
+
+    @property
+    def steps_redone(self) -> int:
+        return max(0, self.failed.last_step - self.followed.resume_step)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    name: str
+    path: Path
+    config: dict[str, Any]  # resolved.json; empty where it cannot be read
+    state: State
+    evaluations: tuple[Evaluated, ...]  # by step; of a step that was taken twice, the later
+    saves: tuple[CheckpointSaved, ...]
+    metrics: Metrics
+    began_s: float | None
+    ended_s: float | None
+    worked_s: float  # sum over the supervisors' lives, the pauses between them left out
+
+    @property
+    def restarts(self) -> tuple[Restart, ...]:
+        """Failed attempts that another one followed."""
+        pairs = zip(self.state.attempts, self.state.attempts[1:], strict=False)
+        return tuple(
+            Restart(failed, after, _waited_s(failed, after)) for failed, after in pairs if failed.outcome == "failed"
+        )
+
+    @property
+    def vocab_loss(self) -> float | None:
+        """Loss of a model that knows nothing but the size of the vocabulary: ln(V), nats per token."""
+        started = self.state.started
+        return math.log(started.vocab_size) if started is not None and started.vocab_size > 1 else None
+
+
+def gather(run_dir: RunDir) -> History:
+    """Everything the report tells, up to now."""
+    records = read(run_dir.events)
+    state = State()
+    for record in records:
+        state = fold(state, record)
+    evaluated = {record.event.step: record.event for record in records if isinstance(record.event, Evaluated)}
+    saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
+    return History(
+        name=state.run or run_dir.path.name,
+        path=run_dir.path,
+        config=_config(run_dir),
+        state=state,
+        evaluations=tuple(evaluated[step] for step in sorted(evaluated)),
+        saves=tuple(saved[step] for step in sorted(saved)),
+        metrics=read_metrics(run_dir.metrics),
+        began_s=records[0].time_s if records else None,
+        ended_s=records[-1].time_s if records else None,
+        worked_s=_worked_s(records),
+    )
+
+
+def read_metrics(path: Path) -> Metrics:
+    """The columns of metrics.jsonl that the report shows. Of a step that stands there twice, the later line."""
+    by_step: dict[int, list[float]] = {}
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                row = _row(line)
+                if row is not None:
+                    by_step[int(row[0])] = row
+    except FileNotFoundError:
+        pass
+    rows = [by_step[step] for step in sorted(by_step)]
+    return {column: [row[index] for row in rows] for index, column in enumerate(_COLUMNS)}
+
+
+def _row(line: str) -> list[float] | None:
+    """The values of one line; None for a torn one."""
+    try:
+        raw = json.loads(line)
+        values = [raw.get(column) for column in _COLUMNS]
+        return None if values[0] is None else [math.nan if value is None else float(value) for value in values]
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _config(run_dir: RunDir) -> dict[str, Any]:
+    try:
+        config = json.loads(run_dir.resolved.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _worked_s(records: Iterable[Record]) -> float:
+    total_s = 0.0
+    began_s: float | None = None
+    last_s = 0.0
+    for record in records:
+        if isinstance(record.event, RunOpened):
+            total_s += last_s - began_s if began_s is not None else 0.0
+            began_s = record.time_s
+        last_s = record.time_s
+    return total_s + (last_s - began_s if began_s is not None else 0.0)
+
+
+def _waited_s(failed: Attempt, followed: Attempt) -> float | None:
+    if failed.ended_s is None or followed.started_s is None:
+        return None
+    return max(0.0, followed.started_s - failed.ended_s)

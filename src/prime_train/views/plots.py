@@ -1,0 +1,118 @@
+"""Draws the plots of a report with matplotlib, which comes with the train extra. Knows no events, opens no window."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prime_train.views.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_INK, _SOFT, _HELD_OUT, _TROUBLE = "#1f4e79", "#b8cde0", "#d9822b", "#b22222"  # told apart in grey and by colour-blind
+_LABEL_CHARS = 40
+_LABELLED = 6  # more restarts than this are marked without words
+
+
+def draw(history: History, directory: Path) -> list[Path]:
+    """Write loss.png and throughput.png; their paths, none where there is nothing to draw.
+
+    Raises ImportError without matplotlib.
+    """
+    if not history.metrics["step"]:
+        return []
+    directory.mkdir(parents=True, exist_ok=True)
+    return [
+        _save(_loss, history, directory / "loss.png", "loss, nats per token"),
+        _save(_throughput, history, directory / "throughput.png", "tokens/s"),
+    ]
+
+
+def smoothed(values: Sequence[float], half_life: float) -> list[float]:
+    """Exponential moving average whose weights halve every `half_life` values, without bias at the start.
+
+    Values that are not finite are passed over. Source of the correction: Adam, arXiv 1412.6980, s. 3.
+    """
+    keep = 0.5 ** (1 / half_life)
+    mean, weight = 0.0, 0.0
+    result: list[float] = []
+    for value in values:
+        if math.isfinite(value):
+            mean = keep * mean + (1 - keep) * value
+            weight = keep * weight + (1 - keep)
+        result.append(mean / weight if weight else math.nan)
+    return result
+
+
+def _save(fill: Any, history: History, path: Path, label: str) -> Path:
+    """Draw one plot and put it in place whole. Figure without pyplot: no state, no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    fill(axes, history)
+    _mark_restarts(axes, history)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel(label)
+    axes.set_xlim(0, max(history.metrics["step"]) * 1.01)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_title(history.name, loc="left", fontsize=11)
+    axes.legend(frameon=False, fontsize=9)
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside.write_bytes(content.getvalue())
+    return beside.replace(path)
+
+
+def _loss(axes: Axes, history: History) -> None:
+    steps, losses = history.metrics["step"], history.metrics["loss"]
+    axes.plot(steps, losses, color=_SOFT, linewidth=0.9, label="training, each step")
+    axes.plot(
+        steps, smoothed(losses, max(2.0, len(losses) / 50)), color=_INK, linewidth=1.6, label="training, smoothed"
+    )
+    if history.evaluations:
+        at = [evaluated.step for evaluated in history.evaluations]
+        held_out = [evaluated.loss for evaluated in history.evaluations]
+        axes.plot(at, held_out, color=_HELD_OUT, marker="o", markersize=4.5, linewidth=1.4, label="held out")
+        axes.annotate(
+            f"{held_out[-1]:.2f}", (at[-1], held_out[-1]), xytext=(-4, 7), textcoords="offset points", ha="right"
+        )
+    if history.vocab_loss is not None:
+        axes.axhline(history.vocab_loss, color="#777777", linewidth=0.9, linestyle=(0, (4, 3)))
+        words = f"ln(vocabulary) = {history.vocab_loss:.2f}: knows nothing"
+        axes.annotate(
+            words, (1, history.vocab_loss), xycoords=("axes fraction", "data"), xytext=(-2, 3),
+            textcoords="offset points", ha="right", fontsize=8, color="#555555",
+        )  # fmt: skip
+
+
+def _throughput(axes: Axes, history: History) -> None:
+    steps, speeds = history.metrics["step"], history.metrics["tokens_per_s"]
+    axes.plot(steps, speeds, color=_SOFT, linewidth=0.9, label="each step")
+    axes.plot(steps, smoothed(speeds, max(2.0, len(speeds) / 50)), color=_INK, linewidth=1.6, label="smoothed")
+    axes.set_ylim(bottom=0)
+
+
+def _mark_restarts(axes: Axes, history: History) -> None:
+    """A line where an attempt died, a band over the steps that were taken again."""
+    restarts = history.restarts
+    for number, restart in enumerate(restarts):
+        died, resumed = restart.failed.last_step, restart.followed.resume_step
+        axes.axvspan(resumed, max(died, resumed), color=_TROUBLE, alpha=0.08, linewidth=0)
+        axes.axvline(died, color=_TROUBLE, linewidth=1.1, linestyle=":", label="restart" if number == 0 else None)
+        if len(restarts) <= _LABELLED:
+            words = f"{restart.failed.what[:_LABEL_CHARS]}, again from {resumed}"
+            axes.annotate(
+                words, (died, 0.02), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
+                rotation=90, fontsize=8, color=_TROUBLE, va="bottom",
+            )  # fmt: skip

@@ -1,0 +1,277 @@
+"""Writes report.md: what ran, what happened and how to go on. Reads events and metrics, never the model."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from prime_train.rundir import RunDir, write_atomic
+from prime_train.supervise.state import Attempt
+from prime_train.units import format_bytes, format_count, format_seconds
+from prime_train.views.history import PHASES, History, Restart, gather
+
+_PHASE_NAMES = {
+    "data_s": "wait for data",
+    "forward_backward_s": "forward and backward",
+    "optimizer_s": "optimizer",
+    "checkpoint_s": "wait for a checkpoint",
+}
+_NO_PLOTS = "*Plots need matplotlib: `pip install 'prime-train[train]'`, then `prime-train report {name}`.*"
+_ROWS = 20  # of a table; the middle of a longer one is left out
+
+
+def write(run_dir: RunDir) -> History:
+    """Write report.md and plots/ anew, each file whole or not at all; the history they were made from."""
+    from prime_train.views import plots
+
+    history = gather(run_dir)
+    try:
+        drawn = [str(path.relative_to(run_dir.path)) for path in plots.draw(history, run_dir.plots)]
+        remark = "" if drawn else "*No step was recorded yet.*"
+    except ImportError:
+        drawn, remark = [], _NO_PLOTS.format(name=run_dir.path.name)
+    write_atomic(run_dir.report, text(history, drawn, remark))
+    return history
+
+
+def text(history: History, plots: Sequence[str], remark: str) -> str:
+    """The report. `plots` are paths relative to it, `remark` stands for those that are missing."""
+    images = dict.fromkeys(("loss", "throughput"), remark)
+    for path in plots:
+        name = path.rpartition("/")[2].removesuffix(".png")
+        images[name] = f"![{name}]({path})"
+    sections = [
+        f"# Run {history.name}",
+        outcome(history),
+        _table(("", ""), _what_ran(history)),
+        "## Loss",
+        images["loss"],
+        held_out(history),
+        _evaluations(history),
+        "## Speed",
+        images["throughput"] if plots else "",
+        _speed(history),
+        _phases(history),
+        "## What happened",
+        *_happened(history),
+        "## Checkpoints",
+        _checkpoints(history),
+        *_samples(history),
+        "## Go on",
+        _commands(history),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+# --- what ran and how it ended ---------------------------------------------------------------------
+
+
+def outcome(history: History) -> str:
+    """One sentence: the state, the steps, the time, the restarts."""
+    state = history.state
+    word = state.state if state.closed else f"not over ({state.state})"
+    restarts = len(history.restarts)
+    sentence = f"**{word}**: step {state.step:,} of {state.max_steps:,} in {format_seconds(history.worked_s)}"
+    sentence += f", {state.attempt_number} attempt{_s(state.attempt_number)}, {restarts} restart{_s(restarts)}"
+    if state.closed and state.exit_code:
+        sentence += f"; exit code {state.exit_code}: {_plain(state.reason)}"
+    return sentence + "."
+
+
+def held_out(history: History) -> str:
+    """The held-out loss, first to last, and how far it fell; empty before the first evaluation."""
+    if not history.evaluations:
+        return ""
+    first, last = history.evaluations[0], history.evaluations[-1]
+    told = f"Held-out loss: {first.loss:.4f} at step {first.step:,} -> {last.loss:.4f} at step {last.step:,}"
+    if history.vocab_loss is not None:
+        fell = 1 - last.loss / history.vocab_loss
+        told += f", {fell:.0%} below the {history.vocab_loss:.4f} of a model that knows nothing (ln of the vocabulary)"
+    return told + "."
+
+
+def _what_ran(history: History) -> list[tuple[str, str]]:
+    config, started = history.config, history.state.started
+    rows = [("started", _date(history.began_s)), ("last event", _date(history.ended_s))]
+    if started is not None:
+        ranks = f"{started.world_size} x " if started.world_size > 1 else ""
+        rows.append(("model", f"{format_count(started.params)} parameters, {_sizes(config.get('model', {}))}"))
+        rows.append(("vocabulary", f"{started.vocab_size:,}"))
+        rows.append(("device", f"{ranks}{started.device}, {started.precision}"))
+    if "data" in config:
+        sources = ", ".join(_source(source) for source in config["data"]["sources"])
+        rows.append(("data", f"{sources}; {config['data']['ctx_tokens']:,} tokens in a sequence"))
+    if "optim" in config and "schedule" in config:
+        rows.append(("optimizer", f"AdamW, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
+    rows.append(("tokens seen", format_count(history.state.tokens_seen)))
+    rows.append(("config", "[config.toml](config.toml), with every default: [resolved.json](resolved.json)"))
+    return rows
+
+
+def _sizes(model: dict[str, Any]) -> str:
+    if model.get("path"):
+        return f"from {model['path']}"
+    return f"{model.get('layers')} layers of width {model.get('hidden_size')}, {model.get('heads')} heads"
+
+
+def _source(source: dict[str, Any]) -> str:
+    return f"{source['kind']} {source['path']}" if source.get("path") else str(source["kind"])
+
+
+def _evaluations(history: History) -> str:
+    rows = [(f"{e.step:,}", f"{e.loss:.4f}", f"{e.tokens:,}") for e in history.evaluations]
+    return _table(("step", "held-out loss", "tokens"), rows) if rows else "No evaluation was made."
+
+
+# --- speed -----------------------------------------------------------------------------------------
+
+
+def _speed(history: History) -> str:
+    metrics = history.metrics
+    speeds = _finite(metrics["tokens_per_s"])
+    if not speeds:
+        return "No step was recorded."
+    told = f"Median {format_count(round(statistics.median(speeds)))} tokens/s over {len(speeds):,} steps"
+    memory, mfu = _finite(metrics["peak_memory_gib"]), _finite(metrics["mfu"])
+    if mfu:
+        told += f", {statistics.median(mfu):.0%} of the device's peak (MFU)"
+    if memory:
+        told += f"; at most {max(memory):.2f} GiB in rank 0"
+    return told + "."
+
+
+def _phases(history: History) -> str:
+    """Where the time of a step goes: mean, because the parts must add up, and the slowest of a hundred beside it."""
+    step_s = _finite(history.metrics["step_s"])
+    if not step_s:
+        return ""
+    total_s = sum(step_s)
+    rows = []
+    for column in (*PHASES, "step_s"):
+        values = _finite(history.metrics[column])
+        if values:
+            share = sum(values) / total_s if total_s else 0.0
+            slow = sorted(values)[int(0.99 * (len(values) - 1))]
+            label = _PHASE_NAMES.get(column, "whole step")
+            rows.append((label, _ms(statistics.fmean(values)), _ms(slow), f"{share:.1%}"))
+    return _table(("phase", "mean", "99 % under", "share"), rows)
+
+
+# --- what happened ---------------------------------------------------------------------------------
+
+
+def _happened(history: History) -> Iterable[str]:
+    rows = [
+        (
+            str(attempt.number),
+            _date(attempt.asked_s),
+            f"{attempt.resume_step:,}" if attempt.resume_step else "the beginning",
+            f"{attempt.last_step:,}",
+            attempt.outcome or "not over",
+            attempt.what,
+        )
+        for attempt in history.state.attempts
+    ]
+    yield _table(("attempt", "started", "from step", "to step", "ended", "cause"), rows) if rows else "No attempt."
+    for restart in history.restarts:
+        yield _restart(restart)
+    last = history.state.attempt
+    if last is not None and last.outcome == "failed":
+        yield f"{_failure(last)} {_advice(last.why, last.fix)}"
+
+
+def _restart(restart: Restart) -> str:
+    failed, followed = restart.failed, restart.followed
+    waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} after the death"
+    origin = f"the checkpoint of step {followed.resume_step:,}" if followed.resume_step else "the beginning"
+    told = f"{_failure(failed)} {_advice(failed.why, failed.fix)} "
+    told += f"Attempt {followed.number} started{waited} from {origin}; "
+    told += f"{restart.steps_redone:,} step{_s(restart.steps_redone)} taken again."
+    if followed.rejected:
+        told += " Newer checkpoints were not taken: " + "; ".join(f"`{_plain(r)}`" for r in followed.rejected) + "."
+    return told
+
+
+def _failure(failed: Attempt) -> str:
+    return f"**Attempt {failed.number} failed at step {failed.last_step:,}: {_plain(failed.what)}.**"
+
+
+def _advice(why: str, fix: str) -> str:
+    return " ".join(f"{_plain(part)[:1].upper()}{_plain(part)[1:]}." for part in (why, fix) if part)
+
+
+def _checkpoints(history: History) -> str:
+    rows = [
+        (f"{save.step:,}", format_bytes(save.size_bytes), _ms(save.stall_s), format_seconds(save.write_s))
+        for save in history.saves
+    ]
+    newest = f"Newest complete: step {history.state.newest_complete:,}." if history.state.newest_complete else ""
+    if not rows:
+        return newest or "None was saved."
+    return _table(("step", "size", "training waited", "written in"), rows) + f"\n\n{newest}"
+
+
+def _samples(history: History) -> Iterable[str]:
+    if history.state.samples:
+        yield f"## Samples of step {history.state.samples[-1].step:,}"
+    for sampled in history.state.samples:
+        body = f"{sampled.prompt}{sampled.text}"
+        fence = "`" * max(3, _longest_run(body, "`") + 1)
+        yield f"{fence}text\n{body}\n{fence}"
+
+
+def _commands(history: History) -> str:
+    name = history.name
+    rows = [
+        (f"prime-train run {history.path / 'config.toml'}", "go on; run.max_steps may be raised in the file"),
+        (f"prime-train logs {name}", "what the trainer printed"),
+        (f"prime-train ckpt verify {name}", "read every byte of every checkpoint"),
+    ]
+    width = max(len(command) for command, _ in rows)
+    lines = "\n".join(f"{command:<{width}}   # {remark}" for command, remark in rows)
+    return f"```\n{lines}\n```"
+
+
+# --- Markdown --------------------------------------------------------------------------------------
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; of a long one the beginning and the end."""
+    shown = [list(row) for row in rows]
+    if len(shown) > _ROWS:
+        left_out = f"({len(shown) - _ROWS} more)"
+        shown = [*shown[: _ROWS // 2], [left_out] + [""] * (len(header) - 1), *shown[-_ROWS // 2 :]]
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |" for row in shown]
+    return "\n".join(lines)
+
+
+def _plain(words: str) -> str:
+    """On one line, without a full stop of its own."""
+    return " ".join(words.split()).rstrip(".")
+
+
+def _longest_run(words: str, character: str) -> int:
+    longest = current = 0
+    for each in words:
+        current = current + 1 if each == character else 0
+        longest = max(longest, current)
+    return longest
+
+
+def _finite(values: Iterable[float]) -> list[float]:
+    return [value for value in values if value - value == 0]  # neither nan nor infinite
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 10 else format_seconds(seconds)
+
+
+def _date(time_s: float | None) -> str:
+    return "" if time_s is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -1,0 +1,195 @@
+"""Tells how a run stands, from its events, its processes and its disk. Reads only; works while it runs and after."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.checkpoints.layout import newest_complete
+from prime_train.events import read
+from prime_train.rundir import RunDir
+from prime_train.supervise.lock import holder
+from prime_train.supervise.process import Identity
+from prime_train.supervise.state import Attempt, State, fold
+from prime_train.units import GIB, format_count, format_seconds
+
+_OVER = ("stopped", "finished", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildAlive:
+    role: str
+    pid: int
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one run stands at `now_s`. `supervised`: a supervisor holds its lock."""
+
+    path: Path
+    state: State
+    supervised: bool
+    children: tuple[ChildAlive, ...]
+    newest_complete: int | None
+    free_gib: float | None
+    now_s: float
+
+    @property
+    def name(self) -> str:
+        return self.state.run or self.path.name
+
+    @property
+    def word(self) -> str:
+        """The state of the run; "died" where it was not closed and no supervisor is left to close it."""
+        if self.state.closed or self.supervised:
+            return self.state.state
+        return "died"
+
+    @property
+    def resumable(self) -> bool:
+        """`prime-train run` with the same config goes on, and nothing has to be repaired first."""
+        return self.word not in ("finished", "failed")
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the last sign of life; None where nothing has been heard yet."""
+        live = self.state.last_progress_s if self.state.last_progress_s is not None else self.state.progress_s
+        last_s = live if live is not None else self.state.last_event_s
+        return None if last_s is None else max(0.0, self.now_s - last_s)
+
+    @property
+    def failure(self) -> Attempt | None:
+        """The latest attempt that failed."""
+        return next((attempt for attempt in reversed(self.state.attempts) if attempt.outcome == "failed"), None)
+
+
+def fold_events(run_dir: RunDir) -> State:
+    """What the events of a run say, up to now."""
+    state = State()
+    for record in read(run_dir.events):
+        state = fold(state, record)
+    return state
+
+
+def look(run_dir: RunDir, now_s: float) -> Status:
+    """How the run stands. Reads events, /proc, the lock and the checkpoint folders."""
+    state = fold_events(run_dir)
+    living = state.live.children if state.live else ()
+    newest = newest_complete(run_dir.checkpoints)
+    try:
+        free_gib: float | None = shutil.disk_usage(run_dir.path).free / GIB
+    except OSError:
+        free_gib = None
+    return Status(
+        path=run_dir.path,
+        state=state,
+        supervised=holder(run_dir) is not None,
+        children=tuple(ChildAlive(c.role, c.pid, Identity(c.pid, c.start_ticks).alive) for c in living),
+        newest_complete=newest.step if newest else None,
+        free_gib=free_gib,
+        now_s=now_s,
+    )
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """The document of `status --json`."""
+    state, failure = status.state, status.failure
+    return {
+        "version": 1,
+        "run": status.name,
+        "path": str(status.path),
+        "state": status.word,
+        "resumable": status.resumable,
+        "exit_code": state.exit_code,
+        "reason": state.reason or None,
+        "step": state.step,
+        "max_steps": state.max_steps,
+        "loss": state.loss,
+        "validation_loss": state.last_validation.loss if state.last_validation else None,
+        "tokens_per_s": None if state.tokens_per_s is None else round(state.tokens_per_s, 1),
+        "phase": state.live.phase if state.live else None,
+        "last_event": state.last_event or None,
+        "last_progress_s": None if status.silent_s is None else round(status.silent_s, 1),
+        "attempt": state.attempt_number,
+        "restarts": state.restarts,
+        "cause": _cause(failure),
+        "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised},
+        "children": [{"role": c.role, "pid": c.pid, "alive": c.alive} for c in status.children],
+        "gpus": [],
+        "disk": {"free_gib": None if status.free_gib is None else round(status.free_gib, 1), "full_in_s": None},
+        "checkpoints": {"newest_complete": status.newest_complete},
+    }
+
+
+def all_as_json(statuses: Sequence[Status]) -> dict[str, Any]:
+    """The document of `status --json` without a run: the same per run."""
+    return {"version": 1, "runs": [as_json(status) for status in statuses]}
+
+
+def _cause(failure: Attempt | None) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    told = {"what": failure.what, "why": failure.why, "fix": failure.fix}
+    return {"id": None, "class": failure.cause_class, "line": failure.what, "attempt": failure.number, **told}
+
+
+def as_lines(status: Status) -> list[tuple[str, str]]:
+    """Label and text of each line that `status RUN` shows; what is not known is left out."""
+    state, failure = status.state, status.failure
+    lines = [("state", _state_text(status)), ("step", f"{state.step:,} of {state.max_steps:,}")]
+    if state.loss is not None:
+        lines.append(("loss", f"{state.loss:.4f}"))
+    if state.first_validation and state.last_validation:
+        first, last = state.first_validation, state.last_validation
+        lines.append(("held-out loss", f"{first.loss:.4f} -> {last.loss:.4f} (step {last.step})"))
+    if state.tokens_per_s is not None:
+        lines.append(("speed", f"{format_count(round(state.tokens_per_s))} tokens/s"))
+    if status.silent_s is not None:
+        lines.append(("last sign", f"{format_seconds(status.silent_s)} ago: {state.last_event}"))
+    lines.append(("attempt", f"{state.attempt_number}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"))
+    if failure is not None:
+        lines.append(("last failure", f"attempt {failure.number} at step {failure.last_step}: {failure.what}"))
+    if status.supervised and state.supervisor_pid:
+        lines.append(("supervisor", f"pid {state.supervisor_pid}"))
+    lines.extend((c.role, f"pid {c.pid}, {'alive' if c.alive else 'gone'}") for c in status.children)
+    newest = status.newest_complete
+    lines.append(("checkpoint", "none complete" if newest is None else f"step {newest:,} is the newest complete one"))
+    if status.free_gib is not None:
+        lines.append(("disk", f"{status.free_gib:.1f} GiB free"))
+    lines.append(("directory", str(status.path)))
+    return lines
+
+
+def _state_text(status: Status) -> str:
+    if status.word == "died":
+        gone = "its supervisor is gone" if status.state.supervisor_pid else "no supervisor opened it"
+        return f"died: {gone}; the command that started it goes on from the newest complete checkpoint"
+    if status.word in _OVER:
+        reason = f": {status.state.reason}" if status.state.reason else ""
+        return f"{status.word}{reason} (exit code {status.state.exit_code})"
+    phase = f", {status.state.live.phase}" if status.state.live else ""
+    return f"{status.word}{phase}"
+
+
+OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST SIGN")
+
+
+def as_rows(statuses: Sequence[Status]) -> list[tuple[str, ...]]:
+    """One row per run under the header OVERVIEW."""
+    return [
+        (
+            status.name,
+            status.word,
+            f"{status.state.step:,}/{status.state.max_steps:,}",
+            "" if status.state.loss is None else f"{status.state.loss:.3f}",
+            "" if status.state.last_validation is None else f"{status.state.last_validation.loss:.3f}",
+            str(status.state.restarts),
+            next((f"pid {c.pid}" for c in status.children if c.alive), ""),
+            "" if status.silent_s is None else f"{format_seconds(status.silent_s)} ago",
+        )
+        for status in statuses
+    ]
