@@ -53,7 +53,8 @@ def run(
 ) -> None:
     """Train under supervision; the same command resumes.
 
-    Checks the config, starts the trainer, watches it, restarts it from the newest complete checkpoint. The same command goes on after any interruption. Ctrl-C asks for a checkpoint and ends with exit code 75.
+    Checks the config, starts the trainer, watches it, restarts it from the newest complete checkpoint.
+    Ctrl-C asks for a checkpoint and ends with exit code 75.
 
     \b
     Examples:
