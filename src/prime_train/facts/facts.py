@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-T = TypeVar("T")
+from prime_train.architecture import Architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,14 @@ class Ram:
 class SaveDir:
     """Where the run directory will be: `existing` is it or its nearest parent that exists.
 
-    `refusal` is what the system says to a file written there, "" where one can be.
+    `refusal` is what the system says to a file written there, "" where one can be. `held_bytes` is what
+    checkpoints of this run already take.
     """
 
     path: Path
     existing: Path
     free_bytes: int
+    held_bytes: int
     refusal: str
 
 
@@ -74,11 +75,13 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """The folder of model.path. `problem` is "" where it has a readable config.json; `config` is that file."""
+    """The folder of model.path. `problem` is "" where it has a config.json that can be read."""
 
     path: Path
     problem: str
-    config: Mapping[str, object] = field(default_factory=dict)
+    model_type: str = ""
+    has_weights: bool = False
+    architecture: Architecture | None = None  # None where config.json lacks a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class TokenizerFolder:
 
     path: Path
     problem: str
+    vocab_size: int | None = None  # largest token + 1; None where only transformers could say
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +120,29 @@ class Facts:
     ram: Ram | NotKnown = NOT_ASKED
     save_dir: SaveDir | NotKnown = NOT_ASKED
     gpus: Gpus | NotKnown = NOT_ASKED
-    model_folder: ModelFolder | NotKnown = NOT_ASKED
-    tokenizer_folder: TokenizerFolder | NotKnown = NOT_ASKED
+    model_folder: ModelFolder | NotKnown | None = NOT_ASKED  # None: the config names none
+    tokenizer_folder: TokenizerFolder | NotKnown | None = NOT_ASKED  # None: the config names none
     source_files: tuple[SourceFiles, ...] | NotKnown = NOT_ASKED
     packages: Packages | NotKnown = NOT_ASKED
 
 
-def known(fact: T | NotKnown) -> T:
-    """The fact itself. For rules: they are not run where a fact they need is not known."""
-    if isinstance(fact, NotKnown):
-        raise ValueError(f"a rule reads a fact that it does not name in `needs`: {fact.reason}")
-    return fact
+def to_json(facts: Facts) -> dict[str, Any]:
+    """The facts as facts.json and `validate --json` have them; one that is not known says why."""
+    document: dict[str, Any] = _json(facts)
+    return document
+
+
+def _json(value: Any) -> Any:
+    match value:
+        case NotKnown(reason=reason):
+            return {"not_known": reason}
+        case Architecture():
+            return value._asdict() | {"parameters": value.parameters}
+        case Path():
+            return str(value)
+        case tuple():
+            return [_json(item) for item in value]
+        case _ if is_dataclass(value):
+            return {item.name: _json(getattr(value, item.name)) for item in fields(value)}
+        case _:
+            return value

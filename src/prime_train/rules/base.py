@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from prime_train.dialects.reading import Fault, Reading
 from prime_train.findings import Problem, Severity
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts
+    from prime_train.facts.facts import Facts, NotKnown
 
+T = TypeVar("T")
 RunCheck = Callable[[RunSpec], Iterator[Problem]]
 FactsCheck = Callable[[RunSpec, "Facts"], Iterator[Problem]]
 FileCheck = Callable[[Reading], Iterator[Fault]]
@@ -91,3 +92,12 @@ def _add(
         raise ValueError(f"two rules are called {code}: {RULES[code].name} and {check.__name__}")
     family = check.__module__.rpartition(".")[2]
     RULES[code] = Rule(code, severity, needs, reads_run, judge, check.__name__, family, check.__doc__ or "")
+
+
+def known(fact: T | NotKnown) -> T:
+    """The fact itself. A rule is not run where a fact it needs is not known, so that one it reads is."""
+    from prime_train.facts.facts import NotKnown  # here, because a lint has no facts and should not load them
+
+    if isinstance(fact, NotKnown):
+        raise ValueError(f"a rule reads a fact that it does not name in `needs`: {fact.reason}")
+    return fact

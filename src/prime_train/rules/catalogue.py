@@ -1,8 +1,21 @@
 """All rules: importing a family registers it."""
 
-from prime_train.rules import batch, checkpoint, data, evaluation, model, parallel, run, schedule, schema
+from prime_train.rules import (
+    batch,
+    checkpoint,
+    data,
+    disk,
+    evaluation,
+    files,
+    host,
+    model,
+    parallel,
+    run,
+    schedule,
+    schema,
+)
 from prime_train.rules.base import RULES
 
-FAMILIES = (schema, run, model, data, batch, schedule, parallel, checkpoint, evaluation)
+FAMILIES = (schema, run, model, data, batch, schedule, parallel, checkpoint, evaluation, host, disk, files)
 
 __all__ = ["FAMILIES", "RULES"]

@@ -1,4 +1,4 @@
-"""Data sources and tokenizers that cannot be read as written. Pure, except for the facts that validate brings."""
+"""Data sources and tokenizers that cannot be read as written. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model shapes that no decoder can have. Pure, except for the facts that validate brings."""
+"""Model shapes that no decoder can have. Pure."""
 
 from __future__ import annotations
 

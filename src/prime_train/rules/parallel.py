@@ -1,4 +1,4 @@
-"""Layouts of processes that do not add up. Pure, except for the facts that validate brings."""
+"""Layouts of processes that do not add up. Pure."""
 
 from __future__ import annotations
 

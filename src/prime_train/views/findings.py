@@ -99,6 +99,13 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     return f"{files} {'is' if len(verdicts) == 1 else 'are'} clean"
 
 
+def tally(verdict: Verdict) -> str:
+    """The last line of validate: what was found, passed and skipped."""
+    found = summary([verdict]).removesuffix(" in 1 file") if verdict.findings else "nothing to object to"
+    skipped = f", {len(verdict.skipped)} skipped" if verdict.skipped else ""
+    return f"{verdict.path}: {found}; {_counted(len(verdict.passed), 'rule')} passed{skipped}"
+
+
 def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """The document of `lint --output-format json`."""
     counts = _counts(verdicts)

@@ -1,0 +1,76 @@
+"""The numbers of a decoder: its shape and how many parameters that makes. Pure, without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from prime_train.spec import Model
+
+KNOWN_MODEL_TYPES = ("llama", "qwen3")  # what the bundled trainer computes
+_QWEN3_HEAD_DIM = 128  # Qwen3Config's default in transformers 5
+
+
+class Architecture(NamedTuple):
+    vocab_size: int
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_size: int
+    tie_embeddings: bool
+    qk_norm: bool
+
+    @property
+    def parameters(self) -> int:
+        """Trainable numbers of a Llama-style decoder without biases. Source: arXiv 2302.13971, s. 2.2."""
+        width, queries, keys = self.hidden_size, self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = 2 * width * queries + 2 * width * keys + (2 * self.head_dim if self.qk_norm else 0)
+        block = attention + 3 * width * self.mlp_size + 2 * width
+        embeddings = self.vocab_size * width * (1 if self.tie_embeddings else 2)
+        return self.layers * block + width + embeddings
+
+
+def of_fields(model: Model, vocab_size: int) -> Architecture:
+    """The architecture of the size fields, unset ones filled in as the trainer does."""
+    return Architecture(
+        vocab_size=vocab_size,
+        layers=model.layers,
+        hidden_size=model.hidden_size,
+        heads=model.heads,
+        kv_heads=model.kv_heads or model.heads,
+        head_dim=model.head_dim or model.hidden_size // model.heads,
+        mlp_size=model.mlp_size or math.ceil(model.hidden_size * 8 / 3 / 64) * 64,
+        tie_embeddings=model.tie_embeddings,
+        qk_norm=model.qk_norm,
+    )
+
+
+def of_config(config: Mapping[str, object]) -> Architecture | None:
+    """The architecture of a Hugging Face config.json; None where a number is missing or is none."""
+
+    def number(key: str, default: object = None) -> int:
+        value = config.get(key)
+        value = default if value is None else value
+        if type(value) is not int or value <= 0:
+            raise ValueError(key)
+        return value
+
+    is_qwen3 = config.get("model_type") == "qwen3"
+    try:
+        heads, hidden_size = number("num_attention_heads"), number("hidden_size")
+        return Architecture(
+            vocab_size=number("vocab_size"),
+            layers=number("num_hidden_layers"),
+            hidden_size=hidden_size,
+            heads=heads,
+            kv_heads=number("num_key_value_heads", heads),
+            head_dim=number("head_dim", _QWEN3_HEAD_DIM if is_qwen3 else hidden_size // heads),
+            mlp_size=number("intermediate_size"),
+            tie_embeddings=bool(config.get("tie_word_embeddings", False)),
+            qk_norm=is_qwen3,
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,142 @@
+"""Looks at the local files that a config names: model, tokenizer, data. Reads headers and sizes, never a corpus."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from prime_train.architecture import of_config
+from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
+from prime_train.spec import Source
+
+_TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")  # what a source of kind files reads
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+_WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
+_MAX_FILES = 100_000  # looked at per source: a preflight check takes at most a second or two
+
+
+def model_folder(path: str | None) -> ModelFolder | None:
+    if path is None:
+        return None
+    folder = Path(path)
+    if not folder.is_dir():
+        return ModelFolder(folder, "there is no such folder")
+    config = _read_json(folder / "config.json")
+    if isinstance(config, str):
+        return ModelFolder(folder, config)
+    return ModelFolder(
+        folder,
+        "",
+        model_type=str(config.get("model_type") or ""),
+        has_weights=any((folder / name).is_file() for name in _WEIGHT_FILES),
+        architecture=of_config(config),
+    )
+
+
+def tokenizer_folder(path: str | None) -> TokenizerFolder | None:
+    if path is None:
+        return None
+    folder = Path(path)
+    if not folder.is_dir():
+        return TokenizerFolder(folder, "there is no such folder")
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return TokenizerFolder(folder, "it has no tokenizer.json, nor the files of another tokenizer")
+    if not (folder / "tokenizer.json").is_file():
+        return TokenizerFolder(folder, "")
+    content = _read_json(folder / "tokenizer.json")
+    if isinstance(content, str):
+        return TokenizerFolder(folder, content)
+    return TokenizerFolder(folder, "", _vocab_size(content))
+
+
+def _vocab_size(content: dict[str, Any]) -> int | None:
+    model = content.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    ids: list[int]
+    if isinstance(vocab, dict):
+        ids = [number for number in vocab.values() if isinstance(number, int)]
+    elif isinstance(vocab, list):  # unigram: [token, score] in the order of their numbers
+        ids = [len(vocab) - 1]
+    else:
+        return None
+    added = content.get("added_tokens")
+    if isinstance(added, list):
+        ids += [entry["id"] for entry in added if isinstance(entry, dict) and isinstance(entry.get("id"), int)]
+    return max(ids, default=-1) + 1
+
+
+def _read_json(path: Path) -> dict[str, Any] | str:
+    """The object in a JSON file, or what is wrong with it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return f"it has no {path.name}"
+    except OSError as error:
+        return f"its {path.name} cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return f"its {path.name} is not JSON"
+    return content if isinstance(content, dict) else f"its {path.name} is not a JSON object"
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
+    """One entry per source that names local files. Datasets on the hub are not asked for here."""
+    found: list[SourceFiles] = []
+    for number, source in enumerate(sources):
+        if source.path and source.kind == "files":
+            found.append(_text_files(number, source.path))
+        elif source.path and source.kind == "hf-dataset" and _is_local(source.path):
+            found.append(_look(number, source.path, _below(Path(source.path)), "any"))
+    return tuple(found)
+
+
+def _is_local(path: str) -> bool:
+    """Whether a dataset's path means a folder: a hub name is `name` or `owner/name`, without a folder of that name."""
+    return Path(path).exists() or path.startswith(("/", "./", "../", "~")) or path.count("/") > 1
+
+
+def _text_files(number: int, path: str) -> SourceFiles:
+    named = Path(path)
+    if named.is_dir():
+        candidates: Iterator[Path] = _below(named)
+    elif named.exists():
+        candidates = iter((named,))
+    else:
+        candidates = (Path(match) for match in glob.iglob(path, recursive=True))  # noqa: PTH207 - may be absolute
+    matching = (file for file in candidates if file.suffix in _TEXT_SUFFIXES)
+    return _look(number, path, matching, f"{', '.join(_TEXT_SUFFIXES[:-1])} or {_TEXT_SUFFIXES[-1]}")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for where, _, names in os.walk(folder):
+        yield from (Path(where, name) for name in names if not name.startswith("."))
+
+
+def _look(number: int, path: str, files: Iterator[Path], kind: str) -> SourceFiles:
+    """Counts files and sizes. The first one that cannot be read is the problem."""
+    if not glob.has_magic(path) and not Path(path).exists():
+        return SourceFiles(number, path, 0, 0, "there is no such file or folder")
+    if Path(path).is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        return SourceFiles(number, path, 0, 0, "the folder may not be read")
+    count, size_bytes, problem = 0, 0, ""
+    for file in islice(files, _MAX_FILES):
+        try:
+            size_bytes += file.stat().st_size
+        except OSError as error:
+            problem = problem or f"{file}: {error.strerror}"
+            continue
+        count += 1
+        if not problem and not os.access(file, os.R_OK):
+            problem = f"{file} may not be read"
+    if not problem and count == 0:
+        problem = f"there is no {kind} file in it" if Path(path).is_dir() else f"no {kind} file matches"
+    elif not problem and size_bytes == 0:
+        problem = f"{'the file is' if count == 1 else f'all {count} files are'} empty"
+    return SourceFiles(number, path, count, size_bytes, problem)

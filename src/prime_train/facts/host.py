@@ -1,0 +1,83 @@
+"""Reads what this process gets of the machine: open files, cores, CPU features, memory. Changes no limit."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from pathlib import Path
+
+from prime_train.facts.facts import Cpu, OpenFiles, Ram
+
+CPUINFO = Path("/proc/cpuinfo")
+CGROUP = Path("/sys/fs/cgroup")
+_BF16_FLAGS = ("amx_bf16", "avx512_bf16")  # the instruction sets that oneDNN uses for bf16 products on x86
+_UNLIMITED_BYTES = 2**60  # version 1 of control groups says "no limit" with a number near 2**63
+
+
+def open_files() -> OpenFiles:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OpenFiles(soft, None if hard == resource.RLIM_INFINITY else hard)
+
+
+def cpu(cpuinfo: Path = CPUINFO, cgroup: Path = CGROUP) -> Cpu:
+    cores = len(os.sched_getaffinity(0))
+    return Cpu(min(cores, _quota_cores(cgroup) or cores), _bf16_instruction(cpuinfo))
+
+
+def ram(cgroup: Path = CGROUP) -> Ram:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit, used = _memory_limit(cgroup)
+    if limit is None or limit >= memory.total:
+        return Ram(memory.total, memory.available)
+    return Ram(limit, max(0, min(memory.available, limit - used)))
+
+
+def _bf16_instruction(cpuinfo: Path) -> str:
+    with open(cpuinfo, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() in ("flags", "Features"):
+                flags = set(value.split())
+                return next((flag for flag in _BF16_FLAGS if flag in flags), "")
+    return ""
+
+
+def _quota_cores(cgroup: Path) -> int | None:
+    """Cores that the CPU quota of the control group leaves, at least 1. Source: kernel docs, cgroup-v2, cpu.max."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        quota, period = _read(cgroup / "cpu/cpu.cfs_quota_us"), _read(cgroup / "cpu/cpu.cfs_period_us")
+    if quota.isdigit() and period.isdigit() and int(period) > 0:
+        return max(1, math.ceil(int(quota) / int(period)))
+    return None
+
+
+def _memory_limit(cgroup: Path) -> tuple[int | None, int]:
+    """(limit, used) of the control group in bytes; page cache counts as free. None: no limit."""
+    for limit_file, used_file, stat_file in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ):
+        limit, used = _read(cgroup / limit_file), _read(cgroup / used_file)
+        if limit.isdigit() and used.isdigit() and int(limit) < _UNLIMITED_BYTES:
+            return int(limit), max(0, int(used) - _inactive_file_bytes(cgroup / stat_file))
+    return None, 0
+
+
+def _inactive_file_bytes(stat: Path) -> int:
+    for line in _read(stat).splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file") and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

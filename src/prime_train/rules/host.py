@@ -1,0 +1,198 @@
+"""What this machine gives the run: open files, memory, processors, packages. Pure: the facts are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import facts_rule, known
+from prime_train.rules.footprint import architecture, training_bytes
+from prime_train.spec import RunSpec
+from prime_train.units import format_bytes
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_OPEN_FILES_WANTED = 65536  # sockets between ranks, loader workers and shards add up; 1024 is a login shell's default
+_OPEN_FILES_NEEDED = 256  # below it Python, torch and its loader workers fail to start
+_BF16_CAPABILITY = (8, 0)  # Ampere. Source: NVIDIA CUDA programming guide, compute capabilities
+_ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
+
+
+@facts_rule("HST001", Severity.WARNING, needs=("open_files",))
+def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """A process should be allowed 65536 open files.
+
+    each rank, loader worker and data shard holds some open: a long run dies of "Too many open files"
+
+    Below 256 it is an error: the trainer does not start. In systemd: `LimitNOFILE=65536`; in a container:
+    `docker run --ulimit nofile=65536:65536`.
+
+    Bad:
+        [facts.open_files]
+        soft = 1024
+        hard = 1048576
+    Good:
+        [facts.open_files]
+        soft = 65536
+        hard = 65536
+    """
+    limit = known(facts.open_files)
+    if limit.soft >= _OPEN_FILES_WANTED:
+        return
+    if limit.hard is None or limit.hard >= _OPEN_FILES_WANTED:
+        fix = f"ulimit -n {_OPEN_FILES_WANTED}"
+    else:
+        fix = f"raise the hard limit of {limit.hard}: as root, or LimitNOFILE, or docker run --ulimit nofile"
+    yield Problem(
+        "parallel.processes",
+        f"a process may open {limit.soft} files, and the trainer runs {run.parallel.processes} x "
+        f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
+        fix=fix,
+        severity=Severity.ERROR if limit.soft < _OPEN_FILES_NEEDED else None,
+    )
+
+
+@facts_rule("HST002", Severity.ERROR, needs=("ram", "gpus", "model_folder", "tokenizer_folder"))
+def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """Training on a CPU must fit into memory.
+
+    the kernel would kill the trainer
+
+    Counted is what cannot be avoided: weights, gradients and the two moments of AdamW in fp32, logits and
+    their gradient, and 0.5 GiB per process. More than is free now, but less than there is, is a warning.
+
+    Bad:
+        [model]
+        layers = 32
+        hidden_size = 4096
+        heads = 32
+        [facts.ram]
+        total_bytes = 17179869184
+        available_bytes = 17179869184
+    Good:
+        [model]
+        layers = 32
+        hidden_size = 4096
+        heads = 32
+        [facts.ram]
+        total_bytes = 549755813888
+        available_bytes = 549755813888
+        [facts.save_dir]
+        free_bytes = 1099511627776
+    """
+    decoder = architecture(run, facts)
+    if known(facts.gpus).devices or decoder is None:
+        return
+    ram = known(facts.ram)
+    needed = training_bytes(run, decoder)
+    if needed <= ram.available_bytes:
+        return
+    fits = needed <= ram.total_bytes
+    yield Problem(
+        "model",
+        f"at least {format_bytes(needed)} for {run.parallel.processes} process(es), and this machine has "
+        f"{format_bytes(ram.available_bytes)} free of {format_bytes(ram.total_bytes)}",
+        fix="end what else holds memory" if fits else "a smaller model or `batch.micro_batch`, or a larger machine",
+        severity=Severity.WARNING if fits else None,
+    )
+
+
+@facts_rule("PAR002", Severity.ERROR, needs=("gpus", "cpu"))
+def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """There must be a GPU for every process; without GPUs there should be a core.
+
+    a rank without a GPU of its own ends the launch
+
+    On a machine without GPUs, more processes than cores is a warning: they take turns.
+
+    Bad:
+        [parallel]
+        processes = 16
+    Bad:
+        [parallel]
+        processes = 16
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200", memory_bytes = 150754820096, compute_capability = [9, 0]}]
+    Good:
+        [parallel]
+        processes = 2
+    """
+    processes, gpus, cores = run.parallel.processes, len(known(facts.gpus).devices), known(facts.cpu).cores
+    if processes <= (gpus or cores):
+        return
+    plain = run.parallel.dp_shard == 1 and run.parallel.dp_replicate is None and run.batch.global_batch is None
+    patch = {"parallel.processes": gpus or cores} if plain and run.batch.global_batch_tokens is None else {}
+    if gpus:
+        what = f"{processes} processes, and {gpus} GPU{'s are' if gpus > 1 else ' is'} visible"
+        yield Problem("parallel.processes", what, "`parallel.processes` <= GPUs" if not patch else "", patch)
+    else:
+        yield Problem(
+            "parallel.processes",
+            f"{processes} processes share {cores} core{'s' if cores > 1 else ''}, and no GPU is visible",
+            "`parallel.processes` <= cores" if not patch else "",
+            patch,
+            why="they take turns: more processes are no faster, and each holds its own memory",
+            severity=Severity.WARNING,
+        )
+
+
+@facts_rule("PRE001", Severity.ERROR, needs=("gpus", "cpu"))
+def bf16_in_software(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """bf16 needs hardware that computes in it.
+
+    emulated, a step takes 5 to 40 times as long as in fp32: the trainer refuses to start
+
+    That is a GPU of compute capability 8.0 or more, or an x86 CPU with avx512_bf16 or amx_bf16. The times
+    were measured with torch 2.13 on AVX2 cores: 5 to 7 times for products forward, 42 times backward.
+
+    Bad:
+        [precision]
+        compute = "bf16"
+        [facts.cpu]
+        bf16_instruction = ""
+    Bad:
+        [precision]
+        compute = "bf16"
+        [facts.gpus]
+        devices = [{name = "Tesla V100", memory_bytes = 17179869184, compute_capability = [7, 0]}]
+    Good:
+        [precision]
+        compute = "auto"
+        [facts.cpu]
+        bf16_instruction = ""
+    """
+    if run.precision.compute != "bf16":
+        return
+    devices = known(facts.gpus).devices
+    weak = [gpu for gpu in devices if gpu.compute_capability < _BF16_CAPABILITY]
+    if weak:
+        version = ".".join(str(part) for part in weak[0].compute_capability)
+        what = f"{weak[0].name} has compute capability {version}"
+    elif not devices and not known(facts.cpu).bf16_instruction:
+        what = "this CPU has neither avx512_bf16 nor amx_bf16, and no GPU is visible"
+    else:
+        return
+    yield Problem("precision.compute", what, patch={"precision.compute": "auto"})
+
+
+@facts_rule("ENV001", Severity.ERROR, needs=("packages",))
+def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The trainer's packages must be installed beside prime-train.
+
+    the command line works without them, the trainer does not
+
+    Bad:
+        [facts.packages]
+        missing = ["torch", "tokenizers"]
+    Good:
+        [facts.packages]
+        missing = ["matplotlib"]
+    """
+    needed = {*_ALWAYS_NEEDED}
+    if any(source.kind == "hf-dataset" for source in run.data.sources):
+        needed |= {"datasets", "pyarrow"}
+    missing = [name for name in known(facts.packages).missing if name in needed]
+    if missing:
+        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')

@@ -1,0 +1,108 @@
+"""A good config and a good machine, and how a rule's examples change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import tomli
+
+from prime_train.architecture import Architecture
+from prime_train.document import to_toml
+from prime_train.facts.facts import (
+    Cpu,
+    Facts,
+    Gpus,
+    ModelFolder,
+    NotKnown,
+    OpenFiles,
+    Packages,
+    Ram,
+    SaveDir,
+    TokenizerFolder,
+)
+from prime_train.rules.explain import BASE
+from prime_train.spec import RunSpec
+
+GOOD_MACHINE = Facts(
+    open_files=OpenFiles(soft=65536, hard=65536),
+    cpu=Cpu(cores=8, bf16_instruction="amx_bf16"),
+    ram=Ram(total_bytes=2**40, available_bytes=2**39),
+    save_dir=SaveDir(Path("/runs/example"), Path("/runs"), free_bytes=2**40, held_bytes=0, refusal=""),
+    gpus=Gpus((), "no NVIDIA driver"),
+    model_folder=None,
+    tokenizer_folder=None,
+    source_files=(),
+    packages=Packages(()),
+)
+
+# What an example's folder is where the example itself does not say.
+_SMALL = Architecture(32000, 4, 256, 4, 4, 64, 704, True, False)
+_MODEL_FOLDER = ModelFolder(Path("models/mine"), "", "llama", has_weights=True, architecture=_SMALL)
+_TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
+
+
+def parse(example: str) -> tuple[str, dict[str, Any]]:
+    """(config text, facts overlay) of an example. One that is not TOML is put below the base as it is."""
+    try:
+        overlay = tomli.loads(example)
+    except tomli.TOMLDecodeError:
+        return BASE + example, {}
+    facts = overlay.pop("facts", {})
+    return written(merged(tomli.loads(BASE), overlay)), facts
+
+
+def written(values: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {to_toml(value)}\n" for key, value in values.items())
+
+
+def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables are merged, everything else is replaced."""
+    result = deepcopy(dict(base))
+    for key, value in overlay.items():
+        below = result.get(key)
+        result[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
+    """The good machine with an overlay. A folder that the config names is there unless the overlay says otherwise."""
+    base = GOOD_MACHINE
+    if run.model.path is not None:
+        base = replace(base, model_folder=_MODEL_FOLDER)
+    if run.tokenizer.path is not None:
+        base = replace(base, tokenizer_folder=_TOKENIZER_FOLDER)
+    facts = _overlaid(base, overlay)
+    assert isinstance(facts, Facts)
+    return facts
+
+
+def _overlaid(base: Any, overlay: Mapping[str, Any]) -> Any:
+    hints = get_type_hints(type(base))
+    changed = {
+        name: _overlaid(getattr(base, name), value)
+        if isinstance(value, dict) and is_dataclass(getattr(base, name))
+        else _typed(hints[name], value)
+        for name, value in overlay.items()
+    }
+    return replace(base, **changed)
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """A TOML value as the annotation of a fact has it."""
+    arguments = get_args(hint)
+    if get_origin(hint) is UnionType or (arguments and get_origin(hint) is not tuple):
+        hint = next(argument for argument in arguments if argument not in (NotKnown, type(None)))
+        arguments = get_args(hint)
+    if get_origin(hint) is tuple:
+        return tuple(_typed(arguments[0], item) for item in value)
+    if is_dataclass(hint) and isinstance(hint, type):
+        types = get_type_hints(hint)
+        empty: dict[type, Any] = {str: "", int: 0}
+        known = {item.name: empty[types[item.name]] for item in fields(hint) if types[item.name] in empty}
+        return hint(**known | {name: _typed(types[name], item) for name, item in value.items()})
+    return Path(value) if hint is Path else value

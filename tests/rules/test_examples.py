@@ -1,0 +1,101 @@
+"""Every rule against its own documentation: each Bad fires it and no other, each Good is clean, each patch cures."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from prime_train.dialects import native
+from prime_train.dialects.shapes import Array, Table
+from prime_train.document import patched
+from prime_train.facts.facts import Facts
+from prime_train.facts.gather import PROBES
+from prime_train.rules.base import Rule
+from prime_train.rules.catalogue import RULES
+from prime_train.rules.explain import explain
+from prime_train.rules.judge import Verdict, judge
+
+from .examples import facts_of, parse, written
+
+BAD = [(rule, text) for rule in RULES.values() for text in explain(rule).bad]
+GOOD = [(rule, text) for rule in RULES.values() for text in explain(rule).good]
+
+
+def _id(value: object) -> str:
+    return value.code if isinstance(value, Rule) else ""
+
+
+def _judge(text: str, facts_overlay: dict[str, object]) -> Verdict:
+    reading = native.read(text, "run.toml")
+    return judge(reading, facts_of(facts_overlay, reading.run) if reading.run is not None else None)
+
+
+@pytest.mark.parametrize(("rule", "example"), BAD, ids=_id)
+def test_bad_fires_its_rule_and_no_other(rule: Rule, example: str) -> None:
+    verdict = _judge(*parse(example))
+    assert {finding.code for finding in verdict.findings} == {rule.code}, verdict.findings
+    assert not verdict.skipped
+
+
+@pytest.mark.parametrize(("rule", "example"), GOOD, ids=_id)
+def test_good_is_clean_under_every_rule(rule: Rule, example: str) -> None:
+    verdict = _judge(*parse(example))
+    assert verdict.findings == ()
+    assert rule.code in verdict.passed
+
+
+@pytest.mark.parametrize(("rule", "example"), BAD, ids=_id)
+def test_patch_cures(rule: Rule, example: str) -> None:
+    text, facts = parse(example)
+    reading = native.read(text, "run.toml")
+    findings = [finding for finding in _judge(text, facts).findings if finding.patch]
+    values = dict(reading.document.values)
+    for finding in findings:
+        values = patched(values, finding.patch)
+    if findings:
+        assert rule.code not in {finding.code for finding in _judge(written(values), facts).findings}
+
+
+@pytest.mark.parametrize("example", [example for _, example in BAD])
+def test_finding_has_four_parts_and_a_place(example: str) -> None:
+    text, facts = parse(example)
+    lines = text.split("\n")
+    for finding in _judge(text, facts).findings:
+        assert finding.what
+        assert finding.why
+        assert finding.fix
+        assert 1 <= finding.span.line <= len(lines)
+        assert 1 <= finding.span.column <= len(lines[finding.span.line - 1]) + 1
+        assert finding.code == "CFG001" or finding.key
+        assert not finding.field or _is_field(finding.field), finding.field
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=_id)
+def test_documentation_is_complete(rule: Rule) -> None:
+    page = explain(rule)
+    assert page.summary.endswith(".")
+    assert "\n" not in page.summary
+    assert page.why
+    assert page.bad
+    assert page.good
+    assert set(rule.needs) <= {item.name for item in fields(Facts)}
+
+
+def test_every_fact_has_a_probe() -> None:
+    assert set(PROBES) == {item.name for item in fields(Facts)}
+
+
+def _is_field(name: str) -> bool:
+    shape: object = native.schema()
+    for part in name.split("."):
+        if isinstance(shape, Array):
+            shape = shape.item
+            if part.isdigit():
+                continue
+        assert isinstance(shape, Table), name
+        found = next((item for item in shape.fields.values() if item.name == part), None)
+        if found is None:
+            return False
+        shape = found.shape
+    return True
