@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from prime_train import __version__
-from prime_train.cli import ckpt, lint, logs, report, rule, run, status, stop
+from prime_train.cli import ckpt, lint, logs, report, rule, run, status, stop, validate
 from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
@@ -45,6 +45,7 @@ def _prime_train(
 
 app.command("lint")(lint.lint)
 app.command("rule")(rule.rule)
+app.command("validate")(validate.validate)
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)

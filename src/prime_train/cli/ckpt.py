@@ -26,9 +26,10 @@ app = typer.Typer(
 def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> None:
     """Every checkpoint of a run, newest first: size, age, what is wrong with it, which one a resume takes.
 
-    \b
     Examples:
+
       prime-train ckpt list quickstart
+
       prime-train ckpt list quickstart --json | jq .resume_step
     """
     from prime_train.cli.render import table
@@ -53,9 +54,10 @@ def verify(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) ->
     Exit code 1 when one that was completed does not hold. A save that did not finish is shown and is no
     failure: no resume would take it.
 
-    \b
     Examples:
+
       prime-train ckpt verify quickstart
+
       prime-train ckpt verify quickstart --json | jq '.checkpoints[] | select(.state == "broken")'
     """
     from prime_train.cli.render import table

@@ -32,9 +32,10 @@ def logs(
 
     The last lines of its latest attempt, or of the one that is named.
 
-    \b
     Examples:
+
       prime-train logs quickstart --lines 200
+
       prime-train logs quickstart --follow
     """
     from prime_train.views import logs as view

@@ -12,9 +12,10 @@ def report(run: RunName, _no_color: NoColor = False) -> None:
 
     While it runs or after, from what it recorded. The path of the report goes to stdout.
 
-    \b
     Examples:
+
       prime-train report quickstart
+
       less "$(prime-train report quickstart)"
     """
     from prime_train.views.report import write

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
     from prime_train.rules.judge import Verdict
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
@@ -56,33 +57,62 @@ def run(
     Checks the config, starts the trainer, watches it, restarts it from the newest complete checkpoint.
     Ctrl-C asks for a checkpoint and ends with exit code 75.
 
-    \b
     Examples:
+
       prime-train run
+
       prime-train run run.toml --run-name second-try --set optim.lr=3e-4
     """
     from prime_train.cli import plan
 
-    text, shown = _effective(config, run_name, overrides or [])
+    command = Command(config, run_name, tuple(overrides or []))
+    text, shown = _effective(command)
     wanted = _resume(resume)
-    spec = _judged(text, shown, validate=not no_validate)
-    run_dir = _directory(spec)
+    judged = _judged(text, shown, validate=not no_validate)
     if dry_run:
-        typer.echo(plan.text(spec, run_dir, wanted))
+        typer.echo(plan.text(judged.spec, judged.run_dir, wanted))
         return
-    again = _same_command(config, run_name, overrides or [])
-    raise typer.Exit(_supervised(text, spec, run_dir, wanted, again, as_json))
+    raise typer.Exit(_supervised(text, judged, wanted, command, as_json))
 
 
-def _effective(config: str, run_name: str | None, overrides: list[str]) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What names the run on the command line; --resume is left out, for the newest checkpoint is what goes on."""
+
+    config: str
+    run_name: str | None
+    overrides: tuple[str, ...]
+
+    def text(self, *more: str) -> str:
+        """The command that goes on with the run. An assignment in `more` takes the place of the one it repeats."""
+        keys = {assignment.partition("=")[0] for assignment in more}
+        kept = [given for given in self.overrides if given.partition("=")[0].strip() not in keys]
+        words = ["prime-train", "run", self.config]
+        words += ["--run-name", self.run_name] if self.run_name is not None else []
+        for assignment in (*kept, *more):
+            words += ["--set", assignment]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A config without errors, and what was known and said of it."""
+
+    spec: "RunSpec"
+    run_dir: "RunDir"
+    verdict: "Verdict"
+    facts: "Facts | None"  # None = not asked for
+
+
+def _effective(command: Command) -> tuple[str, str]:
     """The text that is judged and kept, with --set and --run-name written into it, and the path to show."""
     from prime_train.cli.overrides import apply, parse
     from prime_train.dialects.read import read_config
 
-    text, shown = read_config(config)
-    values = parse(overrides)
-    if run_name is not None:
-        values["run.name"] = run_name
+    text, shown = read_config(command.config)
+    values = parse(command.overrides)
+    if command.run_name is not None:
+        values["run.name"] = command.run_name
     return apply(text, shown, values), shown
 
 
@@ -102,33 +132,26 @@ def _resume(given: str) -> "Resume":
     )
 
 
-def _judged(text: str, shown: str, *, validate: bool) -> "RunSpec":
-    """The RunSpec of a config without errors. Prints every finding; ends with exit code 1 where one is an error."""
-    from prime_train.rules.judge import lint
-
-    verdict = lint(text, shown)
-    if verdict.ok and validate:
-        verdict = _validated(text, shown, verdict.run)
-    elif verdict.ok:
-        typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
-    _tell(verdict)
-    if not verdict.ok or verdict.run is None:
-        raise typer.Exit(ExitCode.FINDINGS)
-    return verdict.run
-
-
-def _validated(text: str, shown: str, spec: "RunSpec | None") -> "Verdict":
-    from prime_train.facts.gather import gather
-    from prime_train.rules.judge import needs, validate
-
-    assert spec is not None, "a config without errors is a RunSpec"
-    return validate(text, shown, gather(spec, _directory(spec).path, needs()))
-
-
-def _directory(spec: "RunSpec") -> "RunDir":
+def _judged(text: str, shown: str, *, validate: bool) -> Judged:
+    """The config as judged. Prints every finding; ends with exit code 1 where one is an error."""
+    from prime_train.rules import judge
     from prime_train.rundir import RunDir
 
-    return RunDir((Path(spec.run.dir).expanduser() / spec.run.name).resolve())
+    verdict = judge.lint(text, shown)
+    run_dir, facts = None, None
+    if verdict.ok and verdict.run is not None:
+        run_dir = RunDir((Path(verdict.run.run.dir).expanduser() / verdict.run.run.name).resolve())
+        if validate:
+            from prime_train.facts.gather import gather
+
+            facts = gather(verdict.run, run_dir.path, judge.needs())
+            verdict = judge.validate(text, shown, facts)
+        else:
+            typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
+    _tell(verdict)
+    if not verdict.ok or verdict.run is None or run_dir is None:
+        raise typer.Exit(ExitCode.FINDINGS)
+    return Judged(verdict.run, run_dir, verdict, facts)
 
 
 def _tell(verdict: "Verdict") -> None:
@@ -140,14 +163,16 @@ def _tell(verdict: "Verdict") -> None:
         typer.echo(told, err=True)
 
 
-def _supervised(text: str, spec: "RunSpec", run_dir: "RunDir", wanted: "Resume", again: str, as_json: bool) -> ExitCode:
+def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, as_json: bool) -> ExitCode:
     from prime_train.supervise.lock import held
     from prime_train.supervise.loop import supervise
     from prime_train.supervise.prepare import open_run
     from prime_train.views.console import shown
 
+    run_dir = judged.run_dir
     with held(run_dir):
-        opened = open_run(text, spec, run_dir, wanted)
+        opened = open_run(text, judged.spec, run_dir, wanted)
+        _keep_judgement(judged)
         for note in opened.notes:
             typer.echo(note, err=True)
         code = ExitCode.OK
@@ -155,8 +180,19 @@ def _supervised(text: str, spec: "RunSpec", run_dir: "RunDir", wanted: "Resume",
             with shown(sys.stderr) as show:
                 code = supervise(opened.run, run_dir, show)
         with _uninterrupted():
-            _close(run_dir, again, as_json)
+            _close(run_dir, command, 2 * opened.run.run.max_steps, as_json)
     return code
+
+
+def _keep_judgement(judged: Judged) -> None:
+    """Write down what was known and said of the config, for whoever asks later why the run was let go."""
+    from prime_train.facts.facts import Facts, to_json
+    from prime_train.rundir import write_atomic
+    from prime_train.views.findings import validate_json
+
+    facts = to_json(judged.facts or Facts())
+    write_atomic(judged.run_dir.facts, json.dumps(facts, indent=1))
+    write_atomic(judged.run_dir.verdict, json.dumps(validate_json(judged.verdict, facts), indent=1))
 
 
 @contextmanager
@@ -170,7 +206,7 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _close(run_dir: "RunDir", again: str, as_json: bool) -> None:
+def _close(run_dir: "RunDir", command: Command, longer_steps: int, as_json: bool) -> None:
     """Write the report, and print what the run came to."""
     from prime_train.cli.render import labelled
     from prime_train.views import report, status, summary
@@ -182,14 +218,6 @@ def _close(run_dir: "RunDir", again: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(status.as_json(status.look(run_dir, time.time())), indent=1))
     else:
-        title, lines = summary.gather(run_dir, again)
+        longer = command.text(f"run.max_steps={longer_steps}")
+        title, lines = summary.gather(run_dir, command.text(), longer)
         typer.echo(labelled(title, lines, sys.stdout))
-
-
-def _same_command(config: str, run_name: str | None, overrides: list[str]) -> str:
-    """The command that goes on with this run. Without --resume: from the newest checkpoint."""
-    words = ["prime-train", "run", config]
-    words += ["--run-name", run_name] if run_name is not None else []
-    for assignment in overrides:
-        words += ["--set", assignment]
-    return shlex.join(words)

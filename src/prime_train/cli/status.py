@@ -28,9 +28,10 @@ def status(
 
     Step, loss, restarts with their last cause, processes, newest complete checkpoint.
 
-    \b
     Examples:
+
       prime-train status
+
       prime-train status quickstart --json | jq .state
     """
     from prime_train.rundir import RunDir

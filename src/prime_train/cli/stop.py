@@ -29,9 +29,10 @@ def stop(
 
     The command that started it goes on from there later.
 
-    \b
     Examples:
+
       prime-train stop quickstart
+
       prime-train stop quickstart --timeout 30
     """
     from prime_train.supervise.control import request_stop

@@ -85,11 +85,13 @@ def _loss(axes: Axes, history: History) -> None:
         held_out = [evaluated.loss for evaluated in history.evaluations]
         axes.plot(at, held_out, color=_HELD_OUT, marker="o", markersize=4.5, linewidth=1.4, label="held out")
         axes.annotate(
-            f"{held_out[-1]:.2f}", (at[-1], held_out[-1]), xytext=(-4, 7), textcoords="offset points", ha="right"
-        )
+            f"{held_out[-1]:.2f}", (at[-1], held_out[-1]), xytext=(-2, -14), textcoords="offset points",
+            ha="right", color=_HELD_OUT, fontweight="bold",
+        )  # fmt: skip
+    axes.margins(y=0.09)
     if history.vocab_loss is not None:
         axes.axhline(history.vocab_loss, color="#777777", linewidth=0.9, linestyle=(0, (4, 3)))
-        words = f"ln(vocabulary) = {history.vocab_loss:.2f}: knows nothing"
+        words = f"ln(vocabulary) = {history.vocab_loss:.2f}, a guess"
         axes.annotate(
             words, (1, history.vocab_loss), xycoords=("axes fraction", "data"), xytext=(-2, 3),
             textcoords="offset points", ha="right", fontsize=8, color="#555555",
@@ -113,6 +115,7 @@ def _mark_restarts(axes: Axes, history: History) -> None:
         if len(restarts) <= _LABELLED:
             words = f"{restart.failed.what[:_LABEL_CHARS]}, again from {resumed}"
             axes.annotate(
-                words, (died, 0.02), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
-                rotation=90, fontsize=8, color=_TROUBLE, va="bottom",
+                words, (died, 0.9), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
+                rotation=90, fontsize=8, color=_TROUBLE, va="top",
+                bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.5},
             )  # fmt: skip

@@ -88,7 +88,7 @@ def held_out(history: History) -> str:
     told = f"Held-out loss: {first.loss:.4f} at step {first.step:,} -> {last.loss:.4f} at step {last.step:,}"
     if history.vocab_loss is not None:
         fell = 1 - last.loss / history.vocab_loss
-        told += f", {fell:.0%} below the {history.vocab_loss:.4f} of a model that knows nothing (ln of the vocabulary)"
+        told += f", {fell:.0%} below the {history.vocab_loss:.4f} of a uniform guess, ln(vocabulary)"
     return told + "."
 
 
@@ -143,20 +143,26 @@ def _speed(history: History) -> str:
 
 
 def _phases(history: History) -> str:
-    """Where the time of a step goes: mean, because the parts must add up, and the slowest of a hundred beside it."""
-    step_s = _finite(history.metrics["step_s"])
-    if not step_s:
+    """Where the time of a step goes: the mean, because the parts must add up, and the slowest of a hundred."""
+    first_steps = {attempt.resume_step + 1 for attempt in history.state.attempts}  # they wait for the first batch
+    kept = [index for index, step in enumerate(history.metrics["step"]) if int(step) not in first_steps]
+    columns = {name: _finite(history.metrics[name][index] for index in kept) for name in (*PHASES, "step_s")}
+    total_s = sum(columns["step_s"])
+    if not total_s:
         return ""
-    total_s = sum(step_s)
-    rows = []
-    for column in (*PHASES, "step_s"):
-        values = _finite(history.metrics[column])
-        if values:
-            share = sum(values) / total_s if total_s else 0.0
-            slow = sorted(values)[int(0.99 * (len(values) - 1))]
-            label = _PHASE_NAMES.get(column, "whole step")
-            rows.append((label, _ms(statistics.fmean(values)), _ms(slow), f"{share:.1%}"))
-    return _table(("phase", "mean", "99 % under", "share"), rows)
+    rows = [
+        (
+            _PHASE_NAMES.get(name, "whole step"),
+            _ms(statistics.fmean(values)),
+            _ms(sorted(values)[int(0.99 * (len(values) - 1))]),
+            f"{sum(values) / total_s:.1%}",
+        )
+        for name, values in columns.items()
+        if values
+    ]
+    return _table(("phase of a step", "mean", "99 in 100 within", "share"), rows) + (
+        "\n\nWithout the first step of each attempt, which waits for the first batch."
+    )
 
 
 # --- what happened ---------------------------------------------------------------------------------

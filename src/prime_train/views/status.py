@@ -149,7 +149,9 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if state.tokens_per_s is not None:
         lines.append(("speed", f"{format_count(round(state.tokens_per_s))} tokens/s"))
     if status.silent_s is not None:
-        lines.append(("last sign", f"{format_seconds(status.silent_s)} ago: {state.last_event}"))
+        lines.append(("last sign", f"{format_seconds(status.silent_s)} ago"))
+    if state.last_event:
+        lines.append(("last event", state.last_event))
     lines.append(("attempt", f"{state.attempt_number}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"))
     if failure is not None:
         lines.append(("last failure", f"attempt {failure.number} at step {failure.last_step}: {failure.what}"))

@@ -9,8 +9,11 @@ from prime_train.views import history
 _SAMPLE_LINES = 8
 
 
-def gather(run_dir: RunDir, again: str) -> tuple[str, list[tuple[str, str]]]:
-    """A title, and label and text of each line. `again` is the command that goes on with the run."""
+def gather(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple[str, str]]]:
+    """A title, and label and text of each line.
+
+    `again` is the command that goes on with the run, `longer` the same for twice as many steps.
+    """
     told = history.gather(run_dir)
     state = told.state
     title = f"{told.name} {state.state}: step {state.step:,} of {state.max_steps:,} in {format_seconds(told.worked_s)}"
@@ -38,7 +41,7 @@ def gather(run_dir: RunDir, again: str) -> tuple[str, list[tuple[str, str]]]:
     if state.state != "finished":
         lines.append(("go on", again))
     else:
-        lines.append(("train longer", f"{again} --set run.max_steps={2 * state.max_steps}"))
+        lines.append(("train longer", longer))
     return title, [(label, words) for label, words in lines if words]
 
 
