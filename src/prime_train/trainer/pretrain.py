@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -71,6 +72,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
         result = train_step(
             training, micro_batches, lr, stop_asked=stop.asked(), before_update=checkpointer.before_update
         )
+        _check_finite(step, lr, result)
         reached = Reached(step, reached.tokens_seen + result.tokens, rows.position())
 
         checkpoint_s = checkpointer.take_stall_s()
@@ -123,6 +125,19 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
         attempt.tell(Phase(attempt.number, "export"))
         final = _export(attempt, training, config, tokenizer)
     attempt.tell(TrainerFinished(attempt.number, reached.step, loss, str(final)))
+
+
+def _check_finite(step: int, lr: float, result: StepResult) -> None:
+    """UserError where the training has diverged. No checkpoint has seen the weights of this step."""
+    if math.isfinite(result.loss) and math.isfinite(result.grad_norm):
+        return
+    raise UserError(
+        what=f"step {step} gave a loss of {result.loss} and a gradient norm of {result.grad_norm}",
+        where=f"step {step}, learning rate {lr:.3g}",
+        why="the weights cannot come back from a value that is not finite; the same step would give it again",
+        fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps; the newest checkpoint is from before",
+        exit_code=ExitCode.RUN_FAILED,
+    )
 
 
 def _due(step: int, interval_steps: int | None) -> bool:

@@ -1,0 +1,78 @@
+"""Evaluation measures, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from prime_train import spec
+from prime_train.events import Evaluated, Sampled
+from prime_train.trainer import evaluate, seed
+from prime_train.trainer.optim import adamw
+from prime_train.trainer.parallel import World
+from prime_train.trainer.step import Training, loss_sum
+from prime_train.trainer.tokenizer import Tokenizer
+from tests.trainer import tiny
+
+LETTERS = Tokenizer(
+    encode_batch=lambda texts: [[ord(letter) % 64 for letter in text] for text in texts],
+    decode=lambda tokens: "".join(chr(64 + token) for token in tokens),
+    vocab_size=64,
+    eos_id=0,
+    files=(),
+    fingerprint="",
+)
+
+
+@pytest.fixture
+def training() -> Training:
+    model = tiny.decoder()
+    return Training(model, adamw(model, spec.Optim()), World(rank=0, size=1), tiny.CPU, None)
+
+
+def test_held_out_loss_weighs_tokens_not_batches(training: Training) -> None:
+    batches = [tiny.batch(1), tiny.batch(2, rows=1, unlabelled=5)]
+    sums = [float(loss_sum(training.model, batch, tiny.CPU).detach()) for batch in batches]
+    tokens = sum(batch.labelled_tokens for batch in batches)
+    loss, counted = evaluate.held_out_loss(training, batches)
+    assert counted == tokens
+    assert loss == pytest.approx(sum(sums) / tokens, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_ranks_share_the_batches_and_call_the_model_equally_often(size: int) -> None:
+    batches = [tiny.batch(number) for number in range(4)]
+    shares = [list(evaluate._share(batches, rank, size)) for rank in range(size)]
+    assert len({len(share) for share in shares}) == 1
+    counted = [batch for share in shares for batch, counts in share if counts]
+    assert sorted(map(id, counted)) == sorted(map(id, batches))
+
+
+def test_evaluation_leaves_generators_and_mode_alone(training: Training, tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc", ""), sample_tokens=5))
+    attempt = tiny.attempt(tiny.prepare(tmp_path, run), run)
+    before = seed.rng_state()
+    loss = evaluate.evaluate(training, LETTERS, [tiny.batch(1)], attempt, step=3)
+    assert seed.rng_state() == before
+    assert training.model.training
+    assert all(weight.grad is None for weight in training.model.parameters())
+    evaluated, *sampled = tiny.events(attempt.run_dir)
+    assert evaluated == Evaluated(1, 3, loss, tiny.batch(1).labelled_tokens)
+    assert [event.prompt for event in sampled if isinstance(event, Sampled)] == ["abc", ""]
+    random.random()
+    np.random.rand()
+    torch.rand(1)
+    assert seed.rng_state() != before  # the states compared above do move
+
+
+def test_samples_are_the_same_at_each_try_of_a_step(training: Training, tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc",), sample_tokens=12, temperature=1.0))
+    attempt = replace(tiny.attempt(tiny.prepare(tmp_path, run), run))
+    tries = [evaluate.samples(training, LETTERS, attempt, step=3) for _ in range(2)]
+    assert tries[0] == tries[1]
+    assert tries[0] != evaluate.samples(training, LETTERS, attempt, step=4)

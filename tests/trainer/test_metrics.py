@@ -1,0 +1,95 @@
+"""metrics.jsonl has one line per step, whatever happened in between."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.events import Progress
+from prime_train.trainer.metrics import Metrics, StepMetrics, drop_after
+from tests.trainer import tiny
+
+LINE = StepMetrics(
+    step=1,
+    loss=2.5,
+    lr=1e-3,
+    grad_norm=1.0,
+    tokens=100,
+    tokens_seen=100,
+    tokens_per_s=50.0,
+    step_s=2.0,
+    data_s=0.1,
+    forward_backward_s=1.5,
+    optimizer_s=0.3,
+    checkpoint_s=0.1,
+    peak_memory_gib=0.5,
+    mfu=None,
+)
+
+
+def test_each_step_is_a_line(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    metrics = Metrics(tiny.attempt(tiny.prepare(tmp_path, run), run))
+    for step in (1, 2, 3):
+        metrics.add(replace(LINE, step=step))
+    metrics.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert lines[0]["mfu"] is None
+    assert set(lines[0]) == set(StepMetrics.__slots__)
+
+
+def test_progress_is_throttled_and_its_last_is_told(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    metrics = Metrics(tiny.attempt(run_dir, run))
+    for step in range(1, 1001):
+        metrics.add(replace(LINE, step=step))
+    metrics.close()
+    told = [event.step for event in tiny.events(run_dir) if isinstance(event, Progress)]
+    assert told[0] == 1
+    assert told[-1] == 1000
+    assert len(told) < 500  # one per step would be 1000; how many fit depends on the machine
+
+
+def test_a_rank_beside_the_first_writes_nothing(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    metrics = Metrics(replace(tiny.attempt(run_dir, run), rank=1))
+    metrics.add(LINE)
+    metrics.close()
+    assert not run_dir.metrics.exists()
+    assert tiny.events(run_dir) == []
+
+
+def test_a_resumed_attempt_drops_the_steps_it_takes_again(tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path, run)
+    first = Metrics(tiny.attempt(run_dir, run))
+    for step in range(1, 8):
+        first.add(replace(LINE, step=step))
+    first.close()
+    second = Metrics(tiny.attempt(run_dir, run, resume_step=5, number=2))
+    second.add(replace(LINE, step=6, loss=9.0))
+    second.close()
+    assert [(line["step"], line["loss"]) for line in tiny.metrics(run_dir)][4:] == [(5, 2.5), (6, 9.0)]
+
+
+@given(steps=st.lists(st.integers(1, 40), max_size=40), step=st.integers(0, 40), torn=st.integers(0, 12))
+def test_only_whole_lines_up_to_the_step_are_kept(steps: list[int], step: int, torn: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "metrics.jsonl"
+        whole = "".join(json.dumps({"step": number}) + "\n" for number in steps)
+        path.write_text(whole + '{"step": 3, "'[:torn])
+        drop_after(path, step)
+        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [s for s in steps if s <= step]
+
+
+def test_a_run_without_metrics_has_nothing_to_drop(tmp_path: Path) -> None:
+    drop_after(tmp_path / "metrics.jsonl", 3)
+    assert not (tmp_path / "metrics.jsonl").exists()

@@ -1,0 +1,176 @@
+"""A run that was killed goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from prime_train import spec
+from prime_train.checkpoints import layout, removal
+from prime_train.errors import UserError
+from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
+from prime_train.rundir import RunDir
+from prime_train.trainer import resume
+from prime_train.trainer.checkpoint import Checkpointer, Reached
+from prime_train.trainer.optim import adamw
+from prime_train.trainer.parallel import World
+from tests.trainer import tiny
+
+ALONE = World(rank=0, size=1)
+
+
+def contents(checkpoint: Path, out: Path) -> dict[str, Any]:
+    dcp_to_torch_save(checkpoint, out)
+    loaded: dict[str, Any] = torch.load(out, weights_only=False)
+    return loaded
+
+
+def differences(one: Any, other: Any, name: str = "") -> list[str]:
+    """Names of the leaves that are not bit-equal."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        return [found for key in one for found in differences(one[key], other[key], f"{name}.{key}")]
+    same = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    return [] if same else [name]
+
+
+def test_differences_finds_a_changed_leaf() -> None:
+    assert differences({"a": {"b": torch.zeros(2)}}, {"a": {"b": torch.ones(2)}}) == [".a.b"]
+
+
+@pytest.mark.slow
+def test_forty_steps_are_twenty_a_kill_and_twenty_more(texts: Path, tmp_path: Path) -> None:
+    run = tiny.run_spec(
+        texts,
+        run=spec.Run(name="tiny", max_steps=40, seed=7),
+        schedule=spec.Schedule(kind="wsd", warmup_steps=3, decay_steps=10),
+        checkpoint=spec.Checkpoint(interval_steps=20, keep_every_steps=20),
+        data=replace(tiny.run_spec(texts).data, loader_workers=1),
+    )
+    straight = tiny.prepare(tmp_path / "straight", run)
+    assert tiny.train(straight)[0] == 0
+
+    # Without an end in sight the kill cannot come too late; the rate is constant that far in both runs.
+    endless = replace(run, run=replace(run.run, max_steps=10**6))
+    killed = tiny.prepare(tmp_path / "killed", endless)
+    process = tiny.start(killed)
+    tiny.until(lambda: any(isinstance(event, CheckpointSaved) and event.step == 20 for event in tiny.events(killed)))
+    process.kill()
+    process.wait()
+    assert layout.newest_complete(killed.checkpoints) is not None
+
+    tiny.prepare(killed.path, run)
+    for later in layout.scan(killed.checkpoints)[:-1]:  # what was saved before the kill arrived
+        removal.remove(later.path)
+    assert tiny.train(killed, number=2, resume_step=20)[0] == 0
+
+    one = contents(straight.checkpoint(40), tmp_path / "one.pt")
+    other = contents(killed.checkpoint(40), tmp_path / "other.pt")
+    assert differences(one, other) == []
+    lines = [(line["step"], line["loss"], line["lr"], line["tokens_seen"]) for line in tiny.metrics(straight)]
+    assert lines == [(line["step"], line["loss"], line["lr"], line["tokens_seen"]) for line in tiny.metrics(killed)]
+    assert [step for step, *_ in lines] == list(range(1, 41))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((1, 1), (2, 2)), ((2, 1), (1, 1)), ((2, 2), (2, 1))],
+    ids=["one process to FSDP2", "DDP to one process", "FSDP2 to DDP"],
+)
+def test_a_checkpoint_loads_under_another_layout(
+    texts: Path, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    run = tiny.run_spec(texts, checkpoint=spec.Checkpoint(interval_steps=5), eval=spec.Eval(interval_steps=None))
+    straight = tiny.prepare(tmp_path / "straight", run)
+    assert tiny.train(straight)[0] == 0
+
+    def laid_out(processes: int, dp_shard: int) -> spec.RunSpec:
+        return replace(
+            run,
+            parallel=spec.Parallel(processes=processes, dp_shard=dp_shard),
+            batch=spec.Batch(micro_batch=4 // processes, global_batch=4),
+        )
+
+    moved = tiny.prepare(tmp_path / "moved", laid_out(*before))
+    assert tiny.train(moved, processes=before[0])[0] == 0
+    tiny.prepare(moved.path, laid_out(*after))
+    code, output = tiny.train(moved, number=2, resume_step=5, processes=after[0])
+    assert code == 0, output
+    expected = [line["loss"] for line in tiny.metrics(straight)]
+    assert [line["loss"] for line in tiny.metrics(moved)] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> RunDir:
+    """A run directory with a checkpoint of step 5."""
+    run = tiny.run_spec(tmp_path)
+    run_dir = tiny.prepare(tmp_path / "run", run)
+    model = tiny.decoder()
+    checkpointer = Checkpointer(tiny.attempt(run_dir, run), ALONE, tiny.CPU.torch)
+    checkpointer.save(model, adamw(model, run.optim), Reached(5, 1000, {"buffer": 2}))
+    checkpointer.finish()
+    return run_dir
+
+
+def load(run_dir: RunDir, model: torch.nn.Module | None = None) -> Reached:
+    run = tiny.run_spec(run_dir.path)
+    model = tiny.decoder(seed=2) if model is None else model
+    return resume.load(tiny.attempt(run_dir, run, resume_step=5, number=2), model, adamw(model, run.optim), ALONE)
+
+
+def test_load_gives_back_weights_and_position(saved: RunDir) -> None:
+    model = tiny.decoder(seed=2)
+    assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
+    assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
+
+
+def test_hyperparameters_are_the_configs_not_the_checkpoints(saved: RunDir) -> None:
+    model = tiny.decoder()
+    optimizer = adamw(model, spec.Optim(lr=0.5, weight_decay=0.25, beta2=0.5))
+    resume.load(tiny.attempt(saved, tiny.run_spec(saved.path), resume_step=5), model, optimizer, ALONE)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert optimizer.param_groups[0]["weight_decay"] == 0.25
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.5)
+
+
+def test_a_flipped_bit_condemns_the_checkpoint(saved: RunDir) -> None:
+    file = next(saved.checkpoint(5).glob("*.distcp"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert layout.inspect(saved.checkpoint(5)).complete  # its sizes tell nothing
+    with pytest.raises(resume.DamagedError, match=r"step_5: .* does not match its SHA-256"):
+        load(saved)
+    told = [event for event in tiny.events(saved) if isinstance(event, CheckpointUnreadable)]
+    assert [event.step for event in told] == [5]
+    assert layout.newest_complete(saved.checkpoints) is None
+
+
+def test_a_checkpoint_of_another_model_is_a_config_error(saved: RunDir) -> None:
+    with pytest.raises(UserError, match=r"embedding\.weight is \(64, 32\) in it, and \(65, 32\) in the config"):
+        load(saved, tiny.build(replace(tiny.CONFIG, vocab_size=65), 1))
+
+
+@pytest.mark.slow
+def test_the_trainer_tells_of_a_damaged_checkpoint_and_crashes(texts: Path, tmp_path: Path) -> None:
+    run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts))
+    assert tiny.train(run_dir)[0] == 0
+    file = next(run_dir.checkpoint(10).glob("*.distcp"))
+    file.write_bytes(bytes(len(file.read_bytes())))
+    code, output = tiny.train(run_dir, number=2, resume_step=10)
+    assert code == 1, output
+    told = tiny.events(run_dir)
+    assert any(isinstance(event, CheckpointUnreadable) and event.step == 10 for event in told)
+    assert any(isinstance(event, TrainerFailed) and event.cause_class == "unknown" for event in told)
+    newest = layout.newest_complete(run_dir.checkpoints)
+    assert newest is not None
+    assert newest.step == 5
+    assert tiny.train(run_dir, number=3, resume_step=5)[0] == 0
+    assert sum(isinstance(event, TrainerFinished) for event in tiny.events(run_dir)) == 2
+    assert [line["step"] for line in tiny.metrics(run_dir)] == list(range(1, 11))
