@@ -7,7 +7,6 @@ rule in `rules/`. Plain dataclasses, because `lint` must start in a tenth of a s
 pydantic and building these models with it takes longer than that by itself.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
@@ -233,6 +232,8 @@ class RunSpec:
 
 def to_json(run: RunSpec) -> str:
     """The text of resolved.json: every field by its own name, defaults included."""
+    import json  # here: a lint builds a RunSpec and never writes one
+
     return json.dumps(asdict(run), indent=1)
 
 
