@@ -1,11 +1,13 @@
 """Reads the text of a config: a file, the name of a preset, or standard input. Judges nothing of what it says."""
 
+# pathlib takes longer to import than this takes to run.
+# ruff: noqa: PTH109, PTH118
+
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
 
-from prime_train import registry
 from prime_train.errors import UserError
 
 STDIN = "-"
@@ -16,25 +18,42 @@ def read_config(config: str) -> tuple[str, str]:
     """(text, path to show) of a config path, a preset's name or "-". Raises UserError where it cannot be read."""
     if config == STDIN:
         return _decoded(sys.stdin.buffer.read(), "<stdin>"), "<stdin>"
-    path = Path(config)
-    presets = registry.presets()
-    if config in presets and not path.exists():
-        path = presets[config]
-    return _decoded(_content(path, config), str(path)), str(path)
+    path = _preset(config) or config
+    return _decoded(_content(path, config), path), path
 
 
-def _content(path: Path, config: str) -> bytes:
+def _preset(config: str) -> str | None:
+    """The file of the preset of that name, where no file has it."""
+    if os.sep in config or os.path.lexists(config):
+        return None
+    from prime_train import registry
+
+    path = registry.presets().get(config)
+    return None if path is None else _shortened(str(path))
+
+
+def _shortened(path: str) -> str:
+    """Relative to the working directory where the file is below it."""
+    below = os.path.join(os.getcwd(), "")
+    return path.removeprefix(below)
+
+
+def _content(path: str, config: str) -> bytes:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise _unread(config, f"{path.stat().st_size} bytes are too many", "a config is a small TOML file")
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
+        from prime_train import registry
+
         known = ", ".join(registry.presets())
         raise _unread(config, "there is no such file", f"nor a preset of that name; presets: {known}") from None
     except IsADirectoryError:
         raise _unread(config, "it is a folder", "one config file is wanted") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise _unread(config, "it cannot be read", getattr(error, "strerror", None) or str(error)) from None
+    if len(content) > _MAX_BYTES:
+        raise _unread(config, f"it has more than {_MAX_BYTES} bytes", "a config is a small TOML file")
+    return content
 
 
 def _decoded(content: bytes, shown: str) -> str:
