@@ -1,0 +1,96 @@
+"""Hugging Face's Trainer on LlamaForCausalLM, with logging, saving and the progress bar turned off."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from typing import Any
+
+import transformers
+from torch import Tensor
+
+from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Sizes, Tokens
+
+
+class _StepClock(transformers.TrainerCallback):
+    """Seconds from the end of a step to the end of the next, so that the Trainer's own loader and loop count."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._began = 0.0
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        if not self._began:  # the first of a block: what precedes it is set-up, not training
+            self._began = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        ended = time.perf_counter()
+        self.seconds.append(ended - self._began)
+        self._began = ended
+
+    def take(self) -> list[float]:
+        seconds, self.seconds, self._began = self.seconds, [], 0.0
+        return seconds
+
+
+def make(sizes: Sizes) -> Anchor:
+    transformers.set_seed(0)
+    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    model = _model(sizes)
+    clock = _StepClock()
+    trainer: Any = None
+
+    def run(batches: list[Tokens]) -> list[float]:
+        # A Trainer trains once from start to end, so each block of steps is a training of its own. The
+        # optimizer is handed on; set-up lies before the first step and is not counted.
+        nonlocal trainer
+        optimizer = None if trainer is None else trainer.optimizer
+        trainer = _trainer(model, batches, clock, optimizer)
+        trainer.train()
+        return clock.take()
+
+    return Anchor("Hugging Face Trainer", sum(weight.numel() for weight in model.parameters()), run)
+
+
+def _model(sizes: Sizes) -> Any:
+    config: Any = transformers.LlamaConfig  # its keyword arguments are open, which its types do not say
+    return transformers.LlamaForCausalLM(
+        config(
+            vocab_size=sizes.vocab_size,
+            num_hidden_layers=sizes.layers,
+            hidden_size=sizes.hidden_size,
+            num_attention_heads=sizes.heads,
+            num_key_value_heads=sizes.heads,
+            intermediate_size=sizes.mlp_size,
+            max_position_embeddings=sizes.ctx_tokens,
+            tie_word_embeddings=True,
+            use_cache=False,
+            attn_implementation="sdpa",
+        )
+    )
+
+
+def _trainer(model: Any, batches: list[Tokens], clock: _StepClock, optimizer: Any) -> Any:
+    arguments = transformers.TrainingArguments(
+        output_dir=tempfile.gettempdir(),
+        per_device_train_batch_size=len(batches[0].tokens),
+        max_steps=len(batches),
+        learning_rate=PEAK_LR,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        weight_decay=WEIGHT_DECAY,
+        max_grad_norm=CLIP_NORM,
+        optim="adamw_torch_fused",
+        lr_scheduler_type="constant",
+        use_cpu=True,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    rows: list[dict[str, Tensor]] = [{"input_ids": row, "labels": row} for batch in batches for row in batch.tokens]
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=rows, callbacks=[clock], optimizers=(optimizer, None)
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
