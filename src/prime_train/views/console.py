@@ -22,6 +22,7 @@ from prime_train.events import (
 from prime_train.supervise.state import State
 from prime_train.supervise.wording import describe
 from prime_train.units import format_count, format_seconds
+from prime_train.views.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +56,7 @@ def notice(record: Record) -> str:
         case Phase(name=name) if name not in ("tokenizer", "data", "export"):
             return ""
         case event:
-            return describe(event)
+            return printable(describe(event)).replace("\n", " ")
 
 
 def style(record: Record) -> str:
@@ -102,7 +103,7 @@ def restarts(state: State) -> str:
     if failed is None:
         return ""
     count = f"{state.restarts} restart{'' if state.restarts == 1 else 's'}"
-    return f"attempt {state.attempt_number}, {count}; attempt {failed.number} failed: {failed.what}"
+    return f"attempt {state.attempt_number}, {count}; attempt {failed.number} failed: {printable(failed.what)}"
 
 
 # --- plain lines -----------------------------------------------------------------------------------
@@ -210,5 +211,5 @@ def screen(state: State, now_s: float) -> RenderableType:
         rows.append(Text(troubles, style="yellow"))
     if state.last_event and state.last_event_s is not None:
         age = format_seconds(max(0.0, now_s - state.last_event_s))
-        rows.append(Text(f"{state.last_event} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
+        rows.append(Text(f"{printable(state.last_event)} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
     return Group(*rows)

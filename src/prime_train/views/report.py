@@ -11,6 +11,7 @@ from prime_train.rundir import RunDir, write_atomic
 from prime_train.supervise.state import Attempt
 from prime_train.units import format_bytes, format_count, format_seconds
 from prime_train.views.history import PHASES, History, Restart, gather
+from prime_train.views.printable import printable
 
 _PHASE_NAMES = {
     "data_s": "wait for data",
@@ -223,7 +224,7 @@ def _samples(history: History) -> Iterable[str]:
     if history.state.samples:
         yield f"## Samples of step {history.state.samples[-1].step:,}"
     for sampled in history.state.samples:
-        body = f"{sampled.prompt}{sampled.text}"
+        body = printable(f"{sampled.prompt}{sampled.text}")
         fence = "`" * max(3, _longest_run(body, "`") + 1)
         yield f"{fence}text\n{body}\n{fence}"
 
@@ -256,7 +257,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _plain(words: str) -> str:
     """On one line, without a full stop of its own."""
-    return " ".join(words.split()).rstrip(".")
+    return " ".join(printable(words).split()).rstrip(".")
 
 
 def _longest_run(words: str, character: str) -> int:

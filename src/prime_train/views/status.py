@@ -16,14 +16,17 @@ from prime_train.supervise.process import Identity
 from prime_train.supervise.state import Attempt, State, fold
 from prime_train.units import GIB, format_count, format_seconds
 
+_ALIVE = {True: "alive", False: "gone", None: "on another machine"}
 _OVER = ("stopped", "finished", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class ChildAlive:
+    """A process of the live attempt. `alive` is None where it runs on another machine."""
+
     role: str
     pid: int
-    alive: bool
+    alive: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ def fold_events(run_dir: RunDir) -> State:
 def look(run_dir: RunDir, now_s: float) -> Status:
     """How the run stands. Reads events, /proc, the lock and the checkpoint folders."""
     state = fold_events(run_dir)
+    held_by = holder(run_dir)
+    here = held_by is None or held_by.here
     living = state.live.children if state.live else ()
     newest = newest_complete(run_dir.checkpoints)
     try:
@@ -87,8 +92,10 @@ def look(run_dir: RunDir, now_s: float) -> Status:
     return Status(
         path=run_dir.path,
         state=state,
-        supervised=holder(run_dir) is not None,
-        children=tuple(ChildAlive(c.role, c.pid, Identity(c.pid, c.start_ticks).alive) for c in living),
+        supervised=held_by is not None,
+        children=tuple(
+            ChildAlive(c.role, c.pid, Identity(c.pid, c.start_ticks).alive if here else None) for c in living
+        ),
         newest_complete=newest.step if newest else None,
         free_gib=free_gib,
         now_s=now_s,
@@ -157,7 +164,7 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
         lines.append(("last failure", f"attempt {failure.number} at step {failure.last_step}: {failure.what}"))
     if status.supervised and state.supervisor_pid:
         lines.append(("supervisor", f"pid {state.supervisor_pid}"))
-    lines.extend((c.role, f"pid {c.pid}, {'alive' if c.alive else 'gone'}") for c in status.children)
+    lines.extend((c.role, f"pid {c.pid}, {_ALIVE[c.alive]}") for c in status.children)
     newest = status.newest_complete
     lines.append(("checkpoint", "none complete" if newest is None else f"step {newest:,} is the newest complete one"))
     if status.free_gib is not None:

@@ -1,0 +1,62 @@
+"""Measures how long the command line takes to start, beside check-jsonschema checking one TOML file.
+
+Cold start as a user has it: a process per sample, files in the page cache, bytecode compiled. The three
+commands take turns, so that a slow moment of the machine meets all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import record
+
+PRESET = record.HERE.parent / "presets" / "quickstart.toml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=20)
+    count = parser.parse_args().samples
+    programs = Path(sys.executable).parent
+    with tempfile.TemporaryDirectory() as directory:
+        schema = Path(directory) / "schema.json"
+        schema.write_text('{"type": "object"}', encoding="utf-8")
+        commands = {
+            "check-jsonschema, one TOML file": [programs / "check-jsonschema", "--schemafile", schema, PRESET],
+            "prime-train --help": [programs / "prime-train", "--help"],
+            "prime-train lint quickstart": [programs / "prime-train", "lint", PRESET],
+        }
+        samples = measure({what: [str(word) for word in command] for what, command in commands.items()}, count)
+    beside = next(iter(commands))
+    version = _version(programs / "check-jsonschema")
+    reference = record.emit(beside, samples[beside], version=version)
+    rows = [reference]
+    for what in list(commands)[1:]:
+        ratio = record.percentile(samples[what], 0.5) / reference["median"]
+        rows.append(record.emit(what, samples[what], ratio=round(ratio, 3), beside=beside))
+    record.write("startup", rows)
+
+
+def measure(commands: dict[str, list[str]], count: int) -> dict[str, list[float]]:
+    """Wall seconds of each command, `count` times in turns, after one round that is not counted."""
+    samples: dict[str, list[float]] = {what: [] for what in commands}
+    for number in range(count + 1):
+        for what, command in commands.items():
+            began_s = time.perf_counter()
+            subprocess.run(command, check=True, capture_output=True)
+            if number > 0:
+                samples[what].append(time.perf_counter() - began_s)
+    return samples
+
+
+def _version(program: Path) -> str:
+    return subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
+
+
+if __name__ == "__main__":
+    main()
