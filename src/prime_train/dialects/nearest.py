@@ -13,7 +13,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         legal = _plain(candidate)
         distance: float = edit_distance(wanted, legal)
         if distance > max(1, min(len(wanted), len(legal)) // 3):
-            if not _contains_words(wanted, legal):
+            if not _is_longer_or_shorter(wanted, legal):
                 continue
             distance = 10.0 + abs(len(wanted) - len(legal))  # after every misspelling
         if best is None or (distance, candidate) < best:
@@ -25,11 +25,12 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _contains_words(name: str, other: str) -> bool:
-    """`batch_global_size` and `global_batch`: all words of the one are among those of the other."""
-    words, other_words = set(name.split("_")), set(other.split("_"))
-    fewer, more = sorted((words, other_words), key=len)
-    return fewer <= more and len("".join(fewer)) >= 4
+def _is_longer_or_shorter(name: str, other: str) -> bool:
+    """`optimizer` and `optim`; `batch_size_global` and `global_batch`: all words of the one are in the other."""
+    shorter, longer = sorted((name, other), key=len)
+    if len(shorter) < 4:
+        return False
+    return longer.startswith(shorter) or set(shorter.split("_")) <= set(longer.split("_"))
 
 
 def edit_distance(a: str, b: str) -> int:

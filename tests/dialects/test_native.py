@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from prime_train import registry, spec
+from prime_train.dialects import native
+from prime_train.dialects.reading import (
+    MISSING_KEY,
+    NOT_A_CHOICE,
+    OUT_OF_BOUNDS,
+    SYNTAX,
+    UNKNOWN_KEY,
+    WRONG_TYPE,
+    Fault,
+)
+from prime_train.dialects.shapes import Array, Choice, Flag, Number, Shape, Table, Text
+from prime_train.document import to_toml
+from prime_train.rules.explain import BASE
+
+ADAPTER = TypeAdapter(spec.RunSpec)
+
+
+def faults(text: str) -> list[Fault]:
+    return list(native.read(text, "run.toml").faults)
+
+
+def only_fault(text: str) -> Fault:
+    (fault,) = faults(text)
+    return fault
+
+
+# --- the walker and pydantic agree ---------------------------------------------------------------
+
+_odd = st.one_of(
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(-(2**62), 2**62),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text("abz-_/ é", max_size=5),
+    st.lists(st.integers(0, 2), max_size=2),
+    st.dictionaries(st.text("ab", min_size=1, max_size=2), st.integers(0, 2), max_size=1),
+)
+
+
+def _fitting(shape: Shape) -> st.SearchStrategy[Any]:
+    match shape:
+        case Number(whole=True):
+            return st.integers(-2, 300)
+        case Number():
+            return st.one_of(st.floats(-1, 2), st.integers(-1, 3), st.sampled_from([0.0, 0.5, 1.0]))
+        case Text():
+            return st.text("ab é\n", max_size=4)
+        case Flag():
+            return st.booleans()
+        case Choice(values=values):
+            return st.sampled_from([*values, values[0].upper()])
+        case Array(item=item):
+            return st.lists(_value(item), max_size=3)
+        case Table():
+            return _table(shape)
+
+
+def _value(shape: Shape) -> st.SearchStrategy[Any]:
+    return st.one_of(*[_fitting(shape)] * 12, _odd)  # mostly fitting, else nothing is ever accepted
+
+
+@st.composite
+def _table(draw: st.DrawFn, table: Table) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, item in table.fields.items():
+        if draw(st.integers(0, 9)) < (9 if item.required else 3):
+            values[key] = draw(_value(item.shape))
+    return values
+
+
+def _in_field_names(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for key, value in values.items():
+        item = table.fields[key]
+        below = item.shape
+        if isinstance(below, Table) and isinstance(value, dict) and value.keys() <= below.fields.keys():
+            value = _in_field_names(below, value)
+        named[item.name] = value
+    return named
+
+
+def _has_unknown_key(shape: Shape, value: object) -> bool:
+    if isinstance(shape, Table) and isinstance(value, dict):
+        return any(
+            key not in shape.fields or _has_unknown_key(shape.fields[key].shape, below) for key, below in value.items()
+        )
+    if isinstance(shape, Array) and isinstance(value, list):
+        return any(_has_unknown_key(shape.item, below) for below in value)
+    return False
+
+
+@settings(max_examples=400, deadline=None)
+@given(_table(native.schema()))
+def test_walker_accepts_what_pydantic_accepts(values: dict[str, Any]) -> None:
+    reading = native.read("".join(f"{key} = {to_toml(value)}\n" for key, value in values.items()), "run.toml")
+    if _has_unknown_key(native.schema(), values):  # pydantic would let it pass
+        assert UNKNOWN_KEY in {fault.code for fault in reading.faults}
+        return
+    expected = _read_by_pydantic(values)
+    assert (reading.faults == ()) == (expected is not None), reading.faults
+    assert expected is None or reading.run == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_config_with_one_changed_value_is_read_as_pydantic_reads_it(data: st.DataObject) -> None:
+    """As above, from a config that is good but for one value: the walker names that key."""
+    good = registry.presets()["quickstart"].read_text()
+    document = native.read(good, "run.toml").document
+    section = data.draw(st.sampled_from([key for key in document.values if key != "data"]))
+    table = native.schema().fields[section].shape
+    assert isinstance(table, Table)
+    key = data.draw(st.sampled_from(list(table.fields)))
+    value = data.draw(_value(table.fields[key].shape))
+    changed = {**document.values, section: {**document.values[section], key: value}}
+    reading = native.read("".join(f"{name} = {to_toml(below)}\n" for name, below in changed.items()), "run.toml")
+    expected = _read_by_pydantic(changed)
+    if expected is None:
+        assert reading.faults
+        assert all(fault.key[:2] == (section, key) for fault in reading.faults)
+    elif not _has_unknown_key(native.schema(), changed):
+        assert reading.run == expected
+
+
+def _read_by_pydantic(values: Mapping[str, Any]) -> spec.RunSpec | None:
+    try:
+        return ADAPTER.validate_json(json.dumps(_in_field_names(native.schema(), values)), strict=True)
+    except ValidationError:
+        return None
+
+
+def test_presets_are_read_without_fault() -> None:
+    for path in registry.presets().values():
+        reading = native.read(path.read_text(), str(path))
+        assert reading.faults == ()
+        assert reading.run is not None
+        assert spec.from_json(spec.to_json(reading.run)) == reading.run
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def test_every_fault_is_told_not_only_the_first() -> None:
+    text = BASE + '[optim]\nlr = "x"\nbeta1 = 1.0\nbeta3 = 1\n[model]\ntie_embeddings = 0\n[schedule]\nkind = "wds"\n'
+    assert sorted(fault.code for fault in faults(text)) == [
+        UNKNOWN_KEY,
+        WRONG_TYPE,
+        WRONG_TYPE,
+        OUT_OF_BOUNDS,
+        NOT_A_CHOICE,
+    ]
+
+
+def test_a_faulty_field_takes_its_default_so_that_rules_can_run() -> None:
+    reading = native.read(BASE + '[optim]\nlr = "x"\nbeta1 = 0.8\n', "run.toml")
+    assert reading.run is not None
+    assert reading.run.optim == replace(spec.Optim(), beta1=0.8)
+
+
+def test_no_run_where_a_required_field_is_missing_or_wrong() -> None:
+    assert native.read("[run]\nname = 'x'\n[[data.sources]]\nkind='python-stdlib'\n", "run.toml").run is None
+    assert native.read(BASE.replace("max_steps = 1000", 'max_steps = "a"'), "run.toml").run is None
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "patch"),
+    [
+        ("[batch]\nmicro_bach = 4", "batch.micro_bach", {"batch.micro_bach": None, "batch.micro_batch": 4}),
+        ("[optim]\nleraning_rate = 1e-3", "optim.leraning_rate", None),
+        ("[batch]\nlr = 1e-3", "batch.lr", {"batch.lr": None, "optim.lr": 1e-3}),
+        ("[data]\nseq_len = 8", "data.seq_len", {"data.seq_len": None}),
+        ("[optim]\nlearning_rate = 1e-3", "optim.learning_rate", {"optim.learning_rate": None, "optim.lr": 1e-3}),
+        ("[checkpoint]\nasync_save = false", "checkpoint.async_save", None),
+        ("[optimiser]\nlr = 1e-3", "optimiser", {"optimiser": None, "optim": {"lr": 1e-3}}),
+        ("[batch]\nmicro-batch = 4", "batch.micro-batch", {"batch.micro-batch": None, "batch.micro_batch": 4}),
+        ("[batch]\nzzzzzz = 4", "batch.zzzzzz", {}),
+        ('[batch]\n"a b" = 4', 'batch."a b"', {}),
+    ],
+)
+def test_unknown_key(written: str, key: str, patch: Mapping[str, object] | None) -> None:
+    base = BASE.replace("[batch]\nmicro_batch = 8\n", "")
+    if written.startswith("[data]"):
+        base, written = base.replace("ctx_tokens = 512", "ctx_tokens = 512\nseq_len = 8"), ""
+    fault = only_fault(base + written + "\n")
+    assert fault.code == UNKNOWN_KEY
+    assert fault.what.startswith(f"{key} is not a ")
+    if patch is not None:
+        assert dict(fault.patch) == patch
+
+
+def test_misspelt_key_names_the_nearest_one() -> None:
+    assert "did you mean interval_steps?" in only_fault(BASE + "[checkpoint]\ninterval_step = 5\n").what
+
+
+@pytest.mark.parametrize(
+    ("written", "what", "patch"),
+    [
+        ('[optim]\nlr = "1e-3"', 'optim.lr must be a number, not the string "1e-3"', {"optim.lr": 1e-3}),
+        ("[model]\nlayers = 2.5", "model.layers must be a whole number, not the number 2.5", {}),
+        ("[model]\nlayers = 2.0", "model.layers must be a whole number, not the number 2.0", {"model.layers": 2}),
+        ("[model]\nlayers = true", "model.layers must be a whole number, not true", {}),
+        ("[optim]\nlr = true", "optim.lr must be a number, not true", {}),
+        ("[model]\ncompile = 'true'", 'model.compile must be true or false, not the string "true"', None),
+        ("[run.name]\na = 1", None, None),
+        ("optim = 3", "optim must be a table, not the number 3", {}),
+        ("[eval]\nprompts = 'a'", 'eval.prompts must be an array, not the string "a"', {"eval.prompts": ["a"]}),
+        ("[optim]\nlr = 1979-05-27", "optim.lr must be a number, not the date or time 1979-05-27", {}),
+    ],
+)
+def test_wrong_type(written: str, what: str | None, patch: Mapping[str, object] | None) -> None:
+    base = BASE.replace('name = "example"\n', "") if "run.name" in written else BASE
+    text = f"{written}\n{base}" if written.startswith("optim") else f"{base}{written}\n"
+    fault = only_fault(text)
+    assert fault.code == WRONG_TYPE
+    if what is not None:
+        assert fault.what == what
+    if patch is not None:
+        assert dict(fault.patch) == patch
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1.5", "1" + "0" * 400])
+def test_numbers_without_meaning_are_refused(value: str) -> None:
+    assert only_fault(BASE + f"[optim]\nlr = {value}\n").code == OUT_OF_BOUNDS
+
+
+def test_one_table_where_an_array_of_tables_is_wanted() -> None:
+    text = "[run]\nname='x'\nmax_steps=1\n[data.sources]\nkind='python-stdlib'\n"
+    fault = only_fault(text)
+    assert fault.code == WRONG_TYPE
+    assert "two brackets" in fault.fix
+    assert dict(fault.patch) == {"data.sources": [{"kind": "python-stdlib"}]}
+
+
+def test_missing_keys_and_tables_are_all_named() -> None:
+    assert [(fault.code, fault.key) for fault in faults("[model]\nlayers = 2\n")] == [
+        (MISSING_KEY, ("run",)),
+        (MISSING_KEY, ("data",)),
+    ]
+    assert only_fault(BASE.replace("max_steps = 1000\n", "")).key == ("run", "max_steps")
+
+
+def test_text_that_is_not_toml_has_one_fault_and_no_run() -> None:
+    reading = native.read(BASE + "[x\n", "run.toml")
+    assert [fault.code for fault in reading.faults] == [SYNTAX]
+    assert reading.run is None
+
+
+def test_the_key_of_a_field_is_the_one_the_file_has() -> None:
+    reading = native.read(BASE, "run.toml")
+    assert reading.key("checkpoint.async_save") == "checkpoint.async"
+    assert reading.key("optim.lr") == "optim.lr"
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        (BASE, True),
+        ("[run]\nkind = 'pretrain'", True),
+        ("[run]\nname = 'x'", False),
+        ("[project]\nname = 'x'", False),
+        ("run = 3\n[data]\n", False),
+    ],
+)
+def test_recognises(text: str, ours: bool) -> None:
+    import tomli
+
+    assert native.recognises(tomli.loads(text)) is ours
