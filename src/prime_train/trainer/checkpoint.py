@@ -8,7 +8,6 @@ before it changes a weight until the copy is whole.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import threading
 import time
@@ -164,7 +163,7 @@ class Checkpointer:
                 with suppress(OSError):  # the failed save is what must be told
                     removal.remove(folder)
             if cause := disk_cause(error):
-                raise _disk_error(cause, folder, size_bytes(state)) from cause
+                raise _disk_error(cause, folder, size_bytes(state)) from error
             raise
         now = time.perf_counter()
         self._attempt.tell(
@@ -183,19 +182,23 @@ class Checkpointer:
 
 
 def _write(state: State, folder: Path, world: World) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     # One thread: DCP drops an error in any further one, and with it that thread's tensors (torch 2.13).
     # No fsync here: write_manifest makes every file durable before it vouches for them.
     writer = FileSystemWriter(folder, thread_count=1, sync_files=False)
-    save(state, storage_writer=writer, process_group=world.saving, no_dist=world.size == 1)
+    try:
+        save(state, storage_writer=writer, process_group=world.saving, no_dist=world.size == 1)
+    except CheckpointException as error:  # a BaseException (torch 2.13): it would pass by every handler of ours
+        raise RuntimeError(f"{folder.name} could not be written") from error
 
 
-def _disk_error(cause: OSError, folder: Path, needed_bytes: int) -> UserError:
+def _disk_error(cause: str, folder: Path, needed_bytes: int) -> UserError:
     free_bytes = shutil.disk_usage(folder.parent if folder.parent.exists() else Path("/")).free
     return UserError(
-        what=f"checkpoint {folder.name} could not be written: {os.strerror(cause.errno or 0)}",
+        what=f"checkpoint {folder.name} could not be written: {cause}",
         where=str(folder),
         why=f"it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
         fix="free space, or lower checkpoint.keep_last; the same command goes on from the checkpoint before",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -15,14 +16,18 @@ _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _CRASHED = 1
 
 
-def disk_cause(error: BaseException) -> OSError | None:
-    """The "no space", "quota", "file too large" or "read-only" behind an error; None where there is none.
+def disk_cause(error: BaseException) -> str | None:
+    """The "no space left", "quota", "file too large" or "read-only" behind an error; None where there is none.
 
-    torch's writers raise an error of their own while the one of the system is in flight, and DCP gathers
-    the errors of the ranks in `failures`.
+    torch's writer raises an error of its own while the one of the system is in flight, and DCP gathers
+    the errors of all ranks in `failures`: those of other ranks come without the one behind them.
     """
-    found = (e for e in _chain(error) if isinstance(e, OSError) and e.errno in _DISK)
-    return next(found, None)
+    chain = list(_chain(error))
+    for found in chain:
+        if isinstance(found, OSError) and found.errno in _DISK:
+            return os.strerror(found.errno)
+    cut_short = any(isinstance(e, RuntimeError) and "inline_container" in str(e) for e in chain)
+    return "a write was cut short" if cut_short else None
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -79,7 +84,7 @@ def told(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, 
 
 def show(error: BaseException) -> None:
     """The traceback, or for a UserError its four parts, on stderr."""
-    if isinstance(error, UserError) and disk_cause(error) is None:
+    if isinstance(error, UserError):
         sys.stderr.write(f"error: {error}\n")
     else:
         traceback.print_exception(error, file=sys.stderr)

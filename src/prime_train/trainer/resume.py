@@ -31,6 +31,7 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     generators then start afresh where there were fewer ranks.
     """
     _check_bytes(attempt, world)
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load as read
@@ -43,7 +44,10 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     state: State = {"model": weights, "optimizer": optimizer_state["state"], "reached": ""}
     if generators in saved:
         state[generators] = ""
-    read(state, storage_reader=reader, process_group=world.saving, no_dist=world.size == 1)
+    try:
+        read(state, storage_reader=reader, process_group=world.saving, no_dist=world.size == 1)
+    except CheckpointException as error:  # a BaseException (torch 2.13): it would pass by every handler of ours
+        raise RuntimeError(f"step_{attempt.resume_step} is as it was written, but does not load") from error
     set_state_dict(
         model,
         optimizer,

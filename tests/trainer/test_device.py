@@ -1,0 +1,57 @@
+"""bf16 is taken where the processor has it and refused with the reason where it has not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.trainer import device
+
+OLD_CPU = "processor\t: 0\nmodel name\t: AMD EPYC 7B13\nflags\t\t: fpu sse avx avx2 fma\n\nprocessor\t: 1\n"
+PLAIN_AVX512 = OLD_CPU.replace("fma", "fma avx512f avx512bw")
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def cpuinfo(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "cpuinfo"
+    path.write_text(text)
+    return path
+
+
+def test_auto_on_a_cpu_is_fp32(tmp_path: Path) -> None:
+    picked = device.pick("auto", cpuinfo=cpuinfo(tmp_path, OLD_CPU.replace("fma", "avx512_bf16")))
+    assert (picked.torch.type, picked.compute, picked.peak_flops) == ("cpu", "fp32", None)
+    assert picked.name == "AMD EPYC 7B13"
+
+
+@pytest.mark.parametrize("text", [OLD_CPU, PLAIN_AVX512, "", "flags:\n"])
+def test_bf16_is_refused_where_it_would_be_emulated(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        device.pick("bf16", cpuinfo=cpuinfo(tmp_path, text))
+    assert caught.value.where == "precision.compute"
+    assert "neither avx512_bf16 nor amx_bf16" in caught.value.what
+    assert "5 to 40 times" in caught.value.why
+    assert caught.value.exit_code == ExitCode.RUN_FAILED
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16"])
+def test_bf16_is_taken_where_the_processor_has_it(tmp_path: Path, flag: str) -> None:
+    picked = device.pick("bf16", cpuinfo=cpuinfo(tmp_path, OLD_CPU.replace("fma", flag)))
+    assert picked.compute == "bf16"
+    with picked.autocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+
+
+def test_a_missing_cpuinfo_is_no_reason_to_fail(tmp_path: Path) -> None:
+    assert device.pick("fp32", cpuinfo=tmp_path / "none").name == "CPU"
+
+
+def test_memory_has_a_peak() -> None:
+    assert device.pick("fp32").peak_memory_gib() > 0.01
