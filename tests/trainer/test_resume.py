@@ -17,6 +17,7 @@ from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFai
 from prime_train.rundir import RunDir
 from prime_train.trainer import resume
 from prime_train.trainer.checkpoint import Checkpointer, Reached
+from prime_train.trainer.model import build
 from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
 from tests.trainer import tiny
@@ -154,7 +155,7 @@ def test_a_flipped_bit_condemns_the_checkpoint(saved: RunDir) -> None:
 
 def test_a_checkpoint_of_another_model_is_a_config_error(saved: RunDir) -> None:
     with pytest.raises(UserError, match=r"embedding\.weight is \(64, 32\) in it, and \(65, 32\) in the config"):
-        load(saved, tiny.build(replace(tiny.CONFIG, vocab_size=65), 1))
+        load(saved, build(replace(tiny.CONFIG, vocab_size=65), 1))
 
 
 @pytest.mark.slow

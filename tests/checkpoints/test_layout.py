@@ -1,0 +1,126 @@
+"""A checkpoint is complete when every byte its manifest promises is there, and not before."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.layout import MANIFEST
+
+CONTENT = b"0123456789"
+
+
+def write(root: Path, step: int, files: int = 2) -> Path:
+    """A complete checkpoint."""
+    folder = root / f"step_{step}"
+    (folder / "deeper").mkdir(parents=True)
+    for number in range(files):
+        (folder / "deeper" / f"{number}.distcp").write_bytes(CONTENT)
+    layout.write_manifest(folder, step)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path, 5)
+
+
+def test_a_written_checkpoint_is_complete(folder: Path) -> None:
+    found = layout.inspect(folder, hashes=True)
+    assert (found.step, found.path, found.problem, found.complete) == (5, folder, "", True)
+    assert found.size_bytes == 20 + (folder / MANIFEST).stat().st_size
+
+
+def test_the_manifest_returns_the_bytes_it_vouches_for(folder: Path) -> None:
+    assert layout.write_manifest(folder, 5) == 20
+
+
+def test_without_a_manifest_the_save_did_not_finish(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    assert layout.inspect(folder).problem == "no COMPLETE.json: the save did not finish"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"step": 5, "files": {"a": 1}}', '{"step": "x", "files": {}}'])
+def test_a_manifest_that_is_not_one_is_a_problem(folder: Path, text: str) -> None:
+    (folder / MANIFEST).write_text(text)
+    assert layout.inspect(folder).problem.startswith("COMPLETE.json is unreadable")
+
+
+def test_a_manifest_of_another_step_is_a_problem(folder: Path) -> None:
+    moved = folder.rename(folder.with_name("step_6"))
+    assert layout.inspect(moved).problem == "COMPLETE.json was written for step 5"
+
+
+def test_a_missing_and_a_truncated_file_are_found_by_size(folder: Path) -> None:
+    (folder / "deeper" / "1.distcp").write_bytes(CONTENT[:4])
+    assert layout.inspect(folder).problem == "deeper/1.distcp has 4 of 10 bytes"
+    (folder / "deeper" / "0.distcp").unlink()
+    assert layout.inspect(folder).problem == "deeper/0.distcp is missing"
+
+
+def test_changed_content_is_found_by_hash(folder: Path) -> None:
+    (folder / "deeper" / "1.distcp").write_bytes(CONTENT[::-1])
+    assert layout.inspect(folder).complete
+    read: list[int] = []
+    assert layout.inspect(folder, hashes=True, on_read=read.append).problem == (
+        "deeper/1.distcp does not match its SHA-256"
+    )
+    assert sum(read) == 20
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+@pytest.mark.parametrize("damaged", range(4))
+def test_processes_that_share_the_check_find_each_damage_once(tmp_path: Path, parts: int, damaged: int) -> None:
+    folder = write(tmp_path, 5, files=4)
+    (folder / "deeper" / f"{damaged}.distcp").write_bytes(CONTENT[::-1])
+    found = [layout.problem(folder, on_read=lambda _: None, part=part, parts=parts) for part in range(parts)]
+    assert sum(map(bool, found)) == 1
+
+
+def test_a_condemned_checkpoint_stays_incomplete(folder: Path) -> None:
+    layout.condemn(folder, "a flipped bit")
+    assert layout.inspect(folder).problem == "found damaged: a flipped bit"
+    assert layout.newest_complete(folder.parent) is None
+
+
+def test_scan_gives_steps_by_number_and_nothing_else(tmp_path: Path) -> None:
+    for step in (5, 40, 100):
+        write(tmp_path, step)
+    (tmp_path / "step_7.old").mkdir()
+    (tmp_path / "step_x").mkdir()
+    (tmp_path / "step_8").write_text("a file")
+    assert [found.step for found in layout.scan(tmp_path)] == [100, 40, 5]
+    assert layout.scan(tmp_path / "none") == []
+
+
+def test_newest_complete_passes_over_what_is_not(tmp_path: Path) -> None:
+    assert layout.newest_complete(tmp_path) is None
+    for step in (5, 40, 100):
+        write(tmp_path, step)
+    (tmp_path / "step_100" / MANIFEST).unlink()
+    (tmp_path / "step_40" / "deeper" / "0.distcp").write_bytes(b"")
+    newest = layout.newest_complete(tmp_path)
+    assert newest is not None
+    assert newest.step == 5
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as root:
+        yield write(Path(root), 5, files=3)
+
+
+@settings(deadline=None)
+@given(number=st.integers(0, 2), kept=st.integers(0, len(CONTENT) - 1))
+def test_no_truncation_goes_unseen(whole: Path, number: int, kept: int) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        copied = Path(shutil.copytree(whole, Path(root) / "step_5"))
+        (copied / "deeper" / f"{number}.distcp").write_bytes(CONTENT[:kept])
+        assert not layout.inspect(copied).complete

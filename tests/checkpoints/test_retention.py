@@ -1,0 +1,52 @@
+"""Retention lets go of what is superseded and of nothing a run could need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.retention import superseded
+
+
+def checkpoint(step: int, complete: bool = True) -> Checkpoint:
+    return Checkpoint(step, Path(f"step_{step}"), 1, "" if complete else "no COMPLETE.json: the save did not finish")
+
+
+histories = st.dictionaries(st.integers(1, 60), st.booleans(), max_size=20).flatmap(
+    lambda known: st.permutations([checkpoint(step, complete) for step, complete in known.items()])
+)
+cadences = st.none() | st.integers(1, 20)
+
+
+@given(known=histories, keep_last=st.integers(1, 6), keep_every_steps=cadences)
+def test_what_a_run_could_need_is_kept(known: list[Checkpoint], keep_last: int, keep_every_steps: int | None) -> None:
+    gone = superseded(known, keep_last, keep_every_steps)
+    complete = sorted((found for found in known if found.complete), key=lambda found: found.step)
+    assert all(found.complete for found in gone)
+    assert not set(gone) & set(complete[-keep_last:])
+    if keep_every_steps:
+        assert all(found.step % keep_every_steps for found in gone)
+
+
+@given(known=histories, keep_last=st.integers(1, 6), keep_every_steps=cadences)
+def test_all_else_that_is_complete_goes(known: list[Checkpoint], keep_last: int, keep_every_steps: int | None) -> None:
+    left = set(known) - set(superseded(known, keep_last, keep_every_steps))
+    rest = [found for found in left if found.complete and not (keep_every_steps and found.step % keep_every_steps == 0)]
+    assert len(rest) <= keep_last
+
+
+@given(known=histories, keep_last=st.integers(1, 6), keep_every_steps=cadences)
+def test_a_second_look_finds_nothing_more(
+    known: list[Checkpoint], keep_last: int, keep_every_steps: int | None
+) -> None:
+    left = set(known) - set(superseded(known, keep_last, keep_every_steps))
+    assert superseded(left, keep_last, keep_every_steps) == []
+
+
+def test_oldest_first() -> None:
+    known = [checkpoint(step) for step in (30, 10, 20, 40)]
+    assert [found.step for found in superseded(known, 2, None)] == [10, 20]
+    assert [found.step for found in superseded(known, 1, 20)] == [10, 30]
