@@ -39,7 +39,8 @@ def fake_plan(
         f"max_steps={run.run.max_steps}",
         *options,
     )
-    return Launch("trainer", (sys.executable, str(program), *arguments), Path.cwd(), run_dir.log(attempt, "trainer"))
+    python = dict(pair.split("=", 1) for pair in options).get("program", sys.executable)
+    return Launch("trainer", (python, str(program), *arguments), Path.cwd(), run_dir.log(attempt, "trainer"))
 
 
 def main() -> None:

@@ -84,10 +84,6 @@ def misbehave(fake: Fake, behaviour: str) -> None:
             newest = max(int(path.name.split("_")[1]) for path in fake.run_dir.checkpoints.iterdir())
             os.truncate(fake.run_dir.checkpoint(newest) / "state.bin", 10)
             os.kill(os.getpid(), signal.SIGKILL)
-        case "unreadable":
-            fake.log.append(CheckpointUnreadable(fake.attempt, fake.step, "bad bytes"))
-            fake.fail("disk", "the checkpoint cannot be read")
-            sys.exit(5)
 
 
 def main() -> None:
@@ -103,6 +99,10 @@ def main() -> None:
     if "orphan" in options:  # a grandchild in a session of its own, whose parent is gone
         orphan = f"import subprocess as s; s.Popen(['sleep', '{FOREVER_S:.0f}'], start_new_session=True)"
         subprocess.run([sys.executable, "-c", orphan], check=True)
+    if fake.step == int(options.get("unreadable_step", -1)):
+        log.append(CheckpointUnreadable(fake.attempt, fake.step, "bad bytes"))
+        fake.fail("disk", "the checkpoint cannot be read")
+        sys.exit(5)
     log.append(TrainerStarted(fake.attempt, os.getpid(), 0, 1, "cpu", "fp32", 1000, 256, fake.step))
     log.append(Phase(fake.attempt, "train"))
     last_step, at_step = int(options["max_steps"]), int(options.get("at_step", 15))

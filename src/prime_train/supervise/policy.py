@@ -123,7 +123,8 @@ def _next(state: State, policy: Policy, now_s: float) -> Action:
     if state.fruitless >= policy.max_fruitless_attempts:
         reason = f"{state.fruitless} attempts in a row without a new complete checkpoint; the last one: {attempt.what}"
         return Close("failed", ExitCode.RETRIES_SPENT, reason)
-    until_s = (attempt.ended_s or now_s) + backoff_s(state.fruitless, policy)
+    assert attempt.ended_s is not None, "an attempt that is not live has ended"
+    until_s = attempt.ended_s + backoff_s(state.fruitless, policy)
     return Wait(until_s) if now_s < until_s else Launch(attempt.number + 1)
 
 
@@ -154,10 +155,10 @@ def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     if state.stop_asked_s is not None:
         return _stop(state, live, policy, now_s)
     limit_s = silence_limit_s(live, policy)
-    silent_s = now_s - live.last_sign_s
-    if silent_s > limit_s:
-        return FindHang(live.number, silent_s, limit_s, live.phase)
-    return Wait(live.last_sign_s + limit_s)
+    deadline_s = live.last_sign_s + limit_s
+    if now_s < deadline_s:
+        return Wait(deadline_s)
+    return FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase)
 
 
 def silence_limit_s(live: Live, policy: Policy) -> float:

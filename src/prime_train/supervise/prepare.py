@@ -81,11 +81,8 @@ def _local(path: str | None) -> str | None:
 
 
 def _is_finished(state: State, run: RunSpec) -> bool:
-    """The trainer said so, whether or not a supervisor lived to write it down."""
-    attempt = state.attempt
-    ended = attempt is not None and attempt.outcome == "finished"
-    said = state.live is not None and state.live.word is not None and state.live.word.said == "finished"
-    return (ended or said) and state.step >= run.run.max_steps
+    """An attempt finished, at or beyond the last step that is wanted."""
+    return state.attempt is not None and state.attempt.outcome == "finished" and state.step >= run.run.max_steps
 
 
 # --- what may not change between attempts ----------------------------------------------------------

@@ -229,6 +229,7 @@ def _opened(state: State, event: RunOpened, time_s: float) -> State:
         launched=False,
         fruitless=0,
         best_complete=0,
+        unreadable=(),
         stop_asked_s=None,
         stop_by="",
         stop_hurried=False,

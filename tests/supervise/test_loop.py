@@ -1,0 +1,331 @@
+"""Whole supervisions with real processes: a supervisor of its own, and a fake trainer under it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prime_train.backends import environment
+from prime_train.checkpoints.layout import newest_complete
+from prime_train.events import AttemptEnded, ChildStarted, HangFound, LaunchAsked, RunClosed, SignalSent, read
+from prime_train.rundir import RunDir
+from prime_train.supervise.state import State, fold
+from tests import fakes
+
+DEADLINE_S = 60.0
+_PROGRAM = Path(fakes.__file__).with_name("supervisor.py")
+SLOWLY = ("max_steps=100000", "step_s=0.01")  # it trains until something ends it
+
+
+class Supervised:
+    """A supervisor that runs, and what it has written."""
+
+    def __init__(self, run_dir: RunDir, *arguments: str) -> None:
+        self.run_dir = run_dir
+        self.process = subprocess.Popen(
+            [sys.executable, str(_PROGRAM), str(run_dir.path), *arguments], stderr=subprocess.PIPE, text=True
+        )
+
+    def end(self) -> int:
+        return self.process.wait(DEADLINE_S)
+
+    def until(self, holds: Callable[[State], bool]) -> State:
+        """The first state seen that satisfies `holds`."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline_s:
+            state = state_of(self.run_dir)
+            if holds(state):
+                return state
+            assert self.process.poll() is None, "the supervisor ended before"
+            time.sleep(0.01)
+        raise AssertionError(f"not within {DEADLINE_S} s: {state_of(self.run_dir)}")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "run")
+
+
+@pytest.fixture
+def start(run_dir: RunDir) -> Iterator[Callable[..., Supervised]]:
+    """Starts supervisors; afterwards it ends those that are left, and asserts that nothing of the run is."""
+    started: list[Supervised] = []
+
+    def begin(*arguments: str) -> Supervised:
+        started.append(Supervised(run_dir, *arguments))
+        return started[-1]
+
+    yield begin
+    ended_by_itself = [supervised.process.poll() is not None for supervised in started]
+    for supervised in started:
+        with contextlib.suppress(ProcessLookupError):
+            supervised.process.kill()
+        supervised.process.wait()
+        assert supervised.process.stderr is not None
+        supervised.process.stderr.close()
+    left = belonging(run_dir)
+    for process in left:
+        process.kill()
+    assert all(ended_by_itself)
+    assert left == []
+
+
+def belonging(run_dir: RunDir) -> list[psutil.Process]:
+    """Live processes that carry the mark of the run."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(environment.RUN) == str(run_dir.path) and process.status() != "zombie":
+                found.append(process)
+    return found
+
+
+def state_of(run_dir: RunDir) -> State:
+    state = State()
+    for record in read(run_dir.events):
+        state = fold(state, record)
+    return state
+
+
+def launches(run_dir: RunDir) -> list[LaunchAsked]:
+    return [record.event for record in read(run_dir.events) if isinstance(record.event, LaunchAsked)]
+
+
+def endings(run_dir: RunDir) -> list[AttemptEnded]:
+    return [record.event for record in read(run_dir.events) if isinstance(record.event, AttemptEnded)]
+
+
+def training(state: State) -> bool:
+    return (
+        state.live is not None and bool(state.live.children) and state.newest_complete > state.attempts[-1].resume_step
+    )
+
+
+def trainer_pid(state: State) -> int:
+    assert state.live is not None
+    return state.live.children[0].pid
+
+
+# --- ends the trainer brings about itself -----------------------------------------------------------
+
+
+def test_a_run_that_finishes(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("finish").end() == 0
+    state = state_of(run_dir)
+    assert (state.state, state.step, state.restarts, state.exit_code) == ("finished", 40, 0, 0)
+    assert state.final == str(run_dir.checkpoint(40))
+
+
+def test_a_run_that_is_finished_already_can_go_further(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("finish").end() == 0
+    assert start("finish", "max_steps=60").end() == 0
+    assert [launch.resume_step for launch in launches(run_dir)] == [0, 40]
+    assert state_of(run_dir).step == 60
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "cause_class", "what"),
+    [
+        ("crash", "bug", "RuntimeError: boom at step 15"),
+        ("raise", "bug", "RuntimeError: boom at step 15"),
+        ("die", "signal", "killed by signal 9 (SIGKILL)"),
+        ("exit0", "unknown", "exited with 0 at step 15 of 40"),
+    ],
+)
+def test_a_failure_is_followed_by_an_attempt_from_the_newest_complete_checkpoint(
+    start: Callable[..., Supervised], run_dir: RunDir, behaviour: str, cause_class: str, what: str
+) -> None:
+    assert start(behaviour, "times=once").end() == 0
+    assert [launch.resume_step for launch in launches(run_dir)] == [0, 10]
+    failed = endings(run_dir)[0]
+    assert (failed.cause_class, failed.what, failed.newest_complete) == (cause_class, what, 10)
+    assert state_of(run_dir).restarts == 1
+
+
+def test_an_exception_without_an_account_is_placed_by_the_log(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    start("crash", "times=once").end()
+    assert "trainer.py:" in endings(run_dir)[0].where
+
+
+def test_attempts_without_progress_come_to_an_end(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("crash").end() == 6
+    assert len(launches(run_dir)) == 1 + 3  # the first one left a checkpoint
+    assert state_of(run_dir).state == "failed"
+
+
+def test_an_error_in_the_config_is_not_tried_again(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("config").end() == 5
+    assert len(launches(run_dir)) == 1
+    assert "no end-of-text token" in state_of(run_dir).reason
+
+
+def test_a_truncated_newest_checkpoint_is_left_out_and_said(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("truncate", "times=once", "at_step=25").end() == 0
+    assert launches(run_dir)[1] == LaunchAsked(2, 10, ("step_20: state.bin has 10 of 1000 bytes",))
+
+
+def test_an_unreadable_checkpoint_is_not_taken_again(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("finish", "max_steps=25").end() == 0
+    assert start("unreadable", "max_steps=40", "unreadable_step=25").end() == 0
+    assert launches(run_dir)[-2:] == [
+        LaunchAsked(2, 25),
+        LaunchAsked(3, 20, ("step_25: the trainer could not load it",)),
+    ]
+
+
+def test_where_no_checkpoint_can_be_loaded_nothing_starts_over(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    assert start("finish", "max_steps=10").end() == 0
+    assert start("unreadable", "unreadable_step=10").end() == 5
+    assert "none of the complete checkpoints" in endings(run_dir)[-1].what
+    assert newest_complete(run_dir.checkpoints) is not None
+
+
+def test_a_hang_is_found_and_killed_and_leaves_its_stack(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("hang", "times=once", "policy.step_limit_s=0.5").end() == 0
+    (hang,) = [record.event for record in read(run_dir.events) if isinstance(record.event, HangFound)]
+    assert hang.phase == "train"
+    failed = endings(run_dir)[0]
+    assert failed.cause_class == "hang"
+    assert "in misbehave" in failed.where
+    assert launches(run_dir)[1].resume_step == 10
+
+
+def test_a_program_that_does_not_exist_is_said_to(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("finish", "program=/nowhere/python").end() == 5
+    assert endings(run_dir)[0].cause_class == "env"
+
+
+# --- ends that come from outside --------------------------------------------------------------------
+
+
+def test_kill_9_of_the_trainer_costs_the_steps_since_the_checkpoint(start: Callable[..., Supervised]) -> None:
+    supervised = start("finish", *SLOWLY)
+    before = supervised.until(training)
+    os.kill(trainer_pid(before), signal.SIGKILL)
+    after = supervised.until(lambda state: state.attempt_number == 2 and training(state))
+    assert after.attempts[0].what == "killed by signal 9 (SIGKILL)"
+    assert after.attempts[1].resume_step >= before.newest_complete
+    supervised.process.terminate()
+    assert supervised.end() == 75
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_supervisor_stops_the_run_with_a_checkpoint(
+    start: Callable[..., Supervised], run_dir: RunDir, number: signal.Signals
+) -> None:
+    supervised = start("finish", *SLOWLY)
+    supervised.until(training)
+    supervised.process.send_signal(number)
+    assert supervised.end() == 75
+    state = state_of(run_dir)
+    assert (state.state, state.stop_by, state.newest_complete) == ("stopped", number.name, state.step)
+    assert not any(isinstance(r.event, SignalSent) and r.event.signal == "SIGTERM" for r in read(run_dir.events))
+
+
+def test_a_trainer_that_does_not_hear_is_ended_after_its_grace(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    supervised = start("deaf", *SLOWLY, "policy.stop_grace_s=0.5")
+    supervised.until(training)
+    supervised.process.terminate()
+    assert supervised.end() == 75
+    sent = [record.event.signal for record in read(run_dir.events) if isinstance(record.event, SignalSent)]
+    assert sent == ["stop_requested", "SIGTERM", "SIGKILL"]
+    assert "stop_grace_s" in endings(run_dir)[0].fix
+
+
+def test_kill_9_of_the_supervisor_takes_the_trainer_with_it_and_the_same_call_goes_on(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    supervised = start("finish", *SLOWLY)
+    state = supervised.until(training)
+    trainer = psutil.Process(trainer_pid(state))
+    supervised.process.kill()
+    supervised.process.wait()
+    psutil.wait_procs([trainer], timeout=DEADLINE_S)
+    assert not trainer.is_running() or trainer.status() == "zombie"
+    reached = newest_complete(run_dir.checkpoints)
+    assert reached is not None
+    assert start("finish", f"max_steps={reached.step + 20}").end() == 0
+    assert endings(run_dir)[0].returncode is None
+    assert "together with its supervisor" in endings(run_dir)[0].what
+    assert launches(run_dir)[1].resume_step == reached.step
+
+
+def test_what_a_killed_supervisor_leaves_behind_is_ended_by_the_next(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    supervised = start("finish", *SLOWLY, "orphan=yes")
+    state = supervised.until(training)
+    trainer = psutil.Process(trainer_pid(state))
+    supervised.process.kill()
+    supervised.process.wait()
+    psutil.wait_procs([trainer], timeout=DEADLINE_S)
+    assert [process.name() for process in belonging(run_dir)] == ["sleep"]
+    assert start("config").end() == 5
+    assert belonging(run_dir) == []
+
+
+def test_orphans_in_another_session_end_with_their_attempt(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("die", "times=once", "orphan=yes").end() == 0
+    assert belonging(run_dir) == []
+
+
+def test_a_second_supervisor_is_turned_away(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    first = start("finish", *SLOWLY)
+    first.until(training)
+    second = start("finish", *SLOWLY)
+    assert second.end() == 2
+    assert second.process.stderr is not None
+    told = second.process.stderr.read()
+    assert f"held by process {first.process.pid}" in told
+    assert "prime-train stop run" in told
+    assert len(launches(run_dir)) == 1
+    first.process.terminate()
+    assert first.end() == 75
+
+
+def test_the_environment_and_the_file_limit_of_the_trainer(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("finish", *SLOWLY)
+    trainer = psutil.Process(trainer_pid(supervised.until(training)))
+    assert trainer.environ()[environment.SUPERVISOR].startswith(f"{supervised.process.pid}:")
+    soft, hard = trainer.rlimit(psutil.RLIMIT_NOFILE)
+    assert soft == hard
+    assert os.getsid(trainer.pid) == trainer.pid
+    assert not any(file.path == str(run_dir.lock) for file in trainer.open_files())
+    supervised.process.terminate()
+    assert supervised.end() == 75
+
+
+def test_a_disk_that_is_full_ends_the_run_with_a_message(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("finish", *SLOWLY)
+    state = supervised.until(training)
+    size_bytes = (run_dir.events / "supervisor.jsonl").stat().st_size
+    psutil.Process(supervised.process.pid).rlimit(psutil.RLIMIT_FSIZE, (size_bytes + 10, -1))
+    os.kill(trainer_pid(state), signal.SIGKILL)
+    assert supervised.end() == 5
+    assert supervised.process.stderr is not None
+    assert "cannot be written" in supervised.process.stderr.read()
+
+
+def test_every_closing_is_the_last_word(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    start("finish").end()
+    supervisors = [record for record in read(run_dir.events) if record.writer == "supervisor"]
+    assert isinstance(supervisors[-1].event, RunClosed)
+    assert [record.seq for record in supervisors] == list(range(len(supervisors)))
+    started = [record for record in supervisors if isinstance(record.event, ChildStarted)]
+    asked = [record for record in supervisors if isinstance(record.event, LaunchAsked)]
+    assert [record.seq for record in asked] == [record.seq - 1 for record in started]

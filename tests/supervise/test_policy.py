@@ -1,0 +1,344 @@
+"""decide() over written histories, and over random worlds in which a trainer does whatever it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prime_train.errors import ExitCode
+from prime_train.events import (
+    AttemptEnded,
+    CheckpointUnreadable,
+    ChildStarted,
+    Event,
+    HangFound,
+    LaunchAsked,
+    Phase,
+    Progress,
+    Record,
+    RunClosed,
+    RunOpened,
+    SignalSent,
+    StopAsked,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStopped,
+)
+from prime_train.spec import Heartbeat, PrimeTrain, Restart
+from prime_train.supervise import policy as rules
+from prime_train.supervise.policy import Policy, decide
+from prime_train.supervise.state import State, fold
+
+POLICY = Policy(max_fruitless_attempts=3, backoff_s=1.0, backoff_max_s=60.0)
+OPENED = RunOpened("r", 1, 300, "0.1")
+
+
+def history(*events: tuple[float, Event]) -> State:
+    """The state after the supervisor's events at these times; trainers' events come from a writer of their own."""
+    state = State()
+    for number, (time_s, event) in enumerate(events):
+        trainers = isinstance(event, Progress | Phase | TrainerFailed | TrainerFinished | TrainerStopped)
+        state = fold(state, Record(time_s, "trainer" if trainers else "supervisor", number, event))
+    return state
+
+
+def launched(attempt: int = 1, at_s: float = 0.0, resume_step: int = 0) -> list[tuple[float, Event]]:
+    return [
+        (at_s, LaunchAsked(attempt, resume_step)),
+        (at_s, ChildStarted(attempt, "trainer", 10 + attempt, 1, "log")),
+    ]
+
+
+def ended(attempt: int, at_s: float, cause_class: str = "bug", newest: int = 0) -> tuple[float, Event]:
+    return (at_s, AttemptEnded(attempt, 1, "failed", cause_class, "boom", "why", "fix", "where", newest))
+
+
+# --- written histories ------------------------------------------------------------------------------
+
+
+def test_the_policy_is_what_the_config_asks_for() -> None:
+    asked = PrimeTrain(
+        restart=Restart(max_fruitless_attempts=7, backoff_s=2.0, backoff_max_s=5.0),
+        heartbeat=Heartbeat(startup_limit_s=11.0, step_limit_s=12.0, slow_phase_limit_s=13.0),
+        stop_grace_s=14.0,
+    )
+    found = rules.policy(asked)
+    assert found == Policy(7, 2.0, 5.0, 11.0, 12.0, 13.0, 14.0)
+
+
+def test_a_run_that_was_opened_is_launched() -> None:
+    assert decide(history((0.0, OPENED)), POLICY, 0.0) == rules.Launch(1)
+
+
+def test_a_crash_is_retried_after_a_wait_that_doubles() -> None:
+    events = [(0.0, OPENED), *launched(1), ended(1, 10.0)]
+    assert decide(history(*events), POLICY, 10.5) == rules.Wait(11.0)
+    assert decide(history(*events), POLICY, 11.0) == rules.Launch(2)
+    events += [*launched(2, 11.0), ended(2, 20.0)]
+    assert decide(history(*events), POLICY, 21.9) == rules.Wait(22.0)
+
+
+@pytest.mark.parametrize(("fruitless", "wait_s"), [(0, 1.0), (1, 1.0), (2, 2.0), (3, 4.0), (7, 60.0), (10_000, 60.0)])
+def test_back_off(fruitless: int, wait_s: float) -> None:
+    assert rules.backoff_s(fruitless, POLICY) == wait_s
+
+
+def test_the_third_attempt_without_a_checkpoint_is_the_last() -> None:
+    events = [(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2, 2.0), ended(2, 3.0), *launched(3, 5.0)]
+    action = decide(history(*events, ended(3, 6.0)), POLICY, 100.0)
+    assert isinstance(action, rules.Close)
+    assert (action.state, action.exit_code) == ("failed", ExitCode.RETRIES_SPENT)
+
+
+def test_a_checkpoint_on_the_way_fills_the_budget_again() -> None:
+    events = [(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2, 2.0), ended(2, 3.0)]
+    events += [*launched(3, 5.0), ended(3, 6.0, newest=40)]
+    assert decide(history(*events), POLICY, 100.0) == rules.Launch(4)
+
+
+def test_writing_the_same_checkpoint_again_is_no_progress() -> None:
+    """Each attempt resumes from 20, saves 40 and leaves it unreadable."""
+    events = [(0.0, OPENED), *launched(1), ended(1, 1.0, newest=40)]
+    for attempt in (2, 3, 4):
+        events += [*launched(attempt, attempt * 10.0, 20), ended(attempt, attempt * 10.0 + 1, newest=40)]
+    action = decide(history(*events), POLICY, 1000.0)
+    assert isinstance(action, rules.Close)
+    assert action.exit_code == ExitCode.RETRIES_SPENT
+
+
+@pytest.mark.parametrize("cause_class", ["config", "disk", "env"])
+def test_what_would_fail_the_same_way_is_not_retried(cause_class: str) -> None:
+    action = decide(history((0.0, OPENED), *launched(), ended(1, 1.0, cause_class, newest=40)), POLICY, 100.0)
+    assert isinstance(action, rules.Close)
+    assert action.exit_code == ExitCode.RUN_FAILED
+
+
+def test_an_unreadable_checkpoint_is_retried_whatever_its_class() -> None:
+    unreadable = (1.0, CheckpointUnreadable(1, 40, "bad bytes"))
+    state = history((0.0, OPENED), *launched(1, 0.0, 40), unreadable, ended(1, 2.0, "disk", newest=20))
+    assert decide(state, POLICY, 100.0) == rules.Launch(2)
+
+
+def test_a_new_supervisor_has_a_new_budget() -> None:
+    events = [(0.0, OPENED), *launched(1), ended(1, 1.0, "config"), (2.0, RunClosed("failed", 5, "x")), (9.0, OPENED)]
+    assert decide(history(*events), POLICY, 9.0) == rules.Launch(2)
+
+
+@pytest.mark.parametrize(
+    ("events", "silent_from_s", "limit_s"),
+    [
+        ([], 0.0, POLICY.startup_limit_s),
+        ([(5.0, Phase(1, "data"))], 5.0, POLICY.startup_limit_s),
+        ([(5.0, Phase(1, "evaluate"))], 5.0, POLICY.slow_phase_limit_s),
+        ([(6.0, Progress(1, 1, 2.0, 3.0, 4))], 6.0, POLICY.step_limit_s),
+        ([(6.0, Progress(1, 1, 2.0, 3.0, 4)), (7.0, Phase(1, "export"))], 7.0, POLICY.slow_phase_limit_s),
+        ([(6.0, Progress(1, 1, 2.0, 3.0, 4)), (7.0, Phase(1, "train"))], 7.0, POLICY.step_limit_s),
+    ],
+)
+def test_silence_is_a_hang_by_the_limit_of_its_phase(
+    events: list[tuple[float, Event]], silent_from_s: float, limit_s: float
+) -> None:
+    state = history((0.0, OPENED), *launched(), *events)
+    assert decide(state, POLICY, silent_from_s + limit_s - 1.0) == rules.Wait(silent_from_s + limit_s)
+    found = decide(state, POLICY, silent_from_s + limit_s + 1.0)
+    assert isinstance(found, rules.FindHang)
+    assert found.silent_s == pytest.approx(limit_s + 1.0)
+
+
+def test_a_hang_leaves_its_stacks_and_is_killed() -> None:
+    events = [(0.0, OPENED), *launched(), (1000.0, HangFound(1, 999.0, 900.0, "data"))]
+    assert decide(history(*events), POLICY, 1000.0) == rules.Signal(1, "SIGABRT", "it hangs; its stacks go to the log")
+    events.append((1000.0, SignalSent(1, "SIGABRT", "")))
+    assert decide(history(*events), POLICY, 1001.0) == rules.Wait(1002.0)
+    assert decide(history(*events), POLICY, 1002.0) == rules.Signal(1, "SIGKILL", "it hangs")
+
+
+def test_a_stop_asks_then_terminates_then_kills() -> None:
+    events = [(0.0, OPENED), *launched(), (1.0, StopAsked("SIGTERM"))]
+    assert decide(history(*events), POLICY, 1.0) == rules.AskStop(1, "SIGTERM")
+    events.append((1.0, SignalSent(1, "stop_requested", "")))
+    assert decide(history(*events), POLICY, 60.0) == rules.Wait(61.0)
+    action = decide(history(*events), POLICY, 61.0)
+    assert isinstance(action, rules.Signal)
+    assert action.signal == "SIGTERM"
+    events.append((61.0, SignalSent(1, "SIGTERM", "")))
+    assert decide(history(*events), POLICY, 65.0) == rules.Wait(66.0)
+    action = decide(history(*events), POLICY, 66.0)
+    assert isinstance(action, rules.Signal)
+    assert action.signal == "SIGKILL"
+
+
+def test_asking_again_does_not_wait_for_the_checkpoint_but_a_doubled_signal_is_one_wish() -> None:
+    events = [(0.0, OPENED), *launched(), (1.0, StopAsked("SIGTERM")), (1.0, SignalSent(1, "stop_requested", ""))]
+    doubled = history(*events, (1.2, StopAsked("SIGTERM")))
+    assert decide(doubled, POLICY, 2.0) == rules.Wait(61.0)
+    again = history(*events, (4.0, StopAsked("SIGINT")))
+    assert decide(again, POLICY, 4.0) == rules.Signal(1, "SIGTERM", "asked again")
+
+
+def test_a_stop_between_attempts_launches_no_other() -> None:
+    state = history((0.0, OPENED), *launched(), ended(1, 1.0), (1.5, StopAsked("SIGINT")))
+    action = decide(state, POLICY, 100.0)
+    assert isinstance(action, rules.Close)
+    assert (action.state, action.exit_code) == ("stopped", ExitCode.RESUMABLE)
+
+
+def test_a_trainer_that_said_its_last_word_and_stays_is_killed() -> None:
+    state = history((0.0, OPENED), *launched(), (9.0, TrainerFinished(1, 300, 1.0, "x")))
+    assert decide(state, POLICY, 10.0) == rules.Wait(9.0 + POLICY.exit_grace_s)
+    action = decide(state, POLICY, 9.0 + POLICY.exit_grace_s)
+    assert isinstance(action, rules.Signal)
+    assert action.signal == "SIGKILL"
+
+
+# --- random worlds ----------------------------------------------------------------------------------
+
+BEHAVIOURS = ("crash", "save and crash", "config", "disk", "env", "hang", "deaf", "linger", "finish", "stop", "killed")
+NEVER_RETRIED = ("config", "disk", "env")
+
+
+@dataclass
+class World:
+    """A supervisor's loop without processes: the trainer of attempt n behaves as the n-th of `script` says."""
+
+    script: list[str]
+    stop_at_s: float | None
+    policy: Policy
+    now_s: float = 0.0
+    state: State = field(default_factory=State)
+    seq: int = 0
+    saved: int = 0
+    launches: int = 0
+    live: bool = False
+    closed: list[rules.Close] = field(default_factory=list)
+    spoken: list[Record] = field(default_factory=list)
+
+    def say(self, event: Event, writer: str = "supervisor") -> None:
+        record = Record(self.now_s, writer, self.seq, event)
+        self.seq += 1
+        self.spoken.append(record)
+        self.state = fold(self.state, record)
+
+    def behaviour(self) -> str:
+        return self.script[self.launches - 1] if self.launches <= len(self.script) else "crash"
+
+    def end(self, outcome: str = "failed", cause_class: str = "bug") -> None:
+        self.live = False
+        self.say(AttemptEnded(self.launches, 1, outcome, cause_class, "boom", "", "", "", self.saved))
+
+    def trains(self) -> None:
+        """What the trainer does once it is started, all at once."""
+        writer, behaviour = f"trainer-{self.launches}", self.behaviour()
+        self.say(Progress(self.launches, self.saved + 1, 1.0, 1.0, 1), writer)
+        match behaviour:
+            case "hang" | "deaf":
+                return
+            case "save and crash":
+                self.saved += 10
+            case "finish":
+                self.say(TrainerFinished(self.launches, 300, 1.0, "x"), writer)
+                self.end("finished", "")
+                return
+            case "stop":
+                self.say(TrainerStopped(self.launches, 5), writer)
+                self.end("stopped", "")
+                return
+            case "linger":
+                self.say(TrainerFailed(self.launches, 0, "bug", "x", "", "", ""), writer)
+                return
+        self.end(cause_class=behaviour if behaviour in NEVER_RETRIED else "bug")
+
+    def act(self, action: rules.Action) -> None:
+        match action:
+            case rules.Launch(attempt=attempt):
+                assert not self.live, "two live attempts"
+                self.launches += 1
+                assert attempt == self.launches
+                self.live = True
+                self.say(LaunchAsked(attempt, self.saved))
+                self.say(ChildStarted(attempt, "trainer", attempt, 1, "log"))
+                self.trains()
+            case rules.Wait(until_s=until_s):
+                assert until_s > self.now_s, "a wait that is over"
+                self.now_s = until_s if self.stop_at_s is None else min(until_s, max(self.now_s, self.stop_at_s))
+                if self.stop_at_s is not None and self.now_s >= self.stop_at_s:
+                    self.stop_at_s = None
+                    self.say(StopAsked("SIGTERM"))
+            case rules.AskStop(attempt=attempt):
+                self.say(SignalSent(attempt, "stop_requested", ""))
+                if self.behaviour() == "hang":  # hangs by the clock, yet hears a request
+                    self.say(TrainerStopped(attempt, 5), f"trainer-{attempt}")
+                    self.end("stopped", "")
+            case rules.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
+                self.say(HangFound(attempt, silent_s, limit_s, phase))
+            case rules.Signal(attempt=attempt, signal=name):
+                self.say(SignalSent(attempt, name, ""))
+                if name == "SIGKILL" or self.behaviour() != "deaf":
+                    self.end("stopped" if self.state.stop_asked_s is not None else "failed", "hang")
+            case rules.Close() as close:
+                self.closed.append(close)
+                self.say(RunClosed(close.state, int(close.exit_code), close.reason))
+
+    def run(self) -> Iterator[rules.Action]:
+        self.say(OPENED)
+        for _ in range(40 * (len(self.script) + 10)):
+            if self.state.closed:
+                return
+            action = decide(self.state, self.policy, self.now_s)
+            yield action
+            self.act(action)
+        raise AssertionError("it does not come to an end")
+
+
+worlds = st.builds(
+    World,
+    script=st.lists(st.sampled_from(BEHAVIOURS), max_size=12),
+    stop_at_s=st.none() | st.floats(0, 5000),
+    policy=st.builds(
+        Policy,
+        max_fruitless_attempts=st.integers(1, 4),
+        backoff_s=st.floats(0, 10),
+        backoff_max_s=st.floats(0, 100),
+        startup_limit_s=st.floats(1, 1000),
+        step_limit_s=st.floats(1, 1000),
+        stop_grace_s=st.floats(1, 100),
+    ),
+)
+
+
+@given(worlds)
+@settings(max_examples=400)
+def test_every_world_comes_to_its_end_within_the_budget(world: World) -> None:
+    list(world.run())
+    (close,) = world.closed
+    fruitful = sum(behaviour == "save and crash" for behaviour in world.script)
+    assert world.launches <= (fruitful + 1) * world.policy.max_fruitless_attempts
+    behaviours = [*world.script, *["crash"] * world.launches][: world.launches]
+    assert not any(behaviour in NEVER_RETRIED for behaviour in behaviours[:-1]), "a config-class failure was retried"
+    assert all(behaviour not in ("finish", "stop") for behaviour in behaviours[:-1])
+    assert (close.state == "finished") == (bool(behaviours) and behaviours[-1] == "finish")
+    assert (close.exit_code == ExitCode.RESUMABLE) == (close.state == "stopped")
+    assert decide(world.state, world.policy, world.now_s + 1e6) == rules.Nothing()
+
+
+@given(worlds, st.data())
+@settings(max_examples=200)
+def test_a_supervisor_that_dies_at_any_record_is_followed_by_one_that_ends_the_run(
+    world: World, data: st.DataObject
+) -> None:
+    list(world.run())
+    cut = data.draw(st.integers(0, len(world.spoken)))
+    state = State()
+    for record in world.spoken[:cut]:
+        state = fold(state, record)
+    if state.closed:
+        return
+    follower = replace(world, state=state, closed=[], stop_at_s=None, live=False, launches=state.attempt_number)
+    if state.live is not None:  # what the next supervisor does with what it finds
+        follower.say(AttemptEnded(state.attempt_number, None, "failed", "signal", "", "", "", "", follower.saved))
+    list(follower.run())
+    assert len(follower.closed) == 1
