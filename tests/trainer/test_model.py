@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -12,12 +11,12 @@ from torch import Tensor
 from prime_train import spec
 from prime_train.trainer.attention import attend, block_causal_mask, plan_attention, rotate, rotations
 from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.loss import cross_entropy_sum
 from prime_train.trainer.model import (
     Decoder,
     ModelConfig,
     build,
     config_of,
-    cross_entropy_sum,
     flops_per_token,
     parameter_count,
 )
@@ -180,19 +179,6 @@ def test_logits_at_one_position_are_those_of_the_whole() -> None:
         whole = decoder(tokens, positions, None)
         picked = decoder(tokens, positions, None, torch.tensor([3, 9]))
     torch.testing.assert_close(picked, torch.stack([whole[0, 3], whole[1, 9]]))
-
-
-def test_summed_loss_over_parts_is_the_mean_over_all_tokens() -> None:
-    generator = torch.Generator().manual_seed(4)
-    logits = torch.randn(6, 5, 97, generator=generator)
-    labels = torch.randint(0, 97, (6, 5), generator=generator)
-    labels[0, 1:] = IGNORED  # parts with unlike numbers of labels
-    labels[5] = IGNORED
-    parts = [cross_entropy_sum(logits[rows], labels[rows]) for rows in (slice(0, 1), slice(1, 5), slice(5, 6))]
-    mean = sum(total for total, _ in parts) / sum(count for _, count in parts)
-    torch.testing.assert_close(mean, F.cross_entropy(logits.flatten(0, 1), labels.flatten()))
-    assert [int(count) for _, count in parts] == [1, 20, 0]
-    assert float(parts[2][0]) == 0.0
 
 
 @pytest.mark.parametrize("tied", [True, False])

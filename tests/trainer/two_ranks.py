@@ -1,5 +1,6 @@
 """Runs a function on two gloo processes that shard a decoder with FSDP2, and collects what each returns."""
 
+import gc
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -34,4 +35,7 @@ def _run(rank: int, work: Callable[[int], Any], port: int, out: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     torch.save(work(rank), out / f"{rank}.pt")
+    # A sharded model is a reference cycle. One that lives on into the end of the interpreter has gloo's
+    # threads release Python objects there, which aborts the process now and then (torch 2.13).
+    gc.collect()
     dist.destroy_process_group()

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from prime_train import spec
 from prime_train.trainer.attention import attend, rotate, rotations
-from prime_train.trainer.data.batch import IGNORED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +186,3 @@ def flops_per_token(config: ModelConfig, ctx_tokens: int) -> float:
     looked_up = 0 if config.tie_embeddings else config.vocab_size * config.hidden_size
     multiplied = parameter_count(config) - looked_up
     return 6.0 * multiplied + 12.0 * config.layers * config.heads * config.head_dim * ctx_tokens
-
-
-def cross_entropy_sum(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the cross-entropy in nats over the labelled positions, and how many there are, both 0-d.
-
-    A sum, so that micro-batches and ranks with unlike numbers of labels add up to the mean over all
-    tokens of the step once divided by their total. Shapes: (..., V) and (...).
-    """
-    total = F.cross_entropy(
-        logits.flatten(0, -2).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
-    )  # ()
-    return total, (labels != IGNORED).sum()
