@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
+import multiprocessing
+import multiprocessing.process
 import os
 import random
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -80,14 +83,46 @@ def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> It
         yield plan
 
 
-def load(buffers: Buffers, planned: Iterator[BufferPlan], workers: int) -> Generator[Buffer]:
-    """The buffers in the order of their plans, whatever the number of workers. Close it to end the workers."""
-    if workers == 0:
-        yield from map(buffers.build, planned)
-        return
-    # Workers are forked: they share the opened corpora, and start in milliseconds. Rows travel through a pipe and
-    # not through /dev/shm, which is 64 MB in a default container.
-    loader: DataLoader[Buffer | Fault] = DataLoader(
+class Loader:
+    """The buffers in the order of their plans, whatever the number of workers; 0 = build them here."""
+
+    def __init__(self, buffers: Buffers, planned: Iterator[BufferPlan], workers: int) -> None:
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._owner_pid = os.getpid()
+        if workers == 0:
+            self._built: Iterator[Buffer | Fault] = map(buffers.__getitem__, planned)
+            return
+        before = set(multiprocessing.active_children())
+        self._built = iter(_data_loader(buffers, planned, workers))
+        self._processes = [process for process in multiprocessing.active_children() if process not in before]
+        # At exit this comes before the hooks of DataLoader and multiprocessing, which wait for workers that nobody
+        # has told to end: an exception keeps the iterator alive through its traceback.
+        atexit.register(self.close)
+
+    def __next__(self) -> Buffer:
+        built = next(self._built)
+        if isinstance(built, Fault):
+            raise UserError(**built.parts)
+        return built
+
+    def close(self) -> None:
+        """Ends the workers, also one that does not listen. May be called again."""
+        processes, self._processes = self._processes, []
+        if not processes or os.getpid() != self._owner_pid:
+            return
+        atexit.unregister(self.close)
+        cast(Any, self._built)._shutdown_workers()  # what the end of its life would do, which may be too late
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+
+
+def _data_loader(buffers: Buffers, planned: Iterator[BufferPlan], workers: int) -> DataLoader[Buffer | Fault]:
+    """Forks the workers: they share the opened corpora, and start in milliseconds.
+
+    Rows travel through a pipe and not through /dev/shm, which is 64 MB in a default container.
+    """
+    return DataLoader(
         buffers,
         batch_size=None,
         sampler=planned,
@@ -98,10 +133,6 @@ def load(buffers: Buffers, planned: Iterator[BufferPlan], workers: int) -> Gener
         worker_init_fn=partial(_start_worker, os.getpid(), buffers.seed),
         generator=torch.Generator().manual_seed(buffers.seed),  # or it would draw from the model's random numbers
     )
-    for built in loader:
-        if isinstance(built, Fault):
-            raise UserError(**built.parts)
-        yield built
 
 
 def _as_it_is(built: Any) -> Any:

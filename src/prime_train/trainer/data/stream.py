@@ -15,7 +15,7 @@ from prime_train.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data.batch import Batch, Rows, join, to_batch
 from prime_train.trainer.data.corpus import Corpus, open_corpora
-from prime_train.trainer.data.loader import Buffer, Buffers, load, plans
+from prime_train.trainer.data.loader import Buffer, Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -46,13 +46,12 @@ class TrainStream:
         counts = tuple(len(corpus.train) for corpus in corpora)
         order = DocumentOrder(run.run.seed, counts, run.data.sampling_probs, run.data.pack_buffer_docs)
         buffers = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
-        loaded = load(buffers, plans(order, start["buffer"], tuple(start["cursors"])), run.data.loader_workers)
-        self._buffers = loaded
+        self._buffers = Loader(buffers, plans(order, start["buffer"], tuple(start["cursors"])), run.data.loader_workers)
         self._buffer: Buffer | None = None
         self._row = start["row"]
         self._start = start
-        # Ends the workers at exit too: before DataLoader does, which waits for them.
-        self.close = weakref.finalize(self, loaded.close)
+        # Ends the workers: when it is called, when the stream is dropped, or at exit.
+        self.close = weakref.finalize(self, self._buffers.close)
 
     def next_micro_batch(self) -> Batch:
         """This rank's part of the next micro-batch of all ranks."""

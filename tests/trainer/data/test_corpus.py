@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prime_train.errors import UserError
+from prime_train.trainer.data import corpus
+from prime_train.trainer.data.corpus import open_corpora
+from prime_train.trainer.data.sources import locate
+from prime_train.trainer.tokenizer import load_tokenizer
+from tests.trainer.data.small_runs import files, small_run, write_texts
+
+
+def test_documents_are_their_tokens_and_an_end(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 12)))
+    tokenizer = load_tokenizer(run)
+    (opened,) = open_corpora(run, tokenizer)
+    documents = locate(run.data.sources[0]).open()
+    wanted = np.asarray([5, 0, 5])
+    tokens, lengths = opened.gather(wanted)
+    expected = [[*tokenizer.encode(text), tokenizer.eos_id] for text in documents.texts(wanted.tolist())]
+    assert tokens.tolist() == [token for ids in expected for token in ids]
+    assert lengths.tolist() == [len(ids) for ids in expected]
+
+
+def test_text_too_large_to_cache_gives_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 12)))
+    tokenizer = load_tokenizer(run)
+    (cached,) = open_corpora(run, tokenizer)
+    monkeypatch.setattr(corpus, "CACHED_BYTES", 0)
+    (live,) = open_corpora(run, tokenizer)
+    every = np.arange(12)
+    for left, right in zip(cached.gather(every), live.gather(every), strict=True):
+        assert left.tolist() == right.tolist()
+    assert (cached.train.tolist(), cached.held_out.tolist()) == (live.train.tolist(), live.held_out.tolist())
+
+
+def test_tokenised_text_is_read_from_the_cache(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 12)))
+    tokenizer = load_tokenizer(run)
+    open_corpora(run, tokenizer)
+    assert "tokenising 12 documents" in capfd.readouterr().err
+    open_corpora(run, load_tokenizer(run))
+    assert capfd.readouterr().err == ""
+
+
+def test_an_empty_document_has_no_tokens(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "texts", 3)
+    (folder / "0001.txt").write_text("")
+    run = small_run(files(folder))
+    _, lengths = open_corpora(run, load_tokenizer(run))[0].gather(np.arange(3))
+    assert lengths[1] == 0
+    assert (lengths[[0, 2]] > 0).all()
+
+
+def test_a_single_document_cannot_be_trained_on_and_held_out(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 1)))
+    with pytest.raises(UserError, match="only one document"):
+        open_corpora(run, load_tokenizer(run))
+
+
+def test_a_single_document_beside_another_source_is_trained_on(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "one", 1)), files(write_texts(tmp_path / "more", 5, seed=1)))
+    one, more = open_corpora(run, load_tokenizer(run))
+    assert (len(one.train), len(one.held_out)) == (1, 0)
+    assert (len(more.train), len(more.held_out)) == (4, 1)
+
+
+def test_files_without_text(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).touch()
+    run = small_run(files(tmp_path))
+    with pytest.raises(UserError, match="no text"):
+        open_corpora(run, load_tokenizer(run))

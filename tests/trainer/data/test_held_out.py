@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from prime_train.trainer.data.corpus import open_corpora
+from prime_train.trainer.data.held_out import held_out_batches
+from prime_train.trainer.data.stream import TrainStream
+from prime_train.trainer.tokenizer import load_tokenizer
+from tests.trainer.data.small_runs import files, small_run, write_texts
+
+
+def test_the_same_batches_each_time(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 200)))
+    tokenizer = load_tokenizer(run)
+    once, again = held_out_batches(run, tokenizer), held_out_batches(run, tokenizer)
+    assert len(once) == len(again) == run.eval.batches
+    assert all(batch.tokens.shape == (2, 32) for batch in once)
+    assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(once, again, strict=True))
+
+
+def test_short_text_gives_fewer_batches(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 2)), ctx_tokens=2048)
+    (batch,) = held_out_batches(run, load_tokenizer(run))
+    assert batch.tokens.shape == (1, 2048)
+    assert batch.labelled_tokens > 0
+
+
+def test_held_out_text_is_never_trained_on(tmp_path: Path) -> None:
+    # Each document begins with a number of its own; long sequences keep every document whole.
+    run = small_run(files(write_texts(tmp_path / "texts", 40)), ctx_tokens=1024)
+    tokenizer = load_tokenizer(run)
+    (corpus,) = open_corpora(run, tokenizer)
+
+    def texts(batches: list[torch.Tensor]) -> set[str]:
+        pieces: list[list[int]] = [[]]
+        for token in torch.cat([tokens.flatten() for tokens in batches]).tolist():
+            if token == tokenizer.eos_id:
+                pieces.append([])
+            else:
+                pieces[-1].append(token)
+        return {tokenizer.decode(piece) for piece in pieces if piece}
+
+    held_out = texts([batch.tokens for batch in held_out_batches(run, tokenizer)])
+    stream = TrainStream(run, tokenizer, 0, 1, None)
+    trained = texts([stream.next_micro_batch().tokens for _ in range(60)])
+    assert len(held_out) == len(corpus.held_out)
+    assert len(trained) == len(corpus.train)
+    assert not held_out & trained
