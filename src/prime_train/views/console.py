@@ -123,7 +123,9 @@ def plain(write: Callable[[str], None], started_s: float) -> Show:
             words = notice(record)
             if words and record.time_s >= started_s:
                 write(f"{_clock(record.time_s)}  {words}")
-        if state.live is None or state.progress_s is None or state.progress_s < started_s or state.step == told_step:
+        if state.live is None or state.live.first_progress is None or state.progress_s is None:
+            return  # what an earlier attempt reached is no progress of this one
+        if state.progress_s < started_s or state.step == told_step:
             return
         far = abs(state.step - told_step) >= PLAIN_EVERY_PART * state.max_steps  # backwards too: after a restart
         if far or state.progress_s - told_s >= PLAIN_EVERY_S:

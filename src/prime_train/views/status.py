@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -115,19 +116,19 @@ def as_json(status: Status) -> dict[str, Any]:
         "reason": state.reason or None,
         "step": state.step,
         "max_steps": state.max_steps,
-        "loss": state.loss,
-        "validation_loss": state.last_validation.loss if state.last_validation else None,
-        "tokens_per_s": None if state.tokens_per_s is None else round(state.tokens_per_s, 1),
+        "loss": _rounded(state.loss, 6),
+        "validation_loss": _rounded(state.last_validation.loss if state.last_validation else None, 6),
+        "tokens_per_s": _rounded(state.tokens_per_s, 1),
         "phase": state.live.phase if state.live else None,
         "last_event": state.last_event or None,
-        "last_progress_s": None if status.silent_s is None else round(status.silent_s, 1),
+        "last_progress_s": _rounded(status.silent_s, 1),
         "attempt": state.attempt_number,
         "restarts": state.restarts,
         "cause": _cause(failure),
         "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised},
         "children": [{"role": c.role, "pid": c.pid, "alive": c.alive} for c in status.children],
         "gpus": [],
-        "disk": {"free_gib": None if status.free_gib is None else round(status.free_gib, 1), "full_in_s": None},
+        "disk": {"free_gib": _rounded(status.free_gib, 1), "full_in_s": None},
         "checkpoints": {"newest_complete": status.newest_complete},
     }
 
@@ -135,6 +136,11 @@ def as_json(status: Status) -> dict[str, Any]:
 def all_as_json(statuses: Sequence[Status]) -> dict[str, Any]:
     """The document of `status --json` without a run: the same per run."""
     return {"version": 1, "runs": [as_json(status) for status in statuses]}
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    """JSON has neither nan nor infinity: a loss that is one of them is null."""
+    return round(value, digits) if value is not None and math.isfinite(value) else None
 
 
 def _cause(failure: Attempt | None) -> dict[str, Any] | None:

@@ -1,0 +1,55 @@
+import os
+from pathlib import Path
+
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.rundir import RunDir
+from prime_train.views import checkpoints
+from tests.golden import same_as_golden
+from tests.views.written_runs import write_checkpoint
+
+NOW_S = 1_790_000_100.0
+
+
+def _found(step: int, problem: str = "") -> tuple[Checkpoint, float]:
+    return Checkpoint(step, Path(f"/runs/small/checkpoints/step_{step}"), 1000 * step, problem), NOW_S - step
+
+
+def test_json_of_a_list() -> None:
+    found = [_found(40, "model.distcp has 10 of 40 bytes"), _found(30), _found(20), _found(10)]
+    same_as_golden("ckpt_list.json", checkpoints.as_json("small", checkpoints.listed(found, {30}, NOW_S)))
+
+
+def test_json_without_any_checkpoint() -> None:
+    assert checkpoints.as_json("small", []) == {"version": 1, "run": "small", "resume_step": None, "checkpoints": []}
+
+
+def test_a_resume_takes_the_newest_complete_one_that_loads() -> None:
+    rows = checkpoints.listed([_found(40, "broken"), _found(30), _found(20), _found(10)], {30}, NOW_S)
+    assert [(row.step, row.resume) for row in rows] == [(40, False), (30, False), (20, True), (10, False)]
+    assert checkpoints.as_rows(rows)[1] == ("30", "29.3 KiB", "30 s", "the trainer could not load it")
+
+
+def test_the_disk_is_read_newest_first_and_ages_count_from_the_manifest(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    written = write_checkpoint(run_dir, 10) / "COMPLETE.json"
+    write_checkpoint(run_dir, 20, complete=False)
+    os.utime(written, (NOW_S - 60, NOW_S - 60))
+    rows = checkpoints.gather(run_dir, (), NOW_S)
+    assert [(row.step, bool(row.problem), row.resume) for row in rows] == [(20, True, False), (10, False, True)]
+    assert rows[1].age_s == 60
+
+
+def test_verify_reads_every_byte_and_tells_broken_from_unfinished(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    for step in (10, 20):
+        write_checkpoint(run_dir, step)
+    write_checkpoint(run_dir, 30, complete=False)
+    damaged = run_dir.checkpoint(20) / "model.distcp"
+    damaged.write_bytes(b"\x01" + damaged.read_bytes()[1:])
+    read: list[int] = []
+    found = list(checkpoints.verify(run_dir, read.append))
+    assert [(one.step, one.state) for one in found] == [(30, "unfinished"), (20, "broken"), (10, "verified")]
+    assert found[1].problem == "model.distcp does not match its SHA-256"
+    assert sum(read) == 1000 + 10 + 1000 + 20
+    assert checkpoints.verified_as_json("small", found)["ok"] is False
+    assert checkpoints.verified_as_json("small", found[2:])["ok"] is True

@@ -1,0 +1,120 @@
+import io
+import re
+from dataclasses import replace
+
+import pytest
+
+from prime_train.events import LaunchAsked, Phase, Progress, Record
+from prime_train.supervise.state import State, fold
+from prime_train.views import console
+from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Told, records
+
+
+def _state(told: Told) -> State:
+    state = State()
+    for record in records(told):
+        state = fold(state, record)
+    return state
+
+
+def _plain(told: Told, started_s: float = BEGAN_S) -> list[str]:
+    """The lines that a run writes where there is no terminal, without the clock."""
+    lines: list[str] = []
+    show = console.plain(lines.append, started_s)
+    state = State()
+    for record in records(told):
+        state = fold(state, record)
+        show(state, [record])
+    assert all(line[2] == ":" and line[8:10] == "  " for line in lines)
+    return [line[10:] for line in lines]
+
+
+def test_plain_lines_tell_starts_losses_saves_the_death_and_the_restart() -> None:
+    lines = _plain(WHOLE_LIFE)
+    assert lines == [
+        "run small opened, to step 100",
+        "attempt 1 starts from the beginning",
+        f"trainer started, pid {2**22 + 1}",
+        "trainer ready: 4,300,000 parameters on 1 x cpu, fp32",
+        "step 10 of 100 (10%), loss 7.5000, 4000 tokens/s",
+        "step 50 of 100 (50%), loss 5.5000, 4100 tokens/s, 6.2 s to go",
+        "validation loss 5.7500 at step 50",
+        "checkpoint of step 50 complete: 48 MiB in 0.4 s, training waited 20 ms",
+        "step 60 of 100 (60%), loss 5.2500, held-out 5.7500, 4200 tokens/s, 5.6 s to go",
+        "attempt 1 failed: killed by signal 9 (SIGKILL)",
+        "attempt 2 resumes from step 50; not taken: step_60: no COMPLETE.json: the save did not finish",
+        f"trainer started, pid {2**22 + 1}",
+        "trainer ready: 4,300,000 parameters on 1 x cpu, fp32",
+        "step 100 of 100 (100%), loss 4.5000, held-out 5.7500, 4100 tokens/s, 0.0 s to go",
+        "validation loss 4.6250 at step 100",
+        "checkpoint of step 100 complete: 48 MiB in 0.3 s, training waited 10 ms",
+        "attempt 2 finished",
+        "run finished: step 100 of 100",
+    ]
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_what_an_earlier_supervisor_saw_is_not_told_again() -> None:
+    assert _plain(WHOLE_LIFE, started_s=BEGAN_S + 23.5) == ["attempt 2 finished", "run finished: step 100 of 100"]
+
+
+def test_progress_is_told_each_twentieth_of_the_run_and_each_ten_seconds() -> None:
+    began: Told = (*FIRST_ATTEMPT[:5], (2.5, "trainer-001-rank0", Progress(1, 1, 8.0, 10.0, 1)))
+    fast: Told = [(3 + step / 100, "trainer-001-rank0", Progress(1, step, 8.0, 10.0, 1)) for step in range(2, 100)]
+    slow: Told = [(2.5 + step * 3.0, "trainer-001-rank0", Progress(1, 1 + step, 8.0, 10.0, 1)) for step in range(1, 5)]
+    assert len([line for line in _plain((*began, *fast)) if line.startswith("step")]) == 1 + 19
+    assert [line.partition(" (")[0] for line in _plain((*began, *slow)) if line.startswith("step")] == [
+        "step 1 of 100",
+        "step 5 of 100",
+    ]
+
+
+def test_the_pace_is_that_of_the_live_attempt() -> None:
+    state = _state((*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT))
+    assert console.step_s(state) == pytest.approx(6.0 / 40)
+    assert console.eta_s(state) == 0.0
+    assert console.eta_s(_state(FIRST_ATTEMPT)) == pytest.approx(40 * 7.0 / 50)
+    assert console.eta_s(_state(FIRST_ATTEMPT[:6])) is None
+    assert console.eta_s(_state((*FIRST_ATTEMPT, *DEATH))) is None
+
+
+def test_a_control_character_in_a_cause_is_not_sent_to_the_terminal() -> None:
+    record = Record(BEGAN_S, "trainer-001-rank0", 0, Phase(1, "data", "tokenising \x1b[31m\nred"))
+    assert console.notice(record) == "data: tokenising \ufffd[31m red"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_screen_shows_the_step_the_cause_and_leaves_the_history_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    with console.shown(stream) as show:
+        state = State()
+        for record in records((*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT)):
+            late = replace(record, time_s=record.time_s + 10 * 365 * 86400)  # after the block was entered
+            state = fold(state, late)
+            show(state, [late])
+    assert "\x1b[31m" not in stream.getvalue()
+    screen = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    last = screen[screen.rindex("small  running") :]
+    assert "step 100 of 100 (100%)" in last
+    assert "attempt 2, 1 restart; attempt 1 failed: killed by signal 9 (SIGKILL)" in last
+    assert "checkpoint step 50" in last
+    assert screen.index("attempt 1 starts from the beginning") < screen.index("attempt 2 resumes from step 50")
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with console.shown(stream) as show:
+        late = Record(BEGAN_S + 10 * 365 * 86400, "supervisor", 0, LaunchAsked(1, 0))
+        show(fold(State(), late), [late])
+    assert stream.getvalue().endswith("  attempt 1 starts from the beginning\n")
+    assert "\x1b" not in stream.getvalue()

@@ -1,0 +1,47 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from prime_train.events import RunOpened, StopAsked
+from prime_train.views import history
+from tests.views.written_runs import BEGAN_S, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
+
+
+def test_the_whole_life_of_a_run(tmp_path: Path) -> None:
+    told = history.gather(write_run(tmp_path, WHOLE_LIFE))
+    assert told.name == "small"
+    assert [(e.step, e.loss) for e in told.evaluations] == [(50, 5.75), (100, 4.625)]
+    assert [save.step for save in told.saves] == [50, 100]
+    assert told.vocab_loss == pytest.approx(math.log(4096))
+    assert told.began_s == BEGAN_S
+    assert told.ended_s == pytest.approx(BEGAN_S + 24.1)
+    (restart,) = told.restarts
+    assert restart.failed.what == "killed by signal 9 (SIGKILL)"
+    assert restart.waited_s == pytest.approx(1.1)
+    assert restart.steps_redone == 10
+
+
+def test_the_pause_between_two_supervisors_is_not_work(tmp_path: Path) -> None:
+    again = (1000.0, "supervisor", RunOpened("small", 1, 100, "0.1.0"))
+    stopped = (1002.0, "supervisor", StopAsked("SIGINT"))
+    told = history.gather(write_run(tmp_path, (*FIRST_ATTEMPT, again, stopped)))
+    assert told.worked_s == pytest.approx(10.0 + 2.0)
+
+
+def test_metrics_keep_the_later_line_of_a_step_and_leave_out_a_torn_one(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, WHOLE_LIFE)
+    write_metrics(run_dir, 8)
+    run_dir.metrics.write_text('{"step": 3, "loss": 99}\nnot json\n[1]\n' + run_dir.metrics.read_text())
+    columns = history.read_metrics(run_dir.metrics)
+    assert columns["step"] == list(range(1, 9))
+    assert columns["loss"][2] == pytest.approx(8.3 - 0.09)
+    assert all(math.isnan(value) for value in columns["mfu"])
+
+
+def test_a_run_without_events_or_metrics_has_an_empty_history(tmp_path: Path) -> None:
+    told = history.gather(write_run(tmp_path, ()))
+    assert told.metrics["step"] == []
+    assert told.evaluations == ()
+    assert told.restarts == ()
+    assert (told.began_s, told.vocab_loss, told.worked_s) == (None, None, 0.0)

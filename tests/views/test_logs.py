@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.errors import UserError
+from prime_train.rundir import RunDir
+from prime_train.supervise.lock import held
+from prime_train.views import logs
+
+
+def _log(run_dir: RunDir, attempt: int, content: bytes) -> None:
+    run_dir.attempt(attempt).mkdir(parents=True, exist_ok=True)
+    run_dir.log(attempt, "trainer").write_bytes(content)
+
+
+def _last(run_dir: RunDir, lines: int) -> bytes:
+    tail = logs.Tail(run_dir, 1)
+    tail.skip_to_last(lines)
+    return b"".join(tail.more())
+
+
+@given(
+    content=st.lists(st.sampled_from([b"\n", b"a", b"bc\n", b"d" * 40_000, b"e" * 70_000 + b"\n"])).map(b"".join),
+    lines=st.integers(1, 5),
+)
+def test_the_last_lines_are_those_of_the_whole_text(
+    content: bytes, lines: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run_dir = RunDir(tmp_path_factory.mktemp("run"))
+    _log(run_dir, 1, content)
+    assert _last(run_dir, lines) == b"".join(content.splitlines(keepends=True)[-lines:])
+
+
+def test_no_number_of_lines_shows_the_whole_log(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    _log(run_dir, 1, b"one\ntwo\n")
+    assert _last(run_dir, 0) == b"one\ntwo\n"
+
+
+def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    _log(run_dir, 1, b"one\ntwo\n")
+    tail = logs.Tail(run_dir, 1)
+    tail.skip_to_last(1)
+    assert b"".join(tail.more()) == b"two\n"
+    with open(tail.path, "ab") as file:
+        file.write(b"three\n")
+    assert b"".join(tail.more()) == b"three\n"
+    assert b"".join(tail.more()) == b""
+
+
+def test_an_attempt_without_a_log_yet_shows_nothing(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.attempt(1).mkdir(parents=True)
+    assert _last(run_dir, 10) == b""
+
+
+def test_the_latest_attempt_is_taken_and_an_unknown_one_refused(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    with pytest.raises(UserError, match="no log"):
+        logs.attempt_or_latest(run_dir, None)
+    for attempt in (1, 2, 11):
+        _log(run_dir, attempt, b"")
+    assert logs.attempt_or_latest(run_dir, None) == 11
+    assert logs.attempt_or_latest(run_dir, 2) == 2
+    with pytest.raises(UserError, match="no attempt 5"):
+        logs.attempt_or_latest(run_dir, 5)
+
+
+def test_a_run_is_over_when_nobody_holds_it(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    with held(run_dir):
+        assert not logs.is_over(run_dir)
+    assert logs.is_over(run_dir)

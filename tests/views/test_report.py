@@ -1,0 +1,78 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from prime_train.events import RunClosed
+from prime_train.views import report
+from prime_train.views.history import gather
+from tests.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
+
+_RESOLVED = """{"model": {"path": null, "layers": 4, "hidden_size": 256, "heads": 4},
+ "data": {"sources": [{"kind": "python-stdlib", "path": null}], "ctx_tokens": 256},
+ "optim": {"lr": 0.002}, "schedule": {"kind": "wsd"}}"""
+
+
+def test_the_report_tells_what_ran_how_it_went_and_how_to_go_on(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "small", WHOLE_LIFE)
+    write_metrics(run_dir, 100)
+    run_dir.resolved.write_text(_RESOLVED, encoding="utf-8")
+    report.write(run_dir)
+    text = run_dir.report.read_text(encoding="utf-8")
+    for said in (
+        "**finished**: step 100 of 100 in 24 s, 2 attempts, 1 restart.",
+        "| model | 4.3 M parameters, 4 layers of width 256, 4 heads |",
+        "| device | cpu, fp32 |",
+        "| data | python-stdlib; 256 tokens in a sequence |",
+        "| optimizer | AdamW, learning rate 0.002, wsd |",
+        "![loss](plots/loss.png)",
+        "![throughput](plots/throughput.png)",
+        "Held-out loss: 5.7500 at step 50 -> 4.6250 at step 100, 44% below the 8.3178 of a uniform guess",
+        "| forward and backward | 250.0 ms | 250.0 ms | 50.0% |",
+        "**Attempt 1 failed at step 60: killed by signal 9 (SIGKILL).** Something outside sent it.",
+        "Attempt 2 started 1.1 s after the death from the checkpoint of step 50; 10 steps taken again.",
+        "`step_60: no COMPLETE.json: the save did not finish`",
+        "| 100 | 47.7 MiB | 10.0 ms | 0.3 s |",
+        f"prime-train run {run_dir.path}/config.toml",
+    ):
+        assert said in text, said
+
+
+def test_a_sample_that_holds_a_fence_stays_inside_its_own(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, WHOLE_LIFE)
+    text = report.text(gather(run_dir), [], "")
+    assert "````text\nimport sys\n```\nimport os\n````" in text
+
+
+def test_a_run_that_failed_says_why_and_with_which_code(tmp_path: Path) -> None:
+    closed = (12.5, "supervisor", RunClosed("failed", 6, "1 attempt in a row"))
+    text = report.text(gather(write_run(tmp_path, (*FIRST_ATTEMPT, *DEATH, closed))), [], "")
+    assert "**failed**: step 60 of 100 in 12 s, 1 attempt, 0 restarts; exit code 6: 1 attempt in a row." in text
+    assert "**Attempt 1 failed at step 60: killed by signal 9 (SIGKILL).**" in text
+
+
+def test_a_run_that_has_not_begun_has_a_report_too(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, ())
+    report.write(run_dir)
+    text = run_dir.report.read_text(encoding="utf-8")
+    assert "No attempt." in text
+    assert "*No step was recorded yet.*" in text
+    assert not run_dir.plots.exists()
+
+
+def test_without_matplotlib_the_report_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = write_run(tmp_path / "small", WHOLE_LIFE)
+    write_metrics(run_dir, 10)
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg"):
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it raises ImportError
+    report.write(run_dir)
+    assert "pip install 'prime-train[train]'" in run_dir.report.read_text(encoding="utf-8")
+
+
+def test_a_long_table_shows_its_beginning_and_end() -> None:
+    rows = [(str(number), "a|b") for number in range(50)]
+    lines = report._table(("n", "text"), rows).splitlines()
+    assert len(lines) == 2 + 10 + 1 + 10
+    assert lines[2] == "| 0 | a\\|b |"
+    assert lines[12] == "| (30 more) |  |"
+    assert lines[-1] == "| 49 | a\\|b |"

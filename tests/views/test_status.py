@@ -1,0 +1,103 @@
+import os
+from pathlib import Path
+
+from prime_train.events import ChildStarted, LaunchAsked, RunClosed, RunOpened
+from prime_train.rundir import RunDir
+from prime_train.supervise.lock import held
+from prime_train.supervise.process import own_identity
+from prime_train.supervise.state import State, fold
+from prime_train.views import status
+from prime_train.views.status import ChildAlive, Status
+from tests.golden import same_as_golden
+from tests.views.written_runs import (
+    BEGAN_S,
+    DEATH,
+    FIRST_ATTEMPT,
+    SECOND_ATTEMPT,
+    WHOLE_LIFE,
+    Told,
+    records,
+    write_checkpoint,
+    write_run,
+)
+
+
+def _status(told: Told, *, supervised: bool, after_s: float) -> Status:
+    state = State()
+    for record in records(told):
+        state = fold(state, record)
+    live = state.live.children if state.live else ()
+    return Status(
+        path=Path("/runs/small"),
+        state=state,
+        supervised=supervised,
+        children=tuple(ChildAlive(child.role, child.pid, supervised) for child in live),
+        newest_complete=50,
+        free_gib=77.04,
+        now_s=BEGAN_S + after_s,
+    )
+
+
+def test_json_of_a_run_in_its_second_attempt() -> None:
+    told = (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT[:-1])
+    same_as_golden("status_running.json", status.as_json(_status(told, supervised=True, after_s=20.0)))
+
+
+def test_json_of_a_finished_run() -> None:
+    same_as_golden("status_finished.json", status.as_json(_status(WHOLE_LIFE, supervised=False, after_s=100.0)))
+
+
+def test_json_of_a_run_whose_supervisor_died() -> None:
+    same_as_golden("status_died.json", status.as_json(_status(FIRST_ATTEMPT, supervised=False, after_s=100.0)))
+
+
+def test_json_of_all_runs_holds_the_same_per_run() -> None:
+    one = _status(WHOLE_LIFE, supervised=False, after_s=100.0)
+    assert status.all_as_json([one]) == {"version": 1, "runs": [status.as_json(one)]}
+
+
+def test_a_run_that_was_stopped_or_died_is_resumable_and_one_that_ended_is_not() -> None:
+    stopped = (*FIRST_ATTEMPT, (11.0, "supervisor", RunClosed("stopped", 75, "SIGINT")))
+    failed = (*FIRST_ATTEMPT, (11.0, "supervisor", RunClosed("failed", 6, "3 attempts")))
+    assert _status(stopped, supervised=False, after_s=20.0).resumable
+    assert _status(FIRST_ATTEMPT, supervised=False, after_s=20.0).resumable
+    assert not _status(failed, supervised=False, after_s=20.0).resumable
+    assert not _status(WHOLE_LIFE, supervised=False, after_s=30.0).resumable
+
+
+def test_between_attempts_the_run_is_recovering_and_names_the_cause() -> None:
+    found = _status((*FIRST_ATTEMPT, *DEATH), supervised=True, after_s=12.5)
+    document = status.as_json(found)
+    assert document["state"] == "recovering"
+    assert document["cause"]["class"] == "signal"
+    assert ("last failure", "attempt 1 at step 60: killed by signal 9 (SIGKILL)") in status.as_lines(found)
+
+
+def test_look_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
+    own = own_identity()
+    told = (
+        (0.0, "supervisor", RunOpened("small", os.getpid(), 100, "0.1.0")),
+        (0.1, "supervisor", LaunchAsked(1, 0)),
+        (0.2, "supervisor", ChildStarted(1, "trainer", own.pid, own.start_ticks, "/nowhere")),
+        (0.3, "supervisor", ChildStarted(1, "reader", own.pid, own.start_ticks + 1, "/nowhere")),
+    )
+    run_dir = write_run(tmp_path / "runs" / "small", told)
+    write_checkpoint(run_dir, 10)
+    write_checkpoint(run_dir, 20, complete=False)
+    with held(run_dir):
+        found = status.look(run_dir, BEGAN_S + 1)
+    assert found.word == "starting"
+    assert found.children == (ChildAlive("trainer", own.pid, True), ChildAlive("reader", own.pid, False))
+    assert found.newest_complete == 10
+    assert found.free_gib
+    assert status.look(run_dir, BEGAN_S + 1).word == "died"
+
+
+def test_a_directory_without_events_is_told_as_a_run_that_nobody_opened(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "empty")
+    run_dir.events.mkdir(parents=True)
+    found = status.look(run_dir, BEGAN_S)
+    assert found.name == "empty"
+    assert found.silent_s is None
+    assert dict(status.as_lines(found))["state"].startswith("died: no supervisor opened it")
+    assert status.as_rows([found])[0][:2] == ("empty", "died")
