@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from prime_train.facts.disk import save_dir
+
+
+def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+    found = save_dir(tmp_path / "runs" / "mine")
+    assert found.existing == tmp_path
+    assert found.path == tmp_path / "runs" / "mine"
+    assert found.free_bytes > 0
+    assert found.held_bytes == 0
+    assert found.refusal == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    assert save_dir(tmp_path / "runs" / "mine").refusal == f"{tmp_path / 'runs'} is not a folder"
+
+
+def test_a_place_that_takes_no_files() -> None:
+    """/proc takes no file from anyone, root included."""
+    found = save_dir(Path("/proc/prime-train-run"))
+    assert found.existing == Path("/proc")
+    assert found.refusal
+
+
+def test_checkpoints_of_this_run_count_as_room(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "step_10"
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"x" * 1000)
+    assert save_dir(tmp_path).held_bytes == 1000

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from prime_train.facts.files import model_folder, source_files, tokenizer_folder
+from prime_train.spec import Source
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 320,
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 192,
+    "tie_word_embeddings": True,
+}
+
+
+def folder_with(folder: Path, **files: str) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return str(folder)
+
+
+def test_no_folder_is_named() -> None:
+    assert model_folder(None) is None
+    assert tokenizer_folder(None) is None
+
+
+def test_a_model_folder(tmp_path: Path) -> None:
+    found = model_folder(folder_with(tmp_path, config__json=json.dumps(LLAMA), model__safetensors=""))
+    assert found is not None
+    assert (found.problem, found.model_type, found.has_weights) == ("", "llama", True)
+    assert found.architecture is not None
+    assert found.architecture.head_dim == 16
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (None, "it has no config.json"),
+        ("{", "its config.json is not JSON"),
+        ("[" * 100_000, "its config.json is not JSON"),
+        ("[]", "its config.json is not a JSON object"),
+        ("\xff", "its config.json is not JSON"),
+    ],
+)
+def test_a_model_folder_that_is_none(tmp_path: Path, config: str | None, problem: str) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_bytes(config.encode("latin1"))
+    found = model_folder(str(tmp_path))
+    assert found is not None
+    assert found.problem == problem
+
+
+def test_a_config_without_sizes_or_weights(tmp_path: Path) -> None:
+    found = model_folder(folder_with(tmp_path, config__json='{"model_type": "llama", "vocab_size": "many"}'))
+    assert found is not None
+    assert found.architecture is None
+    assert not found.has_weights
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    for found in (model_folder(str(tmp_path / "no")), tokenizer_folder(str(tmp_path / "no"))):
+        assert found is not None
+        assert found.problem == "there is no such folder"
+
+
+def test_a_tokenizer_folder(tmp_path: Path) -> None:
+    content = {"model": {"vocab": {"a": 0, "b": 7}}, "added_tokens": [{"id": 9, "content": "<end>"}]}
+    found = tokenizer_folder(folder_with(tmp_path, tokenizer__json=json.dumps(content)))
+    assert found is not None
+    assert (found.problem, found.vocab_size) == ("", 10)
+
+
+def test_a_tokenizer_folder_of_another_kind(tmp_path: Path) -> None:
+    found = tokenizer_folder(folder_with(tmp_path, tokenizer__model="x"))
+    assert found is not None
+    assert (found.problem, found.vocab_size) == ("", None)
+    empty = tokenizer_folder(folder_with(tmp_path / "empty"))
+    assert empty is not None
+    assert empty.problem.startswith("it has no tokenizer.json")
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+def look(path: str, kind: str = "files") -> tuple[int, int, str]:
+    (found,) = source_files((Source(kind=kind, path=path),))  # type: ignore[arg-type]
+    return found.files, found.size_bytes, found.problem
+
+
+def test_text_files(tmp_path: Path) -> None:
+    folder_with(tmp_path, a__txt="hello", b__jsonl="{}", c__md="no")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "d.parquet").write_bytes(b"xyz")
+    assert look(str(tmp_path)) == (3, 10, "")
+    assert look(f"{tmp_path}/*.txt") == (1, 5, "")
+    assert look(f"{tmp_path}/**/*") == (3, 10, "")
+    assert look(f"{tmp_path}/a.txt") == (1, 5, "")
+
+
+def test_text_files_that_are_not_there(tmp_path: Path) -> None:
+    folder_with(tmp_path, c__md="no", empty__txt="")
+    assert look(f"{tmp_path}/gone.txt")[2] == "there is no such file or folder"
+    assert look(f"{tmp_path}/*.jsonl")[2] == "no .txt, .jsonl or .parquet file matches"
+    assert look(f"{tmp_path}/c.md")[2] == "no .txt, .jsonl or .parquet file matches"
+    assert look(str(tmp_path))[2] == "the file is empty"
+    (tmp_path / "none").mkdir()
+    assert look(str(tmp_path / "none"))[2] == "there is no .txt, .jsonl or .parquet file in it"
+
+
+def test_a_broken_link(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
+    assert look(str(tmp_path))[2] == f"{tmp_path / 'a.txt'}: No such file or directory"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    folder_with(tmp_path, a__txt="hello")
+    (tmp_path / "a.txt").chmod(0)
+    assert look(str(tmp_path))[2] == f"{tmp_path / 'a.txt'} may not be read"
+
+
+def test_datasets(tmp_path: Path) -> None:
+    folder_with(tmp_path, a__arrow="x")
+    assert look(str(tmp_path), "hf-dataset") == (1, 1, "")
+    assert look("./gone", "hf-dataset")[2] == "there is no such file or folder"
+    hub = Source(kind="hf-dataset", path="owner/name")
+    assert source_files((hub, Source(kind="python-stdlib"))) == ()
