@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prime_train import registry
+from prime_train.cli import entry
+from prime_train.cli.linting import check
+from prime_train.errors import UserError
+from prime_train.rules.explain import BASE
+from prime_train.rules.judge import lint
+
+UNEVEN = BASE.replace("micro_batch = 8", "micro_batch = 8\nglobal_batch = 20")
+
+
+class Printed:
+    """What one command printed, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+def run(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stdin: bytes = b""
+) -> Printed:
+    monkeypatch.setattr(sys, "argv", ["prime-train", *arguments])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    with pytest.raises(SystemExit) as end:
+        entry.main()
+    captured = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return Printed(end.value.code, captured.out, captured.err)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("good.toml").write_text(BASE)
+    Path("bad.toml").write_text(UNEVEN)
+
+
+@pytest.mark.parametrize("preset", registry.presets())
+def test_presets_are_clean(preset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(["lint", preset], capsys, monkeypatch)
+    assert (printed.code, printed.out, printed.err) == (0, "1 file is clean\n", "")
+
+
+@pytest.mark.parametrize("options", [[], ["--output-format", "full"]])  # done at once, and through typer
+def test_a_bad_file(options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(["lint", "bad.toml", *options], capsys, monkeypatch)
+    assert printed.code == 1
+    assert printed.out.startswith("error[BAT001] bad.toml:13:1  batch.global_batch = 20\n  what  20 sequences")
+    assert printed.out.endswith("(prime-train rule BAT001)\n1 error in 1 file\n")
+    assert "\x1b" not in printed.out
+
+
+def test_warnings_alone_are_exit_code_0(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("warned.toml").write_text(BASE + "[checkpoint]\ninterval_steps = 5000\n")
+    printed = run(["lint", "warned.toml"], capsys, monkeypatch)
+    assert printed.code == 0
+    assert printed.out.startswith("warning[CKP001]")
+
+
+def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(["lint", "-", "--output-format", "concise"], capsys, monkeypatch, UNEVEN.encode())
+    assert printed.code == 1
+    assert printed.out.startswith("<stdin>:13:1: error[BAT001] ")
+    assert len(printed.out.splitlines()) == 1
+
+
+def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(["lint", "good.toml", "bad.toml", "--output-format", "json"], capsys, monkeypatch)
+    document = json.loads(printed.out)
+    assert printed.code == 1
+    assert document["version"] == 1
+    assert document["summary"] == {"files": 2, "errors": 1, "warnings": 0, "notes": 0}
+    assert [file["path"] for file in document["files"]] == ["good.toml", "bad.toml"]
+
+
+def test_github(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(["lint", "bad.toml", "--output-format", "github"], capsys, monkeypatch)
+    assert printed.out.startswith("::error file=bad.toml,line=13,endLine=13,title=BAT001 batch.global_batch,col=1")
+
+
+def test_select_and_ignore(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["lint", "bad.toml", "--ignore", "BAT"], capsys, monkeypatch).code == 0
+    assert run(["lint", "bad.toml", "--select", "CFG,MOD001"], capsys, monkeypatch).code == 0
+    assert run(["lint", "bad.toml", "--select", "bat001"], capsys, monkeypatch).code == 1
+    unknown = run(["lint", "bad.toml", "--ignore", "XYZ"], capsys, monkeypatch)
+    assert unknown.code == 2
+    assert "no rule is called XYZ" in unknown.err
+
+
+def test_folders_are_searched_for_our_configs() -> None:
+    for name, text in {
+        "pyproject.toml": "[project]\nname = 'x'\n",
+        "broken.toml": "[run]\nname = \n",
+        "foreign.toml": "[other]\nx = \n",
+        ".hidden/run.toml": BASE,
+        "deep/below/run.toml": BASE,
+        "notes.txt": "[run]",
+    }.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    output, ok = check([], output_format="json")
+    assert [file["path"] for file in json.loads(output)["files"]] == [
+        "bad.toml",
+        "broken.toml",
+        "good.toml",
+        "deep/below/run.toml",
+    ]
+    assert not ok
+
+
+def test_a_folder_without_a_config_is_not_clean() -> None:
+    Path("empty").mkdir()
+    with pytest.raises(UserError, match="no config of prime-train"):
+        check(["empty"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "error[CFG006] config.toml:1:1  run\n"),
+        (b"[run", "error[CFG001] config.toml:1:5\n"),
+        (b"a = 1\nb = ]\n", "error[CFG001] config.toml:2:5\n"),
+        (b"[" * 100_000, "error[CFG001] config.toml:1:"),
+        (b"a = " + b"[" * 100_000, "error[CFG001] config.toml:1:1\n"),
+        (b"x = " + b"9" * 1_000_000, "error[CFG001] config.toml:1:5\n"),
+        (b"\x00" * 1_000_000, "error[CFG001] config.toml:1:1\n"),
+        (b"x" * 1_000_000, "error[CFG001] config.toml:1:"),
+        (b"# " + b"x" * 1_000_000, "error[CFG006] config.toml:1:1  data\n"),
+    ],
+    ids=["empty", "open", "value", "brackets", "deep", "digits", "zeros", "garbage", "comment"],
+)
+def test_bad_content_is_a_finding(
+    content: bytes, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("config.toml").write_bytes(content)
+    printed = run(["lint", "config.toml"], capsys, monkeypatch)
+    assert (printed.code, printed.err) == (1, "")
+    assert said in printed.out
+
+
+@pytest.mark.parametrize("change", [str.encode, lambda text: b"\xef\xbb\xbf" + text.encode()], ids=["plain", "bom"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_byte_order_mark_and_crlf_are_fine(change: object, newline: str) -> None:
+    assert callable(change)
+    Path("config.toml").write_bytes(change(UNEVEN.replace("\n", newline)))
+    output, _ = check(["config.toml"], output_format="concise")
+    assert output.startswith("config.toml:13:1: error[BAT001]")
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("gone.toml", "there is no such file"),
+        ("", "there is no such file"),
+        ("latin1.toml", "byte 0xe9 is not UTF-8"),
+        ("good.toml/x", "it cannot be read"),
+        ("a\0b", "it cannot be read"),
+        ("x" * 5000, "it cannot be read"),
+    ],
+)
+def test_what_cannot_be_read_is_exit_code_2(
+    path: str, what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("latin1.toml").write_bytes('[run]\nname = "é"\n'.encode("latin1"))
+    printed = run(["lint", path], capsys, monkeypatch)
+    assert (printed.code, printed.out) == (2, "")
+    assert what in printed.err
+    assert "\n  why " in printed.err
+    assert "\n  fix " in printed.err
+
+
+def test_a_clean_lint_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from prime_train.cli import entry; sys.argv[1:] = ['lint', 'good.toml']\n"
+        "try:\n    entry.main()\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "heavy = {'typer', 'pydantic', 'rich', 'tree_sitter', 'torch', 'importlib.metadata', 'asyncio', 'json'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# --- never a traceback ---------------------------------------------------------------------------
+
+_TABLES = ["[run]", "[[data.sources]]", "[data]", 'name = "x"', "max_steps = 5", "a.b.c", " = ", "1979-05-27", "nan"]
+_SIGNS = ["=", "{", "}", "[", "]", '"', "'''", "\n", "\r\n", "#", "# prime-train: ignore[BAT001]", "\x00", "\x85", "é"]
+_scraps = st.sampled_from(_TABLES + _SIGNS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(_scraps, st.text(max_size=4)), max_size=25))
+def test_any_text_gets_a_verdict(scraps: list[str]) -> None:
+    text = "".join(scraps).encode("utf-8", "replace").decode()
+    verdict = lint(text, "t")
+    assert verdict.findings or verdict.run is not None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_mutant_of_a_config_gets_a_verdict(data: st.DataObject) -> None:
+    text = registry.presets()["quickstart"].read_text()
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(start, min(len(text), start + 12)))
+        text = text[:start] + data.draw(st.one_of(_scraps, st.text(max_size=3))) + text[end:]
+    text = text.encode("utf-8", "replace").decode()
+    lines = text.count("\n") + 1
+    for finding in lint(text, "t").findings:
+        assert 1 <= finding.span.line <= lines
+        assert finding.what
+        assert finding.why
+        assert finding.fix

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from prime_train.cli.rule import rule
+from prime_train.errors import UserError
+from prime_train.rules.catalogue import RULES
+
+
+def test_all_rules_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    rule()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["code", "severity", "needs", "rule"]
+    assert [line.split()[0] for line in lines[1:]] == sorted(RULES)
+
+
+def test_one_rule_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    rule("dsk001")
+    page = capsys.readouterr().out
+    assert page.startswith("DSK001  error  The checkpoints that are kept")
+    assert "validate and run, which know: save_dir, model_folder, tokenizer_folder" in page
+    assert "\nBad:\n    [facts.save_dir]\n    free_bytes" in page
+    assert "\nGood:\n    [checkpoint]\n" in page
+
+
+@pytest.mark.parametrize("code", RULES)
+def test_every_rule_has_a_page_and_json(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rule(code)
+    assert capsys.readouterr().out.startswith(code)
+    rule(code, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert document["version"] == 1
+    assert [entry["code"] for entry in document["rules"]] == [code]
+    assert document["rules"][0]["bad"]
+
+
+def test_an_unknown_code_names_the_nearest() -> None:
+    with pytest.raises(UserError) as raised:
+        rule("BAT01")
+    assert raised.value.exit_code == 2
+    assert "BAT001" in raised.value.fix
