@@ -51,7 +51,7 @@ any_event: st.SearchStrategy[Event] = st.one_of(
 
 @given(any_event, st.floats(0, 1e10))
 def test_what_is_written_is_read_back(event: Event, time_s: float) -> None:
-    record = Record(round(time_s, 3), "supervisor", 7, event)
+    record = Record(round(time_s, 6), "supervisor", 7, event)
     assert decode(encode(record)) == record
 
 

@@ -283,7 +283,7 @@ def encode(record: Record) -> str:
     """One JSON line, without the newline."""
     envelope = {
         "v": VERSION,
-        "t": round(record.time_s, 3),
+        "t": round(record.time_s, 6),
         "w": record.writer,
         "n": record.seq,
         "kind": record.event.kind,

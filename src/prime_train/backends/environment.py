@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from prime_train.backends.launch import Variable
+from prime_train.backends.launch import Launch, Variable
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 
@@ -85,3 +85,10 @@ def redact(text: str, hidden: Iterable[str]) -> str:
     """`text` with every one of the values masked."""
     pattern = "|".join(re.escape(value) for value in hidden)
     return re.sub(pattern, MASK, text) if pattern else text
+
+
+def hide(launch: Launch, hidden: Iterable[str]) -> Launch:
+    """The launch as it may be written down."""
+    hidden = tuple(hidden)
+    variables = tuple(replace(variable, value=redact(variable.value, hidden)) for variable in launch.variables)
+    return replace(launch, argv=tuple(redact(argument, hidden) for argument in launch.argv), variables=variables)

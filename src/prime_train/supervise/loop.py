@@ -197,7 +197,7 @@ class _Supervision:
         try:
             launch = self._planned(attempt, chosen)
             self._run_dir.attempt(attempt).mkdir(parents=True, exist_ok=True)
-            write_atomic(self._run_dir.launch(attempt), to_json(self._hidden(launch)))
+            write_atomic(self._run_dir.launch(attempt), to_json(environment.hide(launch, self._secrets)))
             self._oom_kills = oom_kills()
             self._running = process.spawn(launch, attempt, self.inbox)
         except OSError as error:
@@ -223,12 +223,6 @@ class _Supervision:
         launch = self._plan(self._run, self._run_dir, attempt, resume_step)
         added = environment.plan(self._run, self._run_dir, attempt, host)
         return replace(launch, variables=(*added, *launch.variables))
-
-    def _hidden(self, launch: Launch) -> Launch:
-        """The launch as it may be written down."""
-        variables = tuple(replace(v, value=environment.redact(v.value, self._secrets)) for v in launch.variables)
-        argv = tuple(environment.redact(argument, self._secrets) for argument in launch.argv)
-        return replace(launch, argv=argv, variables=variables)
 
     def _ended(self, returncode: int) -> None:
         """The child has exited: end the rest of its tree, hear its last words, say what it was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
@@ -36,6 +37,7 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     The caller holds the run's lock. Raises UserError where the run cannot go on with this config or
     from that checkpoint; nothing has been changed then.
     """
+    _make_writable(run_dir)
     run = absolute(run, run_dir)
     before = _resolved(run_dir)
     state = State()
@@ -197,19 +199,31 @@ def _set_aside(path: Path) -> str:
 # --- writing ---------------------------------------------------------------------------------------
 
 
-def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+def _make_writable(run_dir: RunDir) -> None:
     try:
         run_dir.path.mkdir(parents=True, exist_ok=True)
+        if not os.access(run_dir.path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _unwritable(run_dir, error) from None
+
+
+def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+    try:
         _keep_earlier(text, run_dir)
         if before != run:
             write_atomic(run_dir.resolved, to_json(run))
     except OSError as error:
-        raise UserError(
-            what=f"the run directory cannot be written: {error.strerror}",
-            where=str(run_dir.path),
-            why="events, logs and checkpoints of the run are kept there",
-            fix="make it writable, free some space, or choose another place with run.dir",
-        ) from None
+        raise _unwritable(run_dir, error) from None
+
+
+def _unwritable(run_dir: RunDir, error: OSError) -> UserError:
+    return UserError(
+        what=f"the run directory cannot be written: {error.strerror}",
+        where=str(run_dir.path),
+        why="events, logs and checkpoints of the run are kept there",
+        fix="make it writable, free some space, or choose another place with run.dir",
+    )
 
 
 def _keep_earlier(text: str, run_dir: RunDir) -> None:

@@ -331,9 +331,9 @@ def _trainer(state: State, record: Record) -> State:
         case TrainerFailed() as event:
             return _failed(state, event, record.time_s)
         case TrainerStopped(step=step):
-            return _live(state, word=Word("stopped", record.time_s, step))
+            return _stands_at(_live(state, word=Word("stopped", record.time_s, step)), step)
         case TrainerFinished(step=step, final=final):
-            return replace(_live(state, word=Word("finished", record.time_s, step)), final=final)
+            return replace(_stands_at(_live(state, word=Word("finished", record.time_s, step)), step), final=final)
         case _:
             return state
 
@@ -351,6 +351,11 @@ def _progressed(state: State, event: Progress, record: Record) -> State:
         tokens_seen=event.tokens_seen,
         progress_s=record.time_s,
     )
+
+
+def _stands_at(state: State, step: int) -> State:
+    """The last word names the step exactly; progress is told only a few times a second."""
+    return replace(_attempt(state, last_step=step), step=step)
 
 
 def _failed(state: State, event: TrainerFailed, time_s: float) -> State:

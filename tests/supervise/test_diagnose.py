@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prime_train.events import HangFound, TrainerFailed
+from prime_train.supervise.diagnose import Cause, Evidence, judge, oom_kills, tail
+from prime_train.supervise.state import Live, Sent, State, Word
+
+STATE = State(step=40, max_steps=300)
+LIVE = Live(1, last_sign_s=0.0)
+LOG = Path("/run/attempts/001/trainer.log")
+
+IMPORT_ERROR = """\
+Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "/src/trainer/__main__.py", line 12, in <module>
+    import torch
+ModuleNotFoundError: No module named 'torch'
+"""
+TORCHRUN = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/src/trainer/pretrain.py", line 88, in step
+[rank1]:     raise ValueError("odd")
+[rank1]: ValueError: odd
+Traceback (most recent call last):
+  File "/torch/distributed/run.py", line 1, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_09:00:00
+  host      : box
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 4243)
+"""
+TORCHRUN_KILLED = """\
+Failures:
+[0]:
+  time      : 2026-11-21_09:00:01
+  rank      : 0 (local_rank: 0)
+  exitcode  : -6 (pid: 4242)
+Root Cause (first observed failure):
+[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 4243)
+  traceback : Signal 9 (SIGKILL) received by PID 4243
+"""
+ABORTED = """\
+step 40
+Fatal Python error: Aborted
+
+Thread 0x00007f01 (most recent call first):
+  File "/lib/threading.py", line 331 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/src/trainer/data/loader.py", line 77 in take
+  File "/src/trainer/pretrain.py", line 12 in main
+"""
+
+
+def judged(returncode: int | None, log_tail: str = "", live: Live = LIVE, kills: int = 0) -> Cause:
+    return judge(STATE, live, Evidence(returncode, LOG, log_tail, kills))
+
+
+def test_the_last_word_counts_more_than_the_exit_code() -> None:
+    assert judged(1, live=replace(LIVE, word=Word("finished", 1.0, 300))) == Cause("finished")
+    assert judged(-9, live=replace(LIVE, word=Word("stopped", 1.0, 40))) == Cause("stopped")
+
+
+def test_finished_before_the_last_step_is_not_finished() -> None:
+    found = judged(0, live=replace(LIVE, word=Word("finished", 1.0, 40)))
+    assert (found.outcome, found.what) == ("failed", "exited with 0 at step 40 of 300")
+
+
+def test_the_trainers_own_account() -> None:
+    account = TrainerFailed(1, 0, "disk", "no space", "the disk is full", "free some", "save.py:1")
+    live = replace(LIVE, failure=account, word=Word("failed", 1.0, 40))
+    assert judged(5, IMPORT_ERROR, live) == Cause(
+        "failed", "disk", "no space", "the disk is full", "free some", "save.py:1"
+    )
+    unheard = replace(live, failure=replace(account, cause_class="weather"))
+    assert judged(5, "", unheard).cause_class == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("returncode", "cause_class", "what"),
+    [
+        (0, "unknown", "exited with 0 at step 40 of 300"),
+        (1, "unknown", "exited with 1 at step 40 of 300"),
+        (2, "config", "exited with 2"),
+        (5, "config", "exited with 5"),
+        (126, "env", "exited with 126"),
+        (127, "env", "exited with 127"),
+        (-9, "signal", "killed by signal 9 (SIGKILL)"),
+        (137, "signal", "killed by signal 9 (SIGKILL)"),
+        (-11, "signal", "killed by signal 11 (SIGSEGV)"),
+        (-34, "signal", "killed by signal 34"),
+        (None, "signal", "together with its supervisor"),
+    ],
+)
+def test_exit_codes(returncode: int | None, cause_class: str, what: str) -> None:
+    found = judged(returncode)
+    assert (found.outcome, found.cause_class) == ("failed", cause_class)
+    assert what in found.what
+    assert found.why or returncode == -34
+    assert found.where == str(LOG)
+
+
+def test_the_out_of_memory_killer_is_named_only_when_it_was_at_work() -> None:
+    assert judged(-9, kills=1).cause_class == "oom"
+    assert "something outside" in judged(-9, kills=0).why
+    assert judged(-11, kills=1).cause_class == "signal"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause_class", "what", "where"),
+    [
+        (IMPORT_ERROR, "env", "ModuleNotFoundError: No module named 'torch'", "/src/trainer/__main__.py:12"),
+        (TORCHRUN, "bug", "ValueError: odd", "/src/trainer/pretrain.py:88"),
+        (
+            "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n",
+            "disk",
+            "OSError",
+            str(LOG),
+        ),
+        ("Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA\n", "oom", "OutOfMemoryError", str(LOG)),
+        ("Traceback (most recent call last):\nX: " + "y" * 10_000, "bug", "X: yyy", str(LOG)),
+        ("Traceback (most recent call last):\n  File", "unknown", "exited with 1", str(LOG)),
+    ],
+)
+def test_the_first_traceback_of_the_log_speaks_where_the_trainer_did_not(
+    log: str, cause_class: str, what: str, where: str
+) -> None:
+    found = judged(1, log)
+    assert (found.cause_class, found.where) == (cause_class, where)
+    assert what in found.what
+    assert len(found.what) <= 300
+
+
+def test_a_killed_rank_is_the_root_and_not_the_rank_that_lost_its_peer() -> None:
+    echo = TrainerFailed(1, 0, "bug", "connection closed by peer", "", "", "")
+    found = judged(1, TORCHRUN_KILLED, replace(LIVE, failure=echo))
+    assert (found.cause_class, found.what) == ("signal", "rank 1 was killed by signal 9 (SIGKILL)")
+
+
+def test_a_hang_is_placed_by_the_stack_it_left() -> None:
+    live = replace(LIVE, hang=HangFound(1, 300.4, 300.0, "train"), sent=(Sent("SIGABRT", 1.0),))
+    found = judged(-6, ABORTED, live)
+    assert (found.cause_class, found.where) == ("hang", "/src/trainer/data/loader.py:77 in take")
+    assert found.what == "no sign of life for 300 s in phase train; the limit is 300 s"
+    assert judged(-9, "", live).where == str(LOG)
+
+
+def test_what_had_to_be_ended_after_its_grace_is_stopped() -> None:
+    found = judged(-9, live=replace(LIVE, sent=(Sent("stop_requested", 1.0), Sent("SIGTERM", 2.0))))
+    assert found.outcome == "stopped"
+    assert "stop_grace_s" in found.fix
+
+
+def test_the_tail_of_a_long_log_is_read_and_a_missing_one_is_empty(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    log.write_bytes(b"\xff" * 1_000_000 + b"\nthe end\n")
+    assert tail(log).endswith("the end\n")
+    assert len(tail(log)) <= 256 * 1024
+    assert tail(tmp_path / "none") == ""
+
+
+def test_the_kernels_count_is_a_number() -> None:
+    assert oom_kills() >= 0

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.rundir import RunDir
+from prime_train.supervise.lock import held, holder
+from prime_train.supervise.process import own_identity
+
+_HOLD = """
+import sys
+from pathlib import Path
+from prime_train.rundir import RunDir
+from prime_train.supervise.lock import held
+with held(RunDir(Path(sys.argv[1]))):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def start_holder(path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def close(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.kill()
+
+
+def test_the_lock_names_its_holder_and_is_free_afterwards(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "runs" / "a")
+    assert holder(run_dir) is None
+    with held(run_dir):
+        found = holder(run_dir)
+        assert found is not None
+        assert (found.identity, found.host, found.here) == (own_identity(), socket.gethostname(), True)
+    assert holder(run_dir) is None
+    with held(run_dir):
+        pass
+
+
+def test_a_held_run_is_an_error_that_says_who_and_how_to_end_it(tmp_path: Path) -> None:
+    first = start_holder(tmp_path)
+    with pytest.raises(UserError, match=f"process {first.pid}") as raised, held(RunDir(tmp_path)):
+        pass
+    assert raised.value.exit_code == ExitCode.USAGE
+    assert f"prime-train stop {tmp_path.name}" in raised.value.fix
+    close(first)
+
+
+def test_kill_9_of_the_holder_frees_the_run(tmp_path: Path) -> None:
+    first = start_holder(tmp_path)
+    first.kill()
+    first.wait()
+    assert holder(RunDir(tmp_path)) is None
+    with held(RunDir(tmp_path)):
+        assert holder(RunDir(tmp_path)) is not None
+    close(first)
+
+
+def test_the_lock_does_not_leak_into_children(tmp_path: Path) -> None:
+    with held(RunDir(tmp_path)):
+        listed = subprocess.run(
+            ["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, check=True, close_fds=False
+        ).stdout
+    assert "lock" not in listed
+
+
+def test_a_holder_on_another_machine_is_believed(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("1:1 elsewhere\n")
+    found = holder(RunDir(tmp_path))
+    assert found is not None
+    assert not found.here
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "1 2 3", "x:y z", "4194305:1 "])
+def test_a_text_that_names_nobody(tmp_path: Path, text: str) -> None:
+    (tmp_path / "lock").write_text(text)
+    assert holder(RunDir(tmp_path)) is None
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"), held(RunDir(tmp_path / "file" / "a")):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_place_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir(mode=0o500)
+    with pytest.raises(UserError, match="Permission denied"), held(RunDir(tmp_path / "runs" / "a")):
+        pass

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+
+import psutil
+import pytest
+
+from prime_train.backends import environment
+from prime_train.backends.launch import Launch, Variable
+from prime_train.supervise import process
+from prime_train.supervise.process import Exited, Identity, identify, own_identity, signal_tree, spawn, sweep
+
+DEADLINE_S = 30.0
+
+
+def launch(tmp_path: Path, program: str, mark: Path | None = None) -> Launch:
+    variables = (Variable(environment.RUN, str(mark or tmp_path), ""), Variable("COLOUR", "blue", ""))
+    return Launch("trainer", (sys.executable, "-c", program), tmp_path, tmp_path / "a" / "trainer.log", variables)
+
+
+def test_an_identity_is_one_process_and_no_other() -> None:
+    own = own_identity()
+    assert own == identify(os.getpid())
+    assert own.alive
+    assert not Identity(own.pid, own.start_ticks + 1).alive
+    assert str(own) == f"{own.pid}:{own.start_ticks}"
+
+
+def test_a_zombie_is_not_alive() -> None:
+    child = subprocess.Popen(["true"])
+    identity = identify(child.pid)
+    assert identity is not None
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not identity.alive
+    child.wait()
+    assert identify(child.pid) is None
+
+
+def test_a_child_writes_to_its_log_in_its_own_session_and_its_exit_is_told(tmp_path: Path) -> None:
+    inbox: SimpleQueue[object] = SimpleQueue()
+    program = (
+        "import os, sys; print(os.environ['COLOUR'], os.getsid(0) == os.getpid()); sys.stderr.write('err'); sys.exit(3)"
+    )
+    spawn(launch(tmp_path, program), 7, inbox)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(7, 3)
+    assert (tmp_path / "a" / "trainer.log").read_text() == "blue True\nerr"
+
+
+def test_a_program_that_does_not_exist_exits_with_127(tmp_path: Path) -> None:
+    inbox: SimpleQueue[object] = SimpleQueue()
+    spawn(Launch("trainer", ("/nowhere/python",), tmp_path, tmp_path / "log"), 1, inbox)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(1, 127)
+    assert "/nowhere/python: No such file" in (tmp_path / "log").read_text()
+
+
+def test_only_the_main_thread_may_spawn(tmp_path: Path) -> None:
+    raised: list[str] = []
+
+    def attempt() -> None:
+        try:
+            spawn(launch(tmp_path, "pass"), 1, SimpleQueue())
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    assert "main thread" in raised[0]
+
+
+_TREE = """
+import subprocess, sys, time
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(grandchild.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def first_number(log: Path) -> int:
+    while True:
+        text = log.read_text() if log.exists() else ""
+        if text.endswith("\n"):
+            return int(text)
+
+
+def test_a_signal_reaches_descendants_in_other_sessions(tmp_path: Path) -> None:
+    inbox: SimpleQueue[object] = SimpleQueue()
+    running = spawn(launch(tmp_path, _TREE), 1, inbox)
+    grandchild = psutil.Process(first_number(running.log))
+    signal_tree(running.identity, signal.SIGTERM)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(1, -signal.SIGTERM)
+    psutil.wait_procs([grandchild], timeout=DEADLINE_S)
+    assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_sweep_ends_the_run_and_spares_the_rest(tmp_path: Path) -> None:
+    inbox: SimpleQueue[object] = SimpleQueue()
+    bystander = subprocess.Popen(["sleep", "600"])
+    other = subprocess.Popen(["sleep", "600"], env=os.environ | {environment.RUN: str(tmp_path / "other")})
+    spared = process.own_children()
+    running = spawn(launch(tmp_path, _TREE), 1, inbox)
+    grandchild = Identity(first_number(running.log), identify_ticks(first_number(running.log)))
+    os.kill(running.identity.pid, signal.SIGKILL)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(1, -signal.SIGKILL)
+    assert sweep(tmp_path, spared) == []
+    assert not grandchild.alive
+    assert bystander.poll() is None
+    assert other.poll() is None
+    for child in (bystander, other):
+        child.kill()
+        child.wait()
+
+
+def identify_ticks(pid: int) -> int:
+    found = identify(pid)
+    assert found is not None
+    return found.start_ticks
+
+
+def test_a_signal_to_a_process_that_is_gone_reaches_nobody() -> None:
+    own = own_identity()
+    signal_tree(Identity(own.pid, own.start_ticks - 1), signal.SIGKILL)  # another process had this pid before
+    assert own.alive
+
+
+@pytest.mark.parametrize("cores", [process.usable_cores()])
+def test_the_usable_cores_are_at_most_those_of_the_machine(cores: int) -> None:
+    assert 1 <= cores <= (os.cpu_count() or 1)
