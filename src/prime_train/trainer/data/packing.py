@@ -114,19 +114,15 @@ def _runs(lengths: Integers) -> Iterator[tuple[int, int, int]]:
 
 def fill(bins: Bins, tokens: NDArray[np.integer], lengths: Integers, capacity: int, padding: int) -> Rows:
     """The sequences that `bins` describe, taken from documents that lie one after the other in `tokens`."""
-    pieces_per_bin = np.diff(bins.first)
-    bin_of = np.repeat(np.arange(len(bins)), pieces_per_bin)  # (P,)
-    end_in_flow = np.cumsum(bins.length)  # (P,) where the pieces would end if no sequence were padded
+    bin_of = np.repeat(np.arange(len(bins)), np.diff(bins.first))  # (P,)
     used = np.bincount(bin_of, weights=bins.length, minlength=len(bins)).astype(np.int64)  # (N,)
-    padded_before = np.cumsum(capacity - used) - (capacity - used)  # (N,)
-    target = end_in_flow - bins.length + padded_before[bin_of]  # (P,)
     source = (np.cumsum(lengths) - lengths)[bins.document] + bins.start  # (P,)
 
-    rows = np.full(len(bins) * capacity, padding, dtype=tokens.dtype)
-    within = np.arange(int(bins.length.sum())) - np.repeat(end_in_flow - bins.length, bins.length)
-    rows[np.repeat(target, bins.length) + within] = tokens[np.repeat(source, bins.length) + within]
-
-    last = bins.first[1:]
-    with_padding = np.insert(bins.length, last, capacity - used)
-    first = bins.first + np.arange(len(bins) + 1)
-    return Rows(rows.reshape(len(bins), capacity), with_padding, first)
+    # Padding is one more piece of each bin, taken from behind the last document.
+    with_padding = np.concatenate([tokens, np.full(capacity, padding, dtype=tokens.dtype)])
+    piece_length = np.insert(bins.length, bins.first[1:], capacity - used)
+    begin = np.insert(source, bins.first[1:], len(tokens))
+    ranges = zip(begin.tolist(), (begin + piece_length).tolist(), strict=True)
+    flow = [with_padding[:0], *(with_padding[start:stop] for start, stop in ranges)]
+    rows = np.concatenate(flow).reshape(len(bins), capacity)
+    return Rows(rows, piece_length, bins.first + np.arange(len(bins) + 1))
