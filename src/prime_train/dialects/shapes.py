@@ -85,7 +85,6 @@ class Table(NamedTuple):
 
     fields: Mapping[str, Field]
     make: Callable[..., Any]
-    doc: str
 
 
 Shape = Number | Text | Flag | Choice | Array | Table
@@ -101,7 +100,7 @@ def table_of(cls: type[Any]) -> Table:
         key = next((note.name for note in metadata if isinstance(note, Key)), item.name)
         doc = next((note.text for note in metadata if isinstance(note, Doc)), "")
         table_fields[key] = Field(item.name, key, shape, doc, item.default)
-    return Table(table_fields, cls, cls.__doc__ or "")
+    return Table(table_fields, cls)
 
 
 def _shape(hint: Any) -> tuple[Shape, tuple[Any, ...]]:
