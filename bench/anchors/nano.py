@@ -1,7 +1,9 @@
-"""A loop in the manner of nanoGPT, written for this benchmark: a GPT-2 model of the same size and its usual trimmings.
+"""A loop in the manner of nanoGPT, written for this benchmark: modules, a cosine rate per step, two decay groups.
 
-LayerNorm, learned positions, GELU, one matrix for queries, keys and values, tied head; a cosine rate
-per step, two decay groups, clipping. The optimizer is fused, which nanoGPT leaves off on a CPU.
+One matrix makes queries, keys and values; the head is tied; the loss is read after each step. The
+optimizer is fused, which nanoGPT leaves off on a CPU. `make` trains the Llama-style model that all
+loops train; `make_gpt2` a GPT-2 of as many parameters, whose LayerNorm, learned positions and GELU
+are less work per token: another model, shown for comparison.
 """
 
 from __future__ import annotations
@@ -18,10 +20,41 @@ from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Sizes, Toke
 _SCHEDULE_STEPS = 1000
 
 
-class _Layer(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+class _LlamaLayer(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        self.heads = heads
+        width = sizes.hidden_size
+        self.heads = sizes.heads
+        self.norm1 = nn.RMSNorm(width, eps=1e-5)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.norm2 = nn.RMSNorm(width, eps=1e-5)
+        self.gate = nn.Linear(width, sizes.mlp_size, bias=False)
+        self.up = nn.Linear(width, sizes.mlp_size, bias=False)
+        self.down = nn.Linear(sizes.mlp_size, width, bias=False)
+        angles = torch.outer(
+            torch.arange(sizes.ctx_tokens).float(), 10000.0 ** -(torch.arange(0, sizes.head_dim, 2) / sizes.head_dim)
+        )
+        self.cos, self.sin = angles.cos(), angles.sin()  # (T, D/2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = _heads(self.qkv(self.norm1(x)), self.heads)
+        mixed = F.scaled_dot_product_attention(self._rotate(q), self._rotate(k), v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        h = self.norm2(x)
+        out: Tensor = x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return out
+
+    def _rotate(self, x: Tensor) -> Tensor:
+        left, right = x.chunk(2, -1)
+        return torch.cat((left * self.cos - right * self.sin, right * self.cos + left * self.sin), -1)
+
+
+class _Gpt2Layer(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        width = sizes.hidden_size
+        self.heads = sizes.heads
         self.norm1 = nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -30,27 +63,34 @@ class _Layer(nn.Module):
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norm1(x)).chunk(3, -1)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))  # (B, heads, T, D)
+        q, k, v = _heads(self.qkv(self.norm1(x)), self.heads)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         out: Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
         return out
 
 
-class _Gpt(nn.Module):
-    def __init__(self, sizes: Sizes) -> None:
+def _heads(qkv: Tensor, heads: int) -> list[Tensor]:
+    """Queries, keys and values, each (B, heads, T, D)."""
+    return [part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in qkv.chunk(3, -1)]
+
+
+class _Model(nn.Module):
+    def __init__(self, sizes: Sizes, layer: type[_LlamaLayer] | type[_Gpt2Layer]) -> None:
         super().__init__()
+        gpt2 = layer is _Gpt2Layer
         self.tokens = nn.Embedding(sizes.vocab_size, sizes.hidden_size)
-        self.positions = nn.Embedding(sizes.ctx_tokens, sizes.hidden_size)
-        self.layers = nn.ModuleList(_Layer(sizes.hidden_size, sizes.heads) for _ in range(sizes.layers))
-        self.norm = nn.LayerNorm(sizes.hidden_size, bias=False)
+        self.positions = nn.Embedding(sizes.ctx_tokens, sizes.hidden_size) if gpt2 else None
+        self.layers = nn.ModuleList(layer(sizes) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.hidden_size, bias=False) if gpt2 else nn.RMSNorm(sizes.hidden_size, eps=1e-5)
         for weight in self.parameters():
             if weight.ndim == 2:
                 nn.init.normal_(weight, std=0.02)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))  # (B, T, C)
+        x = self.tokens(tokens)  # (B, T, C)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(tokens.shape[1]))
         for layer in self.layers:
             x = layer(x)
         logits = F.linear(self.norm(x), self.tokens.weight)  # (B, T, V)
@@ -58,7 +98,14 @@ class _Gpt(nn.Module):
 
 
 def make(sizes: Sizes) -> Anchor:
-    model = _Gpt(sizes)
+    return _loop("nanoGPT-like loop", _Model(sizes, _LlamaLayer))
+
+
+def make_gpt2(sizes: Sizes) -> Anchor:
+    return _loop("nanoGPT-like loop, GPT-2 model", _Model(sizes, _Gpt2Layer))
+
+
+def _loop(name: str, model: _Model) -> Anchor:
     matrices = [weight for weight in model.parameters() if weight.ndim >= 2]
     gains = [weight for weight in model.parameters() if weight.ndim < 2]
     optimizer = torch.optim.AdamW(
@@ -86,4 +133,4 @@ def make(sizes: Sizes) -> Anchor:
             seconds.append(time.perf_counter() - began)
         return seconds
 
-    return Anchor("nanoGPT-like loop", sum(weight.numel() for weight in model.parameters()), run)
+    return Anchor(name, sum(weight.numel() for weight in model.parameters()), run)
