@@ -216,7 +216,7 @@ def _locate_dataset(source: Source) -> Origin:
     if Path(name).is_dir():
         root = Path(name)
         files = sorted(file for file in root.rglob("*") if file.is_file() and not file.name.startswith("."))
-        return _origin(name, source, root, files, lambda: tables.open_dataset(source, name)[0])
-    documents, fingerprint = tables.open_dataset(source, name)
-    key = digest([name, source.subset, source.split, source.text_field, fingerprint])
-    return Origin(name, key, key, 0, lambda: documents)
+        return _origin(name, source, root, files, lambda: tables.open_dataset(source, name).documents)
+    opened = tables.open_dataset(source, name)
+    key = digest([name, source.subset, source.split, source.text_field, opened.fingerprint])
+    return Origin(name, key, key, opened.size_bytes, lambda: opened.documents)

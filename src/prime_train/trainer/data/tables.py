@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,18 @@ def check_lines(file: Path) -> None:
                 )
 
 
-def open_dataset(source: Source, name: str) -> tuple[Documents, str]:
-    """A dataset of the Hugging Face Hub, or a local folder, and its fingerprint."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset and what tells it from another."""
+
+    documents: Documents
+    fingerprint: str
+    size_bytes: int
+
+
+@lru_cache(maxsize=8)  # the tokenizer, the stream and the evaluation ask for it, and the Hub may be far away
+def open_dataset(source: Source, name: str) -> Opened:
+    """A dataset of the Hugging Face Hub, or of a local folder."""
     import datasets
     from datasets.exceptions import DatasetsError
 
@@ -96,7 +108,7 @@ def open_dataset(source: Source, name: str) -> tuple[Documents, str]:
             why=f'asked for split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
             fix="give the name of a dataset on the Hub or a local folder, and a split and subset that it has",
         ) from error
-    return _documents(table, source.text_field, where), str(table._fingerprint)
+    return Opened(_documents(table, source.text_field, where), str(table._fingerprint), int(table.data.nbytes))
 
 
 def _documents(table: Any, text_field: str, where: str) -> Documents:
