@@ -1,0 +1,173 @@
+"""Measures for how long a checkpoint holds the training loop up, beside a plain torch.save of the same state.
+
+    python bench/checkpoint.py [--rounds 5] [--folder DIR]
+
+The state is a model of 44.8 M parameters and AdamW's two moments, 538 MB in fp32. In each round the same
+training loop saves it in three ways, in turn: torch.save, DCP's own synchronous save, and the trainer's
+Checkpointer. Of the last, what counts is all that the loop waits: for the call, and before the next
+optimizer step until the copy is whole. Nothing is fsynced in the first two; the Checkpointer's time to
+write includes fsync and SHA-256 of every file. Memory is the peak of a training step with the first save
+beside it, above the peak of a step without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import record
+import torch
+
+from prime_train import events, spec
+from prime_train.rundir import RunDir
+from prime_train.trainer import device
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.checkpoint import Checkpointer, Reached, gather
+from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.model import build, config_of
+from prime_train.trainer.optim import adamw
+from prime_train.trainer.parallel import World
+from prime_train.trainer.staging import size_bytes
+from prime_train.trainer.step import Training, train_step
+
+VOCAB_SIZE = 12288
+CTX_TOKENS = 256
+RUN = spec.RunSpec(
+    run=spec.Run(name="bench-checkpoint", max_steps=1000),
+    model=spec.Model(layers=12, hidden_size=512, heads=8),
+    data=spec.Data(sources=(spec.Source(kind="python-stdlib"),), ctx_tokens=CTX_TOKENS),
+    checkpoint=spec.Checkpoint(keep_last=1),
+)
+
+
+@dataclass(slots=True)
+class Samples:
+    """Seconds, one per round."""
+
+    torch_save: list[float] = field(default_factory=list)
+    dcp_save: list[float] = field(default_factory=list)
+    call: list[float] = field(default_factory=list)
+    wait: list[float] = field(default_factory=list)
+    stall: list[float] = field(default_factory=list)
+    write: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    step_beside: list[float] = field(default_factory=list)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", help="where to write; the default is the system's temporary folder")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        training = make_training()
+        samples, extra_bytes = measure(training, Path(folder), given.rounds)
+        held_bytes = size_bytes(gather(training.model, training.optimizer, Reached(), 0))
+    report(samples, held_bytes, extra_bytes)
+
+
+def make_training() -> Training:
+    model = build(config_of(RUN.model, VOCAB_SIZE), RUN.run.seed)
+    return Training(model, adamw(model, RUN.optim), World(rank=0, size=1), device.pick("fp32"), RUN.optim.clip_norm)
+
+
+def measure(training: Training, folder: Path, rounds: int) -> tuple[Samples, int]:
+    """The seconds of each way, and the memory that the Checkpointer's first save took, in bytes."""
+    samples = Samples()
+    run_dir = RunDir(folder)
+    attempt = Attempt(RUN, run_dir, 1, 0, events.EventLog(run_dir.events, "bench"), 0)
+    checkpointer = Checkpointer(attempt, training.world, training.device.torch)
+    step(training)
+    without_bytes = peak_bytes(lambda: step(training))
+    checkpointer.prepare(training.model, training.optimizer)
+
+    def save_once(number: int) -> None:
+        step(training)
+        samples.step.append(step(training))
+        save_beside_training(training, checkpointer, number, samples)
+
+    extra_bytes = peak_bytes(lambda: save_once(1)) - without_bytes
+    for number in range(1, rounds + 1):
+        if number > 1:
+            save_once(number)
+        samples.torch_save.append(timed(lambda: torch_save(training, folder / "torch.pt")))
+        samples.dcp_save.append(timed(lambda: dcp_save(training, folder / "dcp")))
+    samples.write = [
+        e.event.write_s for e in events.read(run_dir.events) if isinstance(e.event, events.CheckpointSaved)
+    ]
+    return samples, extra_bytes
+
+
+def save_beside_training(training: Training, checkpointer: Checkpointer, number: int, samples: Samples) -> None:
+    """One save by the Checkpointer, the step that goes on meanwhile, and the end of it."""
+    checkpointer.take_stall_s()
+    call_s = timed(lambda: checkpointer.save(training.model, training.optimizer, Reached(number)))
+    waits: list[float] = []
+    samples.step_beside.append(step(training, lambda: waits.append(timed(checkpointer.before_update))))
+    samples.call.append(call_s)
+    samples.wait.append(waits[0])
+    samples.stall.append(checkpointer.take_stall_s())
+    checkpointer.finish()
+
+
+def step(training: Training, before_update: Any = lambda: None) -> float:
+    tokens = torch.randint(0, VOCAB_SIZE, (1, CTX_TOKENS + 1), generator=torch.Generator().manual_seed(1))  # (B, T + 1)
+    positions = torch.arange(CTX_TOKENS).expand(1, -1)  # (B, T)
+    batch = Batch(tokens[:, :-1], tokens[:, 1:], positions, torch.zeros_like(positions))
+    return timed(lambda: train_step(training, [batch], 1e-4, before_update=before_update))
+
+
+def torch_save(training: Training, path: Path) -> None:
+    torch.save({"model": training.model.state_dict(), "optimizer": training.optimizer.state_dict()}, path)
+
+
+def dcp_save(training: Training, folder: Path) -> None:
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    state = gather(training.model, training.optimizer, Reached(), 0)
+    save(state, storage_writer=FileSystemWriter(folder, sync_files=False, overwrite=True), no_dist=True)
+
+
+def timed(work: Any) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _status(name: str) -> int:
+    """A line of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def peak_bytes(work: Any) -> int:
+    """The most that was resident while `work` ran. Source: proc_pid_clear_refs(5), value 5, resets VmHWM."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    work()
+    return _status("VmHWM")
+
+
+def report(samples: Samples, held_bytes: int, extra_bytes: int) -> None:
+    state = {"state_mb": round(held_bytes / 1e6)}
+    plain = record.emit("torch.save, the loop stands still", samples.torch_save, **state)
+    rows = [plain, record.emit("dcp.save, the loop stands still", samples.dcp_save, **state)]
+    stall = record.percentile(samples.stall, 0.5) / plain["median"]
+    rows.append(
+        record.emit("Checkpointer, all that the loop waits", samples.stall, of_torch_save=round(stall, 4), **state)
+    )
+    rows.append(record.emit("Checkpointer, the call", samples.call, **state))
+    rows.append(record.emit("Checkpointer, wait before the next optimizer step", samples.wait, **state))
+    copies = round(extra_bytes / held_bytes, 3)
+    rows.append(record.emit("Checkpointer, until the manifest", samples.write, extra_copies_of_state=copies, **state))
+    rows.append(record.emit("a training step", samples.step))
+    rows.append(record.emit("a training step beside a save", samples.step_beside))
+    record.write("checkpoint", rows)
+
+
+if __name__ == "__main__":
+    main()
