@@ -13,7 +13,7 @@ from pathlib import Path
 from prime_train.backends.launch import Launch
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
-from prime_train.spec import Data, Run, RunSpec, Source
+from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.policy import Policy
@@ -24,7 +24,8 @@ FAST = Policy(backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s
 def fake_run(path: Path, max_steps: int) -> RunSpec:
     """The smallest RunSpec for a run directory at `path`."""
     run = Run(name=path.name, max_steps=max_steps, dir=str(path.parent))
-    return RunSpec(run=run, data=Data(sources=(Source(kind="python-stdlib"),)))
+    data = Data(sources=(Source(kind="python-stdlib"),))
+    return RunSpec(run=run, data=data, checkpoint=Checkpoint(interval_steps=10))
 
 
 def fake_plan(

@@ -99,7 +99,7 @@ def main() -> None:
     if "orphan" in options:  # a grandchild in a session of its own, whose parent is gone
         orphan = f"import subprocess as s; s.Popen(['sleep', '{FOREVER_S:.0f}'], start_new_session=True)"
         subprocess.run([sys.executable, "-c", orphan], check=True)
-    if fake.step == int(options.get("unreadable_step", -1)):
+    if fake.step in [int(step) for step in options.get("unreadable", "").split(",") if step]:
         log.append(CheckpointUnreadable(fake.attempt, fake.step, "bad bytes"))
         fake.fail("disk", "the checkpoint cannot be read")
         sys.exit(5)

@@ -177,20 +177,29 @@ def test_a_truncated_newest_checkpoint_is_left_out_and_said(start: Callable[...,
 
 def test_an_unreadable_checkpoint_is_not_taken_again(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("finish", "max_steps=25").end() == 0
-    assert start("unreadable", "max_steps=40", "unreadable_step=25").end() == 0
+    assert start("finish", "unreadable=25").end() == 0
     assert launches(run_dir)[-2:] == [
         LaunchAsked(2, 25),
         LaunchAsked(3, 20, ("step_25: the trainer could not load it",)),
     ]
 
 
-def test_where_no_checkpoint_can_be_loaded_nothing_starts_over(
+def test_where_more_than_one_interval_would_be_lost_nothing_starts_over(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    assert start("finish", "max_steps=20").end() == 0
+    assert start("finish", "unreadable=10,20").end() == 5
+    failed = endings(run_dir)[-1]
+    assert failed.what.startswith("no checkpoint can be resumed from: step_20: the trainer could not load it; step_10:")
+    assert sorted(path.name for path in run_dir.checkpoints.iterdir()) == ["step_10", "step_20"]
+
+
+def test_where_the_first_checkpoint_is_lost_the_run_starts_over(
     start: Callable[..., Supervised], run_dir: RunDir
 ) -> None:
     assert start("finish", "max_steps=10").end() == 0
-    assert start("unreadable", "unreadable_step=10").end() == 5
-    assert "none of the complete checkpoints" in endings(run_dir)[-1].what
-    assert newest_complete(run_dir.checkpoints) is not None
+    assert start("finish", "unreadable=10").end() == 0
+    assert launches(run_dir)[-1] == LaunchAsked(3, 0, ("step_10: the trainer could not load it",))
 
 
 def test_a_hang_is_found_and_killed_and_leaves_its_stack(start: Callable[..., Supervised], run_dir: RunDir) -> None:

@@ -191,8 +191,8 @@ class _Supervision:
     def _launch(self, attempt: int) -> None:
         chosen, rejected = self._choose_checkpoint()
         self._say(LaunchAsked(attempt, chosen, rejected))
-        if chosen == 0 and self.state.unreadable:
-            self._end_attempt(None, _nothing_loads(self.state.unreadable, self._run_dir))
+        if chosen == 0 and self._would_lose_much():
+            self._end_attempt(None, _nothing_loads(rejected, self._run_dir))
             return
         try:
             launch = self._planned(attempt, chosen)
@@ -217,6 +217,11 @@ class _Supervision:
             problem = checkpoint.problem or "the trainer could not load it"
             rejected.append(f"step_{checkpoint.step}: {problem}")
         return 0, tuple(rejected)
+
+    def _would_lose_much(self) -> bool:
+        """A start from the beginning costs more than the one interval that any crash may cost."""
+        newest = next((checkpoint.step for checkpoint in layout.scan(self._run_dir.checkpoints)), 0)
+        return newest > (self._run.checkpoint.interval_steps or 0)
 
     def _planned(self, attempt: int, resume_step: int) -> Launch:
         host = environment.Host(os.environ, process.usable_cores(), str(process.own_identity()))
@@ -272,14 +277,13 @@ def _not_started(error: OSError, launch: Path) -> Cause:
     return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
 
 
-def _nothing_loads(steps: Sequence[int], run_dir: RunDir) -> Cause:
-    listed = ", ".join(f"step_{step}" for step in steps)
+def _nothing_loads(rejected: Sequence[str], run_dir: RunDir) -> Cause:
     return Cause(
         "failed",
         "env",
-        f"none of the complete checkpoints can be loaded: {listed}",
-        "to start from the beginning would throw away what they hold",
-        "read why in the log of the attempts before; a run under another name starts from the beginning",
+        f"no checkpoint can be resumed from: {'; '.join(rejected)}",
+        "a start from the beginning would cost more than one checkpoint interval: that is for a person to choose",
+        "put a sound copy of one back; or start again under another name with --run-name",
         str(run_dir.checkpoints),
     )
 
