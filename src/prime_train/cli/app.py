@@ -45,7 +45,7 @@ def _prime_train(
 
 app.command("lint")(lint.lint)
 app.command("rule")(rule.rule)
-app.command("validate")(validate.validate)
+app.command("validate", short_help="Check a config against this machine.")(validate.validate)
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)

@@ -1,0 +1,58 @@
+"""Starts the command line and runs to watch, as processes of their own."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from prime_train.rundir import RunDir
+from prime_train.views.status import fold_events
+
+PROGRAM = Path(sys.executable).with_name("prime-train")
+DEADLINE_S = 60.0
+
+
+def prime_train(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`prime-train ARGUMENTS` in `cwd`, to its end."""
+    return subprocess.run(
+        [PROGRAM, *arguments],
+        cwd=cwd,
+        env=clean_environment() | environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S * 4,
+        check=False,
+    )
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what changes the look of the output."""
+    hidden = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM")
+    return {name: value for name, value in os.environ.items() if name not in hidden} | {"COLUMNS": "100"}
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Return when `holds` does; fail after a minute."""
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < give_up_s, "not within a minute"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def supervised(root: Path, name: str) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
+    """A run under `root`/runs that takes steps until it is asked to stop, and its supervisor's process."""
+    run_dir = RunDir((root / "runs" / name).resolve())
+    script = Path(__file__).with_name("supervised_run.py")
+    process = subprocess.Popen([sys.executable, str(script), str(run_dir.path)], cwd=root, start_new_session=True)
+    try:
+        wait_until(lambda: fold_events(run_dir).step > 0)
+        yield run_dir, process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.wait(DEADLINE_S)

@@ -1,0 +1,183 @@
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prime_train import __version__
+from tests.cli.commands import PROGRAM, clean_environment, prime_train
+from tests.views.written_runs import WHOLE_LIFE, write_run
+
+COMMANDS = ("lint", "rule", "validate", "run", "status", "logs", "stop", "report", "ckpt list", "ckpt verify")
+# What takes long to import, or must never be part of a command line that only reads.
+HEAVY = ("torch", "numpy", "transformers", "wandb", "rich", "pydantic", "psutil", "matplotlib", "huggingface_hub")
+QUICKSTART = Path(__file__).parents[2] / "presets" / "quickstart.toml"
+
+_LISTS_MODULES = """
+import atexit, sys
+atexit.register(lambda: print(*{name.partition(".")[0] for name in sys.modules}, file=sys.stderr))
+sys.argv = ["prime-train", *sys.argv[1:]]
+from prime_train.cli.entry import main
+main()
+"""
+
+
+def _python(code: str, *arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=cwd,
+        env=clean_environment() | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("lint", str(QUICKSTART))])
+def test_nothing_heavy_is_imported(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = _python(_LISTS_MODULES, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not set(HEAVY) & set(done.stderr.split())
+
+
+def test_help_lists_every_command_and_no_other(tmp_path: Path) -> None:
+    listed = prime_train("--help", cwd=tmp_path).stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^  (\S+)", listed, re.MULTILINE) == [*dict.fromkeys(c.split()[0] for c in COMMANDS)]
+    assert "..." not in listed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_two_examples_and_takes_no_color(command: str, tmp_path: Path) -> None:
+    text = prime_train(*command.split(), "--help", cwd=tmp_path).stdout
+    examples = text.partition("Examples:")[2].partition("Options:")[0]
+    assert examples.count(f"prime-train {command}") >= 2
+    assert "--no-color" in text
+
+
+def test_version(tmp_path: Path) -> None:
+    assert prime_train("--version", cwd=tmp_path).stdout == f"prime-train {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("trian",), ("status", "--jsn"), ("logs",), ("ckpt", "prune", "small")])
+def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = prime_train(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Usage: prime-train" in done.stderr
+
+
+def test_a_user_error_is_told_in_four_parts_on_stderr(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    done = prime_train("status", "smal", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "error: RUN = smal\n"
+        "  what  no run 'smal'\n"
+        f"  why   the runs in {tmp_path}/runs are: small\n"
+        "  fix   did you mean small?\n"
+    )
+
+
+_FAULTY = """
+import sys
+from prime_train.views import status
+def look(run_dir, now_s): raise KeyError("hidden fault")
+status.look = look
+sys.argv = ["prime-train", *sys.argv[1:]]
+from prime_train.cli.app import main
+main()
+"""
+
+
+def test_our_own_fault_ends_with_3_and_a_crash_file_without_secrets(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "HF_TOKEN": "hf_secret1", "FAVOURITE": "hf_secret1"}
+    done = _python(_FAULTY, "status", "small", cwd=tmp_path, **environment)
+    assert done.returncode == 3
+    (crash,) = (tmp_path / "state" / "prime-train").iterdir()
+    assert str(crash) in done.stderr
+    assert "KeyError: 'hidden fault'" in done.stderr
+    assert "Traceback" not in done.stderr
+    told = crash.read_text(encoding="utf-8")
+    assert "Traceback" in told
+    assert f"prime-train {__version__}" in told
+    assert "hf_secret1" not in told
+    assert "FAVOURITE=(not shown)" in told
+
+
+def test_a_crash_file_goes_elsewhere_when_home_cannot_be_written(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    (tmp_path / "state").write_text("a file where a directory should be")
+    done = _python(
+        _FAULTY, "status", "small", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"), TMPDIR=str(tmp_path)
+    )
+    assert done.returncode == 3
+    assert len(list(tmp_path.glob("crash-*.log"))) == 1
+
+
+def test_an_interrupt_ends_with_130(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    code = _FAULTY.replace('KeyError("hidden fault")', "KeyboardInterrupt")
+    done = _python(code, "status", "small", cwd=tmp_path)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_met_quietly(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [PROGRAM, "rule", "--json"], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, timeout=60, check=False
+    )
+    os.close(write)
+    assert done.stderr == b""
+    assert done.returncode != 0
+
+
+def _on_terminal(arguments: list[str], cwd: Path, **environment: str) -> str:
+    """What a command writes to a terminal that can show colours."""
+    shown, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [str(PROGRAM), *arguments],
+        cwd=cwd,
+        env=clean_environment() | {"TERM": "xterm-256color"} | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(shown, 65536)
+        except OSError:  # how Linux says that the other side has closed
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    process.wait(60)
+    os.close(shown)
+    return b"".join(chunks).decode()
+
+
+def test_colour_is_for_terminals_and_can_be_forbidden(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    assert "\x1b[1msmall" in _on_terminal(["status", "small"], tmp_path)
+    assert "\x1b" not in _on_terminal(["status", "small", "--no-color"], tmp_path)
+    assert "\x1b" not in _on_terminal(["--no-color", "status", "small"], tmp_path)
+    assert "\x1b" not in _on_terminal(["status", "small"], tmp_path, NO_COLOR="1")
+    assert "\x1b" not in prime_train("status", "small", cwd=tmp_path, TERM="xterm-256color").stdout
+
+
+def test_the_shell_completes_the_names_of_runs(tmp_path: Path) -> None:
+    for name in ("small", "smooth", "large"):
+        write_run(tmp_path / "runs" / name, WHOLE_LIFE)
+    done = prime_train(
+        cwd=tmp_path, _PRIME_TRAIN_COMPLETE="complete_bash", COMP_WORDS="prime-train status sm", COMP_CWORD="2"
+    )
+    assert done.stdout.split() == ["small", "smooth"]

@@ -1,0 +1,99 @@
+from typing import Any
+
+import pytest
+import tomli
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.cli.overrides import apply, parse
+from prime_train.document import patched
+from prime_train.errors import UserError
+
+CONFIG = """\
+# A comment that stays.
+[run]
+name = "small"          # and this one
+max_steps = 100
+[data]
+ctx_tokens = 64
+[[data.sources]]
+kind = "files"
+path = "ä.txt"
+[eval]
+prompts = [
+  "one",
+  "two",
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("assignment", "value"),
+    [
+        ("run.max_steps=500", 500),
+        ("optim.lr=3e-4", 3e-4),
+        ("checkpoint.async=false", False),
+        ("run.name=second-try", "second-try"),
+        ('run.name="two words"', "two words"),
+        ('eval.prompts=["a", "b"]', ["a", "b"]),
+        ("tokenizer.path=/models/a_b", "/models/a_b"),
+        (" run.seed = 7 ", 7),
+    ],
+)
+def test_a_value_is_toml_or_one_plain_word(assignment: str, value: Any) -> None:
+    assert list(parse([assignment]).values()) == [value]
+
+
+@pytest.mark.parametrize("assignment", ["run.max_steps", "=5", "steps=5", "run..seed=1", "run.name=two words", "a.b="])
+def test_what_is_no_assignment_names_the_option(assignment: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse([assignment])
+    assert caught.value.where == f"--set {assignment}"
+
+
+def test_a_written_value_is_replaced_where_it_stands() -> None:
+    text = apply(CONFIG, "run.toml", {"run.max_steps": 500, "data.sources.0.path": "b.txt", "eval.prompts": []})
+    assert text == (
+        CONFIG.replace("= 100", "= 500").replace('"ä.txt"', '"b.txt"').replace('[\n  "one",\n  "two",\n]', "[]")
+    )
+
+
+def test_a_key_that_is_not_written_goes_into_its_table_or_a_table_of_its_own() -> None:
+    text = apply(CONFIG, "run.toml", {"run.seed": 7, "prime_train.restart.backoff_s": 0.5, "optim.lr": 0.25})
+    assert tomli.loads(text) == patched(
+        tomli.loads(CONFIG), {"run.seed": 7, "prime_train.restart.backoff_s": 0.5, "optim.lr": 0.25}
+    )
+    assert text.startswith("# A comment that stays.\n[run]\nseed = 7\n")
+
+
+def test_a_table_written_in_one_line_takes_a_new_value_for_a_key_it_has() -> None:
+    assert apply("run = {name = 'a'}\n", "run.toml", {"run.name": "b"}) == 'run = {name = "b"}\n'
+
+
+def test_what_cannot_be_edited_is_refused_and_named() -> None:
+    for key in ("run.seed", "run.name.deeper"):
+        with pytest.raises(UserError) as caught:
+            apply("run = {name = 'a'}\n", "run.toml", {key: 1})
+        assert caught.value.where == f"--set {key}"
+
+
+def test_a_source_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UserError):
+        apply(CONFIG, "run.toml", {"data.sources.3.path": "x"})
+
+
+def test_a_text_that_is_not_toml_is_left_to_lint() -> None:
+    assert apply("[run\n", "run.toml", {"run.seed": 7}) == "[run\n"
+
+
+_NAMES = st.sampled_from(["run.name", "run.seed", "optim.lr", "data.ctx_tokens", "data.sources.0.kind", "a.b.c"])
+_VALUES = st.one_of(
+    st.integers(-(2**40), 2**40), st.booleans(), st.text(max_size=20), st.floats(allow_nan=False), st.lists(st.text())
+)
+
+
+@given(st.dictionaries(_NAMES, _VALUES, max_size=4))
+def test_the_text_says_what_was_asked_and_nothing_else_changes(values: dict[str, Any]) -> None:
+    text = apply(CONFIG, "run.toml", values)
+    assert tomli.loads(text) == patched(tomli.loads(CONFIG), values)
+    assert "# A comment that stays." in text

@@ -1,0 +1,160 @@
+"""`status`, `logs`, `stop`, `report` and `ckpt`, on runs written by hand and on one that lives."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from prime_train.errors import ExitCode
+from prime_train.events import Follower, StopAsked
+from prime_train.rundir import RunDir
+from prime_train.views.status import fold_events
+from tests.cli.commands import PROGRAM, prime_train, supervised, wait_until
+from tests.views.written_runs import WHOLE_LIFE, write_checkpoint, write_metrics, write_run
+
+
+def test_a_run_that_lives_is_shown_then_stopped(tmp_path: Path) -> None:
+    with supervised(tmp_path, "live") as (run_dir, process):
+        running = json.loads(prime_train("status", "live", "--json", cwd=tmp_path).stdout)
+        assert running["state"] == "running"
+        assert running["supervisor"] == {"pid": process.pid, "alive": True}
+        assert [child["alive"] for child in running["children"]] == [True]
+        assert running["last_progress_s"] < 60
+
+        done = prime_train("stop", "live", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("live stopped at step ")
+        assert f"asked process {process.pid} to checkpoint and end" in done.stderr
+        assert process.wait(30) == ExitCode.RESUMABLE
+
+        stopped = json.loads(prime_train("status", "live", "--json", cwd=tmp_path).stdout)
+        assert (stopped["state"], stopped["resumable"], stopped["exit_code"]) == ("stopped", True, 75)
+        assert stopped["supervisor"]["alive"] is False
+        again = prime_train("stop", "live", cwd=tmp_path)
+        assert again.returncode == 2
+        assert "no supervisor runs it" in again.stderr
+        assert fold_events(run_dir).reason.startswith("SIGTERM")
+
+
+def test_stop_gives_up_after_its_timeout_and_says_so(tmp_path: Path) -> None:
+    with supervised(tmp_path, "live") as (_, process):
+        process.send_signal(signal.SIGSTOP)  # a supervisor that does not answer
+        try:
+            done = prime_train("stop", "live", "--timeout", "0.3", cwd=tmp_path)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert done.returncode == ExitCode.OUT_OF_REACH
+        assert f"process {process.pid} has not ended after 0.3 s" in done.stderr
+
+
+def test_a_run_whose_supervisor_was_killed_is_told_as_died_and_resumable(tmp_path: Path) -> None:
+    with supervised(tmp_path, "live") as (_, process):
+        process.kill()
+        process.wait(30)
+        died = json.loads(prime_train("status", "live", "--json", cwd=tmp_path).stdout)
+        assert (died["state"], died["resumable"]) == ("died", True)
+        assert "died: its supervisor is gone" in prime_train("status", "live", cwd=tmp_path).stdout
+
+
+def test_logs_are_followed_until_the_run_is_over(tmp_path: Path) -> None:
+    with supervised(tmp_path, "live") as (run_dir, process):
+        follower = subprocess.Popen(
+            [PROGRAM, "logs", "live", "--follow", "--lines", "1"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert follower.stdout is not None
+        first = follower.stdout.readline()
+        assert first.startswith("attempt 1 step ")
+        process.send_signal(signal.SIGINT)
+        events = Follower(run_dir.events)
+        wait_until(lambda: any(isinstance(record.event, StopAsked) for record in events.poll()))
+        rest, told = follower.communicate(timeout=60)
+        assert follower.returncode == 0, told
+        steps = [int(line.split()[-1]) for line in [first, *rest.splitlines()]]
+        assert steps == list(range(steps[0], steps[0] + len(steps)))
+        assert steps[-1] == int(run_dir.log(1, "trainer").read_text().split()[-1])
+
+
+def test_the_last_lines_of_an_attempt_go_to_stdout(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    for attempt in (1, 2):
+        run_dir.attempt(attempt).mkdir(parents=True)
+        run_dir.log(attempt, "trainer").write_text("".join(f"{attempt}.{line}\n" for line in range(5)))
+    assert prime_train("logs", "small", "-n", "2", cwd=tmp_path).stdout == "2.3\n2.4\n"
+    assert prime_train("logs", "small", "--attempt", "1", "--lines", "0", cwd=tmp_path).stdout.splitlines()[0] == "1.0"
+    unknown = prime_train("logs", "small", "--attempt", "3", cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "the attempts of this run are 1 to 2" in unknown.stderr
+
+
+def test_all_runs_are_listed(tmp_path: Path) -> None:
+    nothing = prime_train("status", cwd=tmp_path)
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    header, row = prime_train("status", cwd=tmp_path).stdout.splitlines()
+    assert header.split() == ["RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST", "SIGN"]
+    assert row.split()[:6] == ["small", "finished", "100/100", "4.500", "4.625", "1"]
+    document = json.loads(prime_train("status", "--json", cwd=tmp_path).stdout)
+    assert [run["run"] for run in document["runs"]] == ["small"]
+
+
+def test_a_report_is_written_anew_and_its_path_printed(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    write_metrics(run_dir, 100)
+    done = prime_train("report", "small", cwd=tmp_path)
+    assert done.stdout == f"{run_dir.report}\n"
+    assert run_dir.report.read_text().startswith("# Run small\n")
+    assert (run_dir.plots / "loss.png").stat().st_size > 10_000
+
+
+def test_checkpoints_are_listed_with_the_one_a_resume_takes(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    for step in (50, 100):
+        write_checkpoint(run_dir, step)
+    os.truncate(run_dir.checkpoint(100) / "model.distcp", 10)
+    document = json.loads(prime_train("ckpt", "list", "small", "--json", cwd=tmp_path).stdout)
+    assert document["resume_step"] == 50
+    assert document["checkpoints"][0]["problem"] == "model.distcp has 10 of 1000 bytes"
+    listed = prime_train("ckpt", "list", "small", cwd=tmp_path).stdout
+    assert "complete; a resume takes this one" in listed.splitlines()[2]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_verify_ends_with_1_when_bytes_changed(tmp_path: Path, as_json: bool) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    for step in (50, 100):
+        write_checkpoint(run_dir, step)
+    write_checkpoint(run_dir, 150, complete=False)
+    options = ["--json"] if as_json else []
+    assert prime_train("ckpt", "verify", "small", *options, cwd=tmp_path).returncode == 0
+    damaged = run_dir.checkpoint(50) / "model.distcp"
+    damaged.write_bytes(bytes([1]) + damaged.read_bytes()[1:])
+    done = prime_train("ckpt", "verify", "small", *options, cwd=tmp_path)
+    assert done.returncode == 1
+    if as_json:
+        states = {found["step"]: found["state"] for found in json.loads(done.stdout)["checkpoints"]}
+        assert states == {150: "unfinished", 100: "verified", 50: "broken"}
+    else:
+        assert "broken      model.distcp does not match its SHA-256" in done.stdout
+
+
+def test_a_run_without_checkpoints_has_none_to_list_or_verify(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    for command in ("list", "verify"):
+        done = prime_train("ckpt", command, "small", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert "no checkpoint in" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "report", "ckpt list", "ckpt verify"])
+def test_an_unknown_run_is_usage_in_every_command(command: str, tmp_path: Path) -> None:
+    RunDir(tmp_path / "runs" / "small").events.mkdir(parents=True)
+    done = prime_train(*command.split(), "smal", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean small?" in done.stderr
