@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,12 +30,12 @@ from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Restart, Run, RunSpec, Source
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
-from prime_train.supervise.policy import policy
 from prime_train.supervise.state import State, fold
 from prime_train.views.console import shown
 
 FAKE_TRAINER = Path(__file__).resolve().parents[1] / "tests" / "fakes" / "trainer.py"
 STEP_S = 0.25  # Progress is written at most a few times a second
+FAST_STEP_S = 0.02  # where only the way to the next checkpoint is waited for
 SAVE_EVERY = 20
 WARM_UP_S = 2.0
 WINDOW_S = 2.0
@@ -49,9 +48,10 @@ def main() -> None:
     parser.add_argument(
         "--supervise", type=Path, help=argparse.SUPPRESS
     )  # what this program runs as the supervised one
+    parser.add_argument("--step-s", type=float, default=STEP_S, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.supervise:
-        sys.exit(_supervise(RunDir(given.supervise)))
+        sys.exit(_supervise(RunDir(given.supervise), given.step_s))
     with tempfile.TemporaryDirectory() as folder:
         rows = [
             *_cost(RunDir(Path(folder) / "cost"), given.seconds),
@@ -60,26 +60,25 @@ def main() -> None:
     record.write("supervision", rows)
 
 
-def _supervise(run_dir: RunDir) -> int:
+def _supervise(run_dir: RunDir, step_s: float) -> int:
     """The supervisor as `prime-train run` has it, on a trainer that trains nothing."""
     run = RunSpec(
         run=Run(name=run_dir.path.name, max_steps=10**6, dir=str(run_dir.path.parent)),
         data=Data(sources=(Source(kind="python-stdlib"),)),
         checkpoint=Checkpoint(interval_steps=SAVE_EVERY),
     )
-    limits = replace(policy(run.prime_train), max_fruitless_attempts=1000)
     with held(run_dir), shown(sys.stderr) as show:
-        return supervise(run, run_dir, show, _plan, limits)
+        return supervise(run, run_dir, show, partial(_plan, step_s=step_s))
 
 
-def _plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
-    options = (f"max_steps={run.run.max_steps}", f"step_s={STEP_S}", f"save_every={SAVE_EVERY}")
+def _plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int, *, step_s: float) -> Launch:
+    options = (f"max_steps={run.run.max_steps}", f"step_s={step_s}", f"save_every={SAVE_EVERY}")
     program = (sys.executable, str(FAKE_TRAINER), str(run_dir.path), str(attempt), str(resume_step), "finish", *options)
     return Launch("trainer", program, Path.cwd(), run_dir.log(attempt, "trainer"))
 
 
-def _start(run_dir: RunDir) -> subprocess.Popen[bytes]:
-    program = [sys.executable, __file__, "--supervise", str(run_dir.path)]
+def _start(run_dir: RunDir, step_s: float) -> subprocess.Popen[bytes]:
+    program = [sys.executable, __file__, "--supervise", str(run_dir.path), "--step-s", str(step_s)]
     return subprocess.Popen(program, stderr=subprocess.DEVNULL)
 
 
@@ -99,9 +98,14 @@ def _steps(attempt: int, state: State) -> bool:
     return state.attempt_number == attempt and state.live is not None and state.live.first_progress is not None
 
 
+def _has_saved(attempt: int, state: State) -> bool:
+    """It has made progress, so that its end is followed by the shortest back-off."""
+    return _steps(attempt, state) and state.newest_complete > state.attempts[-1].resume_step
+
+
 def _cost(run_dir: RunDir, seconds: float) -> list[dict[str, object]]:
-    """Part of a core that the supervisor takes while the trainer trains, second by second; its memory."""
-    process = _start(run_dir)
+    """Part of a core that the supervisor takes while the trainer trains, window by window; its memory."""
+    process = _start(run_dir, STEP_S)
     try:
         _until(run_dir, partial(_steps, 1))
         time.sleep(WARM_UP_S)
@@ -129,11 +133,11 @@ def _cpu_s(process: psutil.Process) -> float:
 
 def _recovery(run_dir: RunDir, kills: int) -> dict[str, object]:
     """Seconds from the death of a trainer to the start of the next."""
-    process = _start(run_dir)
+    process = _start(run_dir, FAST_STEP_S)
     samples: list[float] = []
     try:
         for attempt in range(1, kills + 1):
-            state = _until(run_dir, partial(_steps, attempt))
+            state = _until(run_dir, partial(_has_saved, attempt))
             assert state.live is not None
             killed_s = time.time()
             os.kill(state.live.children[0].pid, signal.SIGKILL)
