@@ -164,12 +164,15 @@ def _tell(verdict: "Verdict") -> None:
 
 
 def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, as_json: bool) -> ExitCode:
+    from prime_train.dialects.read import STDIN
     from prime_train.supervise.lock import held
     from prime_train.supervise.loop import supervise
     from prime_train.supervise.prepare import open_run
     from prime_train.views.console import shown
 
     run_dir = judged.run_dir
+    if command.config == STDIN:  # what was piped in is not there a second time; the run keeps it, options and all
+        command = Command(str(run_dir.config), None, ())
     with held(run_dir):
         opened = open_run(text, judged.spec, run_dir, wanted)
         _keep_judgement(judged)

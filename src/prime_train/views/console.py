@@ -27,7 +27,7 @@ from prime_train.views.printable import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-REFRESH_S = 0.5  # of the live screen; a render takes about 2 ms, and supervision may cost 1 % of a core
+REFRESH_S = 1.0  # of the live screen: a drawing takes 1 to 2 ms, and all of supervision may cost 1 % of a core
 PLAIN_EVERY_S = 10.0
 PLAIN_EVERY_PART = 0.05  # of max_steps
 
@@ -211,7 +211,8 @@ def screen(state: State, now_s: float) -> RenderableType:
     troubles = restarts(state)
     if troubles:
         rows.append(Text(troubles, style="yellow"))
-    if state.last_event and state.last_event_s is not None:
+    in_title = state.live is not None and state.last_event == state.live.phase
+    if state.last_event and state.last_event_s is not None and not in_title:
         age = format_seconds(max(0.0, now_s - state.last_event_s))
         rows.append(Text(f"{printable(state.last_event)} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
     return Group(*rows)

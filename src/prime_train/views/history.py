@@ -36,6 +36,7 @@ class Restart:
 class History:
     name: str
     path: Path
+    started_in: str  # working directory of the latest attempt: paths in the config count from there; "" = not known
     config: dict[str, Any]  # resolved.json; empty where it cannot be read
     state: State
     evaluations: tuple[Evaluated, ...]  # by step; of a step that was taken twice, the later
@@ -71,7 +72,8 @@ def gather(run_dir: RunDir) -> History:
     return History(
         name=state.run or run_dir.path.name,
         path=run_dir.path,
-        config=_config(run_dir),
+        started_in=str(_object(run_dir.launch(state.attempt_number)).get("cwd", "")),
+        config=_object(run_dir.resolved),
         state=state,
         evaluations=tuple(evaluated[step] for step in sorted(evaluated)),
         saves=tuple(saved[step] for step in sorted(saved)),
@@ -107,12 +109,13 @@ def _row(line: str) -> list[float] | None:
         return None
 
 
-def _config(run_dir: RunDir) -> dict[str, Any]:
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
     try:
-        config = json.loads(run_dir.resolved.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return config if isinstance(config, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _worked_s(records: Iterable[Record]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -231,8 +232,11 @@ def _samples(history: History) -> Iterable[str]:
 
 def _commands(history: History) -> str:
     name = history.name
+    goes_on = f"prime-train run {shlex.quote(str(history.path / 'config.toml'))}"
+    if history.started_in:
+        goes_on = f"cd {shlex.quote(history.started_in)} && {goes_on}"
     rows = [
-        (f"prime-train run {history.path / 'config.toml'}", "go on; run.max_steps may be raised in the file"),
+        (goes_on, "go on; for more steps add --set run.max_steps=N"),
         (f"prime-train logs {name}", "what the trainer printed"),
         (f"prime-train ckpt verify {name}", "read every byte of every checkpoint"),
     ]
