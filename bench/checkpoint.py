@@ -82,6 +82,7 @@ def measure(training: Training, folder: Path, rounds: int) -> tuple[Samples, int
     attempt = Attempt(RUN, run_dir, 1, 0, events.EventLog(run_dir.events, "bench"), 0)
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
     step(training)
+    gather(training.model, training.optimizer, Reached(), 0)  # imports DCP: its code is no copy of the state
     without_bytes = peak_bytes(lambda: step(training))
     checkpointer.prepare(training.model, training.optimizer)
 

@@ -50,7 +50,7 @@ def test_a_run_to_its_end(texts: Path, tmp_path: Path) -> None:
     assert phases[0] == "setup"
     assert [name for name in phases if name not in ("setup", "train")] == [
         *("tokenizer", "data", "evaluate"),
-        *("checkpoint", "evaluate", "export"),
+        *("checkpoint", "evaluate", "checkpoint", "export"),
     ]
     assert [event.step for event in told if isinstance(event, Evaluated)] == [5, 10]
     assert [event.step for event in told if isinstance(event, Sampled)] == [5, 10]

@@ -27,8 +27,8 @@ def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "dp_shard", "micro_batch"),
-    [(1, 1, 1), (2, 1, 2), (2, 1, 1), (2, 2, 2), (2, 2, 1)],
-    ids=["accumulation", "DDP", "DDP and accumulation", "FSDP2", "FSDP2 and accumulation"],
+    [(1, 1, 1), (2, 1, 2), (2, 1, 1), (2, 2, 2), (2, 2, 1), (4, 2, 1)],
+    ids=["accumulation", "DDP", "DDP and accumulation", "FSDP2", "FSDP2 and accumulation", "HSDP"],
 )
 def test_loss_is_that_of_one_process(
     alone: RunDir, texts: Path, tmp_path: Path, processes: int, dp_shard: int, micro_batch: int

@@ -68,10 +68,10 @@ def _read(run_dir: RunDir) -> RunSpec:
 
 
 def _end(exit_code: int) -> None:
-    """Leave without waiting for other ranks: one that has failed holds up the rest in their next collective."""
+    """Leave. After a failure without waiting for a save in flight that waits for other ranks in turn."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if exit_code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         os._exit(exit_code)
     sys.exit(exit_code)  # waits for a save in flight, which may be the newest
 

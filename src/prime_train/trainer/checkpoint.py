@@ -88,7 +88,10 @@ class Checkpointer:
         self._stall_s = 0.0
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """After the first step, when the optimizer has its moments: ready in the background what a save needs."""
+        """After the first step, when the optimizer has its moments: ready in the background what a save needs.
+
+        What fails here fails again in the first save, and is told there.
+        """
         state = {"model": dict(model.named_parameters()), "optimizer": dict(optimizer.state)}
         self._thread.submit(self._prepare, state)
 
@@ -196,7 +199,7 @@ def _write(state: State, folder: Path, world: World) -> None:
 
 
 def _disk_error(cause: str, folder: Path, needed_bytes: int) -> UserError:
-    free_bytes = shutil.disk_usage(folder.parent if folder.parent.exists() else Path("/")).free
+    free_bytes = shutil.disk_usage(folder.parents[1]).free  # of the run directory
     return UserError(
         what=f"checkpoint {folder.name} could not be written: {cause}",
         where=str(folder),
@@ -208,6 +211,8 @@ def _disk_error(cause: str, folder: Path, needed_bytes: int) -> UserError:
 
 def clear_unfinished(attempt: Attempt) -> None:
     """Delete what killed saves left: folders without a manifest. Nobody else is writing: the run is locked."""
+    if attempt.rank != 0:
+        return
     for found in layout.scan(attempt.run_dir.checkpoints):
         if not (found.path / layout.MANIFEST).exists():
             removal.remove(found.path)

@@ -100,31 +100,34 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
             checkpointer.prepare(model, optimizer)
         if result.stop:
             break
+        if step < run.run.max_steps and _due(step, run.checkpoint.interval_steps):
+            checkpointer.save(model, optimizer, reached)  # first: it is written while the evaluation runs
         if step < run.run.max_steps and _due(step, run.eval.interval_steps):
             metrics.tell()
             attempt.tell(Phase(attempt.number, "evaluate"))
             evaluate(training, tokenizer, held_out, attempt, step)
             attempt.tell(Phase(attempt.number, "train"))
-        if step < run.run.max_steps and _due(step, run.checkpoint.interval_steps):
-            checkpointer.save(model, optimizer, reached)
     metrics.close()
 
     attempt.tell(Phase(attempt.number, "checkpoint"))
-    checkpointer.finish()
     if reached.step > attempt.resume_step:
         checkpointer.save(model, optimizer, reached)
-        checkpointer.finish()
     if result is not None and result.stop:
+        checkpointer.finish()
         attempt.tell(TrainerStopped(attempt.number, reached.step))
+        parallel.leave(world)
         return
 
     attempt.tell(Phase(attempt.number, "evaluate"))
     loss = evaluate(training, tokenizer, held_out, attempt, reached.step)
+    attempt.tell(Phase(attempt.number, "checkpoint"))
+    checkpointer.finish()
     final = attempt.run_dir.checkpoint(reached.step)
     if run.checkpoint.final == "hf":
         attempt.tell(Phase(attempt.number, "export"))
         final = _export(attempt, training, config, tokenizer)
     attempt.tell(TrainerFinished(attempt.number, reached.step, loss, str(final)))
+    parallel.leave(world)
 
 
 def _check_finite(step: int, lr: float, result: StepResult) -> None:

@@ -68,7 +68,7 @@ def _check_bytes(attempt: Attempt, world: World) -> None:
     if not problem:
         return
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
-    with suppress(OSError):  # no manifest to say it in; the event has said it
+    with suppress(OSError, ValueError):  # no manifest to say it in; the event has said it
         layout.condemn(folder, problem)
     raise DamagedError(f"{folder.name}: {problem}")
 
