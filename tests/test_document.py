@@ -192,3 +192,10 @@ def test_patched_sets_and_takes_away_and_leaves_the_original() -> None:
 def test_dates_are_values_of_toml_that_messages_do_not_write() -> None:
     with pytest.raises(TypeError):
         to_toml(date(2026, 1, 1))
+
+
+def test_columns_on_one_long_line_of_wide_characters() -> None:
+    document = Document.parse("a = [" + '"éé", ' * 3000 + "]", "t")
+    place = document.place(("a", 2999))
+    assert place is not None
+    assert place.value == Span(1, 6 + 2999 * 6, 1, 6 + 2999 * 6 + 4)

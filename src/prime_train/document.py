@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import tomli
@@ -249,9 +250,15 @@ class _Columns:
 
     def __init__(self, text: str) -> None:
         self._lines = text.encode().split(b"\n")
+        self._wide: dict[int, list[int]] = {}  # row -> how many bytes before each byte start no character
 
     def span(self, start: tuple[int, int], end: tuple[int, int]) -> Span:
         return Span(start[0] + 1, self._column(*start), end[0] + 1, self._column(*end))
 
     def _column(self, row: int, byte: int) -> int:
-        return len(self._lines[row][:byte].decode(errors="replace")) + 1
+        """Each in constant time: a file may be one line of a megabyte."""
+        line = self._lines[row]
+        if row not in self._wide:
+            self._wide[row] = [] if line.isascii() else [0, *accumulate(value & 0xC0 == 0x80 for value in line)]
+        wide = self._wide[row]
+        return byte + 1 - (wide[byte] if wide else 0)

@@ -8,17 +8,23 @@ from collections.abc import Iterable
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that `name` is a misspelling of; None where nothing is close enough to suggest."""
     wanted = _plain(name)
-    best: tuple[float, str] | None = None
+    best: tuple[int, str] | None = None
     for candidate in candidates:
-        legal = _plain(candidate)
-        distance: float = edit_distance(wanted, legal)
-        if distance > max(1, min(len(wanted), len(legal)) // 3):
-            if not _is_longer_or_shorter(wanted, legal):
-                continue
-            distance = 10.0 + abs(len(wanted) - len(legal))  # after every misspelling
-        if best is None or (distance, candidate) < best:
+        distance = _distance(wanted, _plain(candidate))
+        if distance is not None and (best is None or (distance, candidate) < best):
             best = (distance, candidate)
     return best[1] if best else None
+
+
+def _distance(name: str, legal: str) -> int | None:
+    """How far apart two names are; None where nobody would take one for the other."""
+    apart = abs(len(name) - len(legal))
+    tolerated = max(1, min(len(name), len(legal)) // 3)
+    if apart <= tolerated:  # else a key of a megabyte would be compared letter by letter
+        distance = edit_distance(name, legal)
+        if distance <= tolerated:
+            return distance
+    return 10 + apart if _is_longer_or_shorter(name, legal) else None  # after every misspelling
 
 
 def _plain(name: str) -> str:

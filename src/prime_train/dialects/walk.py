@@ -22,6 +22,8 @@ from prime_train.findings import Patch
 
 _REFUSED: Any = object()  # stands for a value that could not be read; its fault is on the list
 _SHOWN_CHARS = 40
+_MAX_REFUSED_ENTRIES = 20  # told of one array: nobody reads on
+_MAX_GUESSES = 200  # unknown keys that are compared with every legal one: beyond them the file is something else
 _PATCHED_DEPTH = 20  # a value nested deeper is not copied into a patch
 
 
@@ -33,6 +35,7 @@ class _Walk:
     values: Mapping[str, Any]
     elsewhere: Mapping[str, str]  # keys that people know from other tools -> our dotted key
     faults: list[Fault] = field(default_factory=list)
+    guesses: int = 0
 
 
 class _At(NamedTuple):
@@ -96,9 +99,13 @@ def _array(state: _Walk, item: Field, shape: Array, values: list[Any], at: _At) 
         return _REFUSED
     entry = Field(item.name, item.key, shape.item, item.doc, _REFUSED)
     built = []
+    refused = 0
     for number, value in enumerate(values):
         built.append(_value(state, entry, value, at.down(number, str(number))))
-    return _REFUSED if any(value is _REFUSED for value in built) else tuple(built)
+        refused += built[-1] is _REFUSED
+        if refused == _MAX_REFUSED_ENTRIES:
+            break
+    return _REFUSED if refused else tuple(built)
 
 
 # --- one value -----------------------------------------------------------------------------------
@@ -281,6 +288,9 @@ def _unknown(state: _Walk, table: Table, at: _At, key: str, value: Any) -> Fault
 
 def _meant(state: _Walk, table: Table, at: _At, key: str) -> tuple[KeyPath | None, str]:
     """Where the user wanted to go: a misspelt key, another table's key, another tool's name for one."""
+    state.guesses += 1
+    if state.guesses > _MAX_GUESSES:
+        return None, ""
     legal = list(table.fields)
     close = nearest(key, legal)
     known = state.elsewhere.get(key.lower().replace("-", "_"))
