@@ -96,6 +96,14 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockJumped:
+    """The wall clock left the monotonic one: it was set, or the machine slept. Silences are counted without it."""
+
+    kind: ClassVar[str] = "clock_jumped"
+    jump_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunClosed:
     """The supervisor's last word. `state` is "finished", "stopped" or "failed"."""
 
@@ -247,6 +255,7 @@ Event = (
     | SignalSent
     | AttemptEnded
     | StopAsked
+    | ClockJumped
     | RunClosed
     | TrainerStarted
     | Phase

@@ -14,6 +14,7 @@ from prime_train.events import (
     AttemptEnded,
     CheckpointUnreadable,
     ChildStarted,
+    ClockJumped,
     Event,
     HangFound,
     LaunchAsked,
@@ -178,6 +179,15 @@ def test_asking_again_does_not_wait_for_the_checkpoint_but_a_doubled_signal_is_o
     assert decide(doubled, POLICY, 2.0) == rules.Wait(61.0)
     again = history(*events, (4.0, StopAsked("SIGINT")))
     assert decide(again, POLICY, 4.0) == rules.Signal(1, "SIGTERM", "asked again")
+
+
+def test_a_machine_that_slept_is_no_hang_and_uses_up_no_grace() -> None:
+    awake = [(0.0, OPENED), *launched(), (6.0, Progress(1, 1, 2.0, 3.0, 4))]
+    slept = (10_000.0, ClockJumped(9_900.0))
+    assert decide(history(*awake, slept), POLICY, 10_000.0) == rules.Wait(6.0 + 9_900.0 + POLICY.step_limit_s)
+    stopping = [*awake, (90.0, StopAsked("SIGINT")), (90.0, SignalSent(1, "stop_requested", ""))]
+    assert decide(history(*stopping, slept), POLICY, 10_000.0) == rules.Wait(90.0 + 9_900.0 + POLICY.stop_grace_s)
+    assert decide(history((0.0, OPENED), *launched(), ended(1, 9.5), slept), POLICY, 9_910.0) == rules.Wait(9_910.5)
 
 
 def test_a_stop_between_attempts_launches_no_other() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prime_train.errors import ExitCode
+from prime_train.errors import ExitCode, UserError
 from prime_train.events import HangFound, TrainerFailed
+from prime_train.rundir import RunDir
 from prime_train.supervise.state import Live, State
 
 _TAIL_BYTES = 256 * 1024
@@ -132,6 +134,41 @@ _EXIT_CODES = {
     126: ("env", "its program may not be executed"),
     127: ("env", "its program does not exist"),
 }
+
+
+# --- what happens to an attempt before and after its processes ---------------------------------------
+
+
+def not_started(error: OSError, launch: Path) -> Cause:
+    what = f"it could not be started: {error.strerror}"
+    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
+
+
+def nothing_loads(rejected: Sequence[str], run_dir: RunDir) -> Cause:
+    return Cause(
+        "failed",
+        "env",
+        f"no checkpoint can be resumed from: {'; '.join(rejected)}",
+        "a start from the beginning would cost more than one checkpoint interval: that is for a person to choose",
+        "put a sound copy of one back; or start again under another name with --run-name",
+        str(run_dir.checkpoints),
+    )
+
+
+def unkillable(pids: Sequence[str], log: Path) -> Cause:
+    return Cause(
+        "failed",
+        "env",
+        f"processes of it outlive SIGKILL: {', '.join(pids)}",
+        "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
+        "reset the GPU or restart the machine, then give the same command again",
+        str(log),
+    )
+
+
+def still_there(pids: Sequence[str], run_dir: RunDir) -> UserError:
+    cause = unkillable(pids, run_dir.path)
+    return UserError(cause.what, cause.where, cause.why, cause.fix, ExitCode.OUT_OF_REACH)
 
 
 # --- signals ---------------------------------------------------------------------------------------

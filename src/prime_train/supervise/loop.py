@@ -24,6 +24,7 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.events import (
     AttemptEnded,
     ChildStarted,
+    ClockJumped,
     Event,
     EventLog,
     Follower,
@@ -39,11 +40,22 @@ from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec
 from prime_train.supervise import policy as rules
 from prime_train.supervise import process
-from prime_train.supervise.diagnose import Cause, Evidence, judge, oom_kills, tail
+from prime_train.supervise.diagnose import (
+    Cause,
+    Evidence,
+    judge,
+    not_started,
+    nothing_loads,
+    oom_kills,
+    still_there,
+    tail,
+    unkillable,
+)
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import Live, State, fold
 
 TICK_S = 0.5
+CLOCK_JUMP_S = 5.0
 WRITER = "supervisor"
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
@@ -116,6 +128,7 @@ class _Supervision:
         self._follower = Follower(run_dir.events)
         self._running: process.Running | None = None
         self._oom_kills = 0
+        self._clock_ahead_s = _clock_ahead_s()
         self._secrets = environment.secrets(os.environ)
         self._spared = process.own_children()
 
@@ -129,6 +142,7 @@ class _Supervision:
         self._say(RunOpened(self._run.run.name, os.getpid(), self._run.run.max_steps, __version__))
 
     def turn(self) -> None:
+        self._check_clock()
         match decide(self.state, self._policy, time.time()):
             case rules.Launch(attempt=attempt):
                 self._launch(attempt)
@@ -155,6 +169,12 @@ class _Supervision:
             self._await_exit()
         process.sweep(self._run_dir.path, self._spared)
         self._log.close()
+
+    def _check_clock(self) -> None:
+        ahead_s = _clock_ahead_s()
+        jump_s, self._clock_ahead_s = ahead_s - self._clock_ahead_s, ahead_s
+        if abs(jump_s) > CLOCK_JUMP_S:
+            self._say(ClockJumped(round(jump_s, 3)))
 
     # --- reading and writing ---
 
@@ -192,7 +212,7 @@ class _Supervision:
         chosen, rejected = self._choose_checkpoint()
         self._say(LaunchAsked(attempt, chosen, rejected))
         if chosen == 0 and self._would_lose_much():
-            self._end_attempt(None, _nothing_loads(rejected, self._run_dir))
+            self._end_attempt(None, nothing_loads(rejected, self._run_dir))
             return
         try:
             launch = self._planned(attempt, chosen)
@@ -203,7 +223,7 @@ class _Supervision:
         except OSError as error:
             if error.errno in _UNWRITABLE:
                 raise
-            self._end_attempt(None, _not_started(error, self._run_dir.launch(attempt)))
+            self._end_attempt(None, not_started(error, self._run_dir.launch(attempt)))
             return
         named = self._running.identity
         self._say(ChildStarted(attempt, launch.role, named.pid, named.start_ticks, str(launch.log)))
@@ -237,7 +257,7 @@ class _Supervision:
         if running is None or self.state.live is None:
             return
         if stuck:
-            self._end_attempt(returncode, _unkillable([f"{p.pid}" for p in stuck], running.log))
+            self._end_attempt(returncode, unkillable([f"{p.pid}" for p in stuck], running.log))
             return
         grown = oom_kills() - self._oom_kills
         evidence = Evidence(returncode, running.log, tail(running.log), grown)
@@ -252,7 +272,7 @@ class _Supervision:
         self._read()
         live = self.state.live
         if stuck:
-            raise _still_there([f"{p.pid}" for p in stuck], self._run_dir)
+            raise still_there([f"{p.pid}" for p in stuck], self._run_dir)
         if live is not None:
             log = _log_of(live, self._run_dir)
             self._end_attempt(None, judge(self.state, live, Evidence(None, log, tail(log), 0)))
@@ -268,37 +288,10 @@ class _Supervision:
         self._say(AttemptEnded(number, returncode, cause.outcome, cause.cause_class, newest_complete=newest, **told))
 
 
+def _clock_ahead_s() -> float:
+    """How far the clock that stamps events is ahead of the one that only ever ticks, and not in sleep."""
+    return time.time() - time.monotonic()
+
+
 def _log_of(live: Live, run_dir: RunDir) -> Path:
     return Path(live.children[0].log) if live.children else run_dir.log(live.number, "trainer")
-
-
-def _not_started(error: OSError, launch: Path) -> Cause:
-    what = f"it could not be started: {error.strerror}"
-    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
-
-
-def _nothing_loads(rejected: Sequence[str], run_dir: RunDir) -> Cause:
-    return Cause(
-        "failed",
-        "env",
-        f"no checkpoint can be resumed from: {'; '.join(rejected)}",
-        "a start from the beginning would cost more than one checkpoint interval: that is for a person to choose",
-        "put a sound copy of one back; or start again under another name with --run-name",
-        str(run_dir.checkpoints),
-    )
-
-
-def _unkillable(pids: Sequence[str], log: Path) -> Cause:
-    return Cause(
-        "failed",
-        "env",
-        f"processes of it outlive SIGKILL: {', '.join(pids)}",
-        "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
-        "reset the GPU or restart the machine, then give the same command again",
-        str(log),
-    )
-
-
-def _still_there(pids: Sequence[str], run_dir: RunDir) -> UserError:
-    cause = _unkillable(pids, run_dir.path)
-    return UserError(cause.what, cause.where, cause.why, cause.fix, ExitCode.OUT_OF_REACH)

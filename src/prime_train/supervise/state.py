@@ -11,6 +11,7 @@ from prime_train.events import (
     CheckpointStarted,
     CheckpointUnreadable,
     ChildStarted,
+    ClockJumped,
     Evaluated,
     HangFound,
     LaunchAsked,
@@ -109,6 +110,15 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a writer has been read. `attempt`: the latest it spoke for, None for one that speaks for the run."""
+
+    writer: str
+    seq: int
+    attempt: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """What is known of a run. The value before any event is `State()`."""
 
@@ -145,7 +155,7 @@ class State:
     final: str = ""
     last_event: str = ""  # in words
     last_event_s: float | None = None
-    read: tuple[tuple[str, int], ...] = ()  # writer -> last sequence number
+    read: tuple[Mark, ...] = ()
 
     @property
     def closed(self) -> bool:
@@ -168,24 +178,29 @@ class State:
 
 def fold(state: State, record: Record) -> State:
     """The state after one more event. What was read before, and what comes after the end, changes nothing."""
-    if record.seq <= dict(state.read).get(record.writer, -1):
+    mark = next((mark for mark in state.read if mark.writer == record.writer), None)
+    if mark is not None and record.seq <= mark.seq:
         return state
-    if state.closed and not isinstance(record.event, RunOpened):
-        return state
-    folded = _trainer(_supervisor(state, record), record)
-    if folded is state:
-        return state
-    told = describe(record.event)
+    folded = state
+    if not state.closed or isinstance(record.event, RunOpened):
+        folded = _trainer(_supervisor(state, record), record)
+    told = "" if folded is state else describe(record.event)
     if told:
         folded = replace(folded, last_event=told, last_event_s=record.time_s)
-    return replace(folded, read=_marked(folded, record))
+    return replace(folded, read=_marked(folded.read, record, mark))
 
 
-def _marked(state: State, record: Record) -> tuple[tuple[str, int], ...]:
-    """The reading marks with this record's. A launch drops those of earlier attempts' writers."""
-    marks = {} if isinstance(record.event, LaunchAsked) else dict(state.read)
-    marks[record.writer] = record.seq
-    return tuple(marks.items())
+def _marked(read: tuple[Mark, ...], record: Record, before: Mark | None) -> tuple[Mark, ...]:
+    """The marks with this record's. A launch drops those of earlier attempts' writers: nobody hears these again."""
+    speaks_for = None if _is_supervisors(record) else getattr(record.event, "attempt", None)
+    if before is not None and (before.attempt is None or speaks_for is None):
+        speaks_for = None
+    elif before is not None:
+        speaks_for = max(before.attempt or 0, speaks_for or 0)
+    others = [mark for mark in read if mark.writer != record.writer]
+    if isinstance(record.event, LaunchAsked):
+        others = [mark for mark in others if mark.attempt is None or mark.attempt >= record.event.attempt]
+    return (*others, Mark(record.writer, record.seq, speaks_for))
 
 
 # --- the supervisor's events -----------------------------------------------------------------------
@@ -209,6 +224,8 @@ def _supervisor(state: State, record: Record) -> State:
             if state.stop_asked_s is None:
                 return replace(state, stop_asked_s=record.time_s, stop_by=by)
             return replace(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
+        case ClockJumped(jump_s=jump_s):
+            return _jumped(state, jump_s)
         case RunClosed() as event:
             end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]
             return replace(state, state=end, exit_code=event.exit_code, reason=event.reason)
@@ -296,6 +313,20 @@ def _ended(state: State, event: AttemptEnded, time_s: float) -> State:
         saving_step=None,
         tokens_per_s=None,
     )
+
+
+def _jumped(state: State, jump_s: float) -> State:
+    """Move what deadlines are counted from, so that a laptop that slept finds neither a hang nor a grace used up."""
+    if state.stop_asked_s is not None:
+        state = replace(state, stop_asked_s=state.stop_asked_s + jump_s)
+    if state.live is not None:
+        live = state.live
+        word = replace(live.word, time_s=live.word.time_s + jump_s) if live.word else None
+        sent = tuple(replace(sent, time_s=sent.time_s + jump_s) for sent in live.sent)
+        return _live(state, last_sign_s=live.last_sign_s + jump_s, word=word, sent=sent)
+    if state.attempt is not None and state.attempt.ended_s is not None:
+        return _attempt(state, ended_s=state.attempt.ended_s + jump_s)
+    return state
 
 
 # --- the trainer's events --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from prime_train.events import (
     CheckpointStarted,
     CheckpointUnreadable,
     ChildStarted,
+    ClockJumped,
     Evaluated,
     Event,
     HangFound,
@@ -53,6 +54,8 @@ def describe(event: Event) -> str:
             return f"trainer finished at step {step}, loss {loss:.4f}"
         case Progress() | Sampled() | TrainerStarted():
             return ""
+        case ClockJumped(jump_s=jump_s):
+            return f"the clock jumped by {jump_s:+.0f} s"
         case Unrecognised(name=name):
             return f"event of a later version: {name}"
 
