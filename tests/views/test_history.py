@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.events import RunOpened, StopAsked
+from prime_train.events import AttemptEnded, RunOpened, StopAsked
 from prime_train.views import history
-from tests.views.written_runs import BEGAN_S, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
+from tests.views.written_runs import BEGAN_S, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
 
 
 def test_the_whole_life_of_a_run(tmp_path: Path) -> None:
@@ -27,6 +27,13 @@ def test_the_pause_between_two_supervisors_is_not_work(tmp_path: Path) -> None:
     stopped = (1002.0, "supervisor", StopAsked("SIGINT"))
     told = history.gather(write_run(tmp_path, (*FIRST_ATTEMPT, again, stopped)))
     assert told.worked_s == pytest.approx(10.0 + 2.0)
+
+
+def test_how_long_a_run_lay_dead_is_not_known_when_its_supervisor_died_with_it(tmp_path: Path) -> None:
+    found_dead = AttemptEnded(1, None, "failed", "signal", "it ended with its supervisor", "", "", "", 50)
+    told = (*FIRST_ATTEMPT, (500.0, "supervisor", found_dead), *SECOND_ATTEMPT)
+    (restart,) = history.gather(write_run(tmp_path, told)).restarts
+    assert restart.waited_s is None
 
 
 def test_metrics_keep_the_later_line_of_a_step_and_leave_out_a_torn_one(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def _worked_s(records: Iterable[Record]) -> float:
 
 
 def _waited_s(failed: Attempt, followed: Attempt) -> float | None:
-    if failed.ended_s is None or followed.started_s is None:
+    """None also for an attempt that a later supervisor found dead: nobody saw when it died."""
+    if failed.returncode is None or failed.ended_s is None or followed.started_s is None:
         return None
     return max(0.0, followed.started_s - failed.ended_s)

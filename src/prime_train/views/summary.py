@@ -48,7 +48,9 @@ def gather(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple[st
 def _restart(restart: history.Restart) -> str:
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} later"
     origin = f"step {restart.followed.resume_step:,}" if restart.followed.resume_step else "the beginning"
-    return f"{restart.failed.what} at step {restart.failed.last_step:,}; went on{waited} from {origin}"
+    died = f"step {restart.failed.last_step:,}"
+    told = restart.failed.what if died in restart.failed.what else f"{restart.failed.what} at {died}"
+    return f"{told}; went on{waited} from {origin}"
 
 
 def _fall(told: history.History) -> str:
