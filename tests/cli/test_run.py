@@ -159,7 +159,15 @@ def test_one_command_trains_reports_and_the_same_command_finds_it_finished(here:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_with_75_and_the_same_command_goes_on(here: Path) -> None:
-    command = [str(PROGRAM), "run", "run.toml", "--set", "run.max_steps=100000", "--set", "checkpoint.interval_steps=10"]
+    command = [
+        str(PROGRAM),
+        "run",
+        "run.toml",
+        "--set",
+        "run.max_steps=100000",
+        "--set",
+        "checkpoint.interval_steps=10",
+    ]
     process = subprocess.Popen(
         command, cwd=here, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
