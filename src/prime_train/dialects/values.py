@@ -38,7 +38,7 @@ def _faults(item: Field, shape: Shape, value: Any, at: At) -> Iterator[Fault]:
     key = dotted(at.key)
     if isinstance(shape, Choice) and value not in shape.values:
         meant = nearest(value, shape.values)
-        fix = f"{key} = {_quoted_choice(shape, meant)}" if meant else f"{key} = {_quoted_choice(shape, None)}"
+        fix = f"{key} = {_quoted_choice(shape, meant)}"
         yield Fault(NOT_A_CHOICE, at.key, _not_a_choice(key, value, shape, meant), fix, _set(key, meant), at.name)
     if isinstance(shape, Number):
         if not shape.whole and not _is_finite(value):
