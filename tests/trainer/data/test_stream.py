@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,3 +157,11 @@ def test_a_position_in_text_that_changed_is_refused(run: RunSpec, tokenizer: Tok
     Path(path, "0003.txt").write_text("something else")
     with pytest.raises(UserError, match="the text or the tokenizer has changed"):
         TrainStream(run, tokenizer, 0, 1, stream.position())
+
+
+def test_the_data_path_loads_no_library_that_it_may_not_need() -> None:
+    slow = {"transformers", "datasets", "pyarrow", "pandas"}
+    imports = "import sys, prime_train.trainer.data.stream, prime_train.trainer.data.held_out"
+    code = f"{imports}; print({slow} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

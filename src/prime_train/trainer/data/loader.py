@@ -6,19 +6,19 @@ import atexit
 import ctypes
 import itertools
 import multiprocessing
-import multiprocessing.process
 import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, cast
+from itertools import islice
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
 
 from prime_train.errors import UserError
 from prime_train.trainer.data import order
@@ -27,7 +27,6 @@ from prime_train.trainer.data.corpus import Corpus
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
 from prime_train.trainer.data.packing import fill, pack
 
-BUFFERS_AHEAD = 2  # per worker
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -47,20 +46,14 @@ class Fault:
     parts: dict[str, Any]
 
 
-class Buffers(Dataset[Buffer | Fault]):
+@dataclass(frozen=True, slots=True)
+class Buffers:
     """Builds the buffer of a plan."""
 
-    def __init__(self, corpora: tuple[Corpus, ...], seed: int, ctx_tokens: int, padding: int) -> None:
-        self.corpora = corpora
-        self.seed = seed
-        self.ctx_tokens = ctx_tokens
-        self.padding = padding
-
-    def __getitem__(self, plan: BufferPlan) -> Buffer | Fault:
-        try:
-            return self.build(plan)
-        except UserError as error:
-            return Fault(asdict(error))
+    corpora: tuple[Corpus, ...]
+    seed: int
+    ctx_tokens: int
+    padding: int
 
     def build(self, plan: BufferPlan) -> Buffer:
         parts = [
@@ -84,72 +77,98 @@ def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> It
 
 
 class Loader:
-    """The buffers in the order of their plans, whatever the number of workers; 0 = build them here."""
+    """The buffers in the order of their plans, whatever the number of workers; 0 = build them here.
 
-    def __init__(self, buffers: Buffers, planned: Iterator[BufferPlan], workers: int) -> None:
-        self._processes: list[multiprocessing.process.BaseProcess] = []
+    Worker w of W builds every W-th buffer from the w-th on and waits, with the next one built, until the pipe takes
+    it. Each has a pipe of its own and shares no lock, so that one that is killed cannot leave the others, or the
+    trainer, waiting for it: torch's DataLoader can hang there, in the lock of its shared event or queue. Rows do not
+    go through /dev/shm either, which is 64 MB in a default container.
+    """
+
+    def __init__(self, buffers: Buffers, planned: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
         self._owner_pid = os.getpid()
-        if workers == 0:
-            self._built: Iterator[Buffer | Fault] = map(buffers.__getitem__, planned)
-            return
-        before = set(multiprocessing.active_children())
-        self._built = iter(_data_loader(buffers, planned, workers))
-        self._processes = [process for process in multiprocessing.active_children() if process not in before]
-        # At exit this comes before the hooks of DataLoader and multiprocessing, which wait for workers that nobody
-        # has told to end: an exception keeps the iterator alive through its traceback.
+        self._processes: list[ForkProcess] = []
+        self._pipes: list[Connection] = []
+        self._here = map(buffers.build, planned()) if workers == 0 else None
+        self._taken = 0
+        # Workers keep these blocked: a signal to the whole group asks the trainer to save, and it may need data then.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            for worker in range(workers):
+                self._start(buffers, islice(planned(), worker, None, workers), worker)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # Before the hook of multiprocessing, which asks with SIGTERM and waits.
         atexit.register(self.close)
 
+    def _start(self, buffers: Buffers, planned: Iterator[BufferPlan], worker: int) -> None:
+        """Forks a worker: it shares the opened corpora, and starts in milliseconds."""
+        context = multiprocessing.get_context("fork")
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_work, args=(os.getpid(), buffers, planned, sending, worker), name=f"data-{worker}", daemon=True
+        )
+        process.start()
+        sending.close()  # the worker's is the only one, so that its death ends the pipe
+        self._processes.append(process)
+        self._pipes.append(receiving)
+
     def __next__(self) -> Buffer:
-        built = next(self._built)
+        if self._here is not None:
+            return next(self._here)
+        worker = self._taken % len(self._pipes)
+        try:
+            built = self._pipes[worker].recv()
+        except (EOFError, ConnectionError) as error:
+            self._processes[worker].join()
+            exit_code = self._processes[worker].exitcode
+            raise RuntimeError(f"data worker {worker} ended with exit code {exit_code}") from error
         if isinstance(built, Fault):
             raise UserError(**built.parts)
+        assert isinstance(built, Buffer)
+        self._taken += 1
         return built
 
     def close(self) -> None:
-        """Ends the workers, also one that does not listen. May be called again."""
-        processes, self._processes = self._processes, []
-        if not processes or os.getpid() != self._owner_pid:
+        """Ends the workers at once: they have nothing to lose. May be called again."""
+        if os.getpid() != self._owner_pid:
             return
         atexit.unregister(self.close)
-        cast(Any, self._built)._shutdown_workers()  # what the end of its life would do, which may be too late
-        for process in processes:
-            if process.is_alive():
-                process.kill()
+        for process in self._processes:
+            process.kill()
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
+            process.join()
+            pipe.close()
+        self._processes, self._pipes = [], []
 
 
-def _data_loader(buffers: Buffers, planned: Iterator[BufferPlan], workers: int) -> DataLoader[Buffer | Fault]:
-    """Forks the workers: they share the opened corpora, and start in milliseconds.
-
-    Rows travel through a pipe and not through /dev/shm, which is 64 MB in a default container.
-    """
-    return DataLoader(
-        buffers,
-        batch_size=None,
-        sampler=planned,
-        num_workers=workers,
-        collate_fn=_as_it_is,
-        prefetch_factor=BUFFERS_AHEAD,
-        multiprocessing_context="fork",
-        worker_init_fn=partial(_start_worker, os.getpid(), buffers.seed),
-        generator=torch.Generator().manual_seed(buffers.seed),  # or it would draw from the model's random numbers
-    )
-
-
-def _as_it_is(built: Any) -> Any:
-    """Instead of the default, which would turn arrays into tensors in shared memory."""
-    return built
-
-
-def _start_worker(trainer_pid: int, seed: int, worker: int) -> None:
-    """Ties the process to the trainer and seeds all that draws random numbers in it."""
+def _work(
+    trainer_pid: int,
+    buffers: Buffers,
+    planned: Iterator[BufferPlan],
+    pipe: Connection,
+    worker: int,
+) -> None:
+    """Builds and sends buffers until the trainer is gone."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != trainer_pid:
-        os._exit(1)
-    # A signal to the whole group asks the trainer to save, and it may need data until then.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not come along through the fork
-    random.seed(f"{seed} {worker}")
-    np.random.seed(int(np.random.SeedSequence([seed, worker]).generate_state(1)[0]))
-    torch.manual_seed(seed + worker)
+    torch.set_num_threads(1)  # nor did those of torch
+    seed_worker(buffers.seed, worker)
+    try:
+        for plan in planned:
+            pipe.send(buffers.build(plan))
+    except UserError as error:
+        pipe.send(Fault(asdict(error)))
+    except BrokenPipeError:
+        return
+
+
+def seed_worker(seed: int, worker: int) -> None:
+    """Seeds all that draws random numbers in this process."""
+    words = np.random.SeedSequence([seed, worker]).generate_state(2)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[0]))
+    torch.manual_seed(int(words[1]))

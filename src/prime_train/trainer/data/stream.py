@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 from typing import Any
 
 from prime_train.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data.batch import Batch, Rows, join, to_batch
 from prime_train.trainer.data.corpus import Corpus, open_corpora
-from prime_train.trainer.data.loader import Buffer, Buffers, Loader, plans
+from prime_train.trainer.data.loader import Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -43,13 +44,15 @@ class TrainStream:
         if position is not None:
             check_position(position, self._made_by)
         start = position or {"buffer": 0, "row": 0, "cursors": [0] * len(corpora)}
+        self._number: int = start["buffer"]
+        self._row: int = start["row"]
+        self._cursors: tuple[int, ...] = tuple(start["cursors"])
+        self._rows: Rows | None = None  # of this buffer; none until the first row is asked for
         counts = tuple(len(corpus.train) for corpus in corpora)
         order = DocumentOrder(run.run.seed, counts, run.data.sampling_probs, run.data.pack_buffer_docs)
         buffers = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
-        self._buffers = Loader(buffers, plans(order, start["buffer"], tuple(start["cursors"])), run.data.loader_workers)
-        self._buffer: Buffer | None = None
-        self._row = start["row"]
-        self._start = start
+        planned = partial(plans, order, self._number, self._cursors)
+        self._buffers = Loader(buffers, planned, run.data.loader_workers)
         # Ends the workers: when it is called, when the stream is dropped, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
 
@@ -62,24 +65,26 @@ class TrainStream:
 
     def position(self) -> dict[str, Any]:
         """What has been consumed by all ranks: JSON-able, the same on each of them."""
-        at = (
-            self._start if self._buffer is None else {"buffer": self._buffer.number, "cursors": [*self._buffer.cursors]}
-        )
-        return {"buffer": at["buffer"], "row": self._row, "cursors": at["cursors"], "made_by": self._made_by}
+        return {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
 
     def _advance(self, count: int) -> list[Rows]:
         """The next rows, in parts where they lie in several buffers."""
         parts: list[Rows] = []
         while count > 0:
-            if self._buffer is None:
-                self._buffer = next(self._buffers)
-            elif self._row == len(self._buffer.rows):
-                self._buffer, self._row = next(self._buffers), 0
-            part = self._buffer.rows.slice(self._row, min(self._row + count, len(self._buffer.rows)))
+            if self._rows is None or self._row == len(self._rows):
+                self._take_buffer()
+                continue
+            part = self._rows.slice(self._row, min(self._row + count, len(self._rows)))
             parts.append(part)
             self._row += len(part)
             count -= len(part)
         return parts
+
+    def _take_buffer(self) -> None:
+        buffer = next(self._buffers)
+        if self._rows is not None:
+            self._row = 0
+        self._number, self._cursors, self._rows = buffer.number, buffer.cursors, buffer.rows
 
 
 def made_by(run: RunSpec, corpora: tuple[Corpus, ...]) -> dict[str, Any]:
