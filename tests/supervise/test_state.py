@@ -171,7 +171,7 @@ def test_what_was_read_before_changes_nothing(written: list[tuple[str, Event]], 
     for position, record in enumerate(said):
         once, again = fold(once, record), fold(again, record)
         again = fold(again, chance.choice(said[: position + 1]))
-    assert once == again
+    assert replace(once, read=()) == replace(again, read=())
 
 
 @given(histories)
