@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from prime_train.events import (
@@ -155,6 +155,7 @@ def records(written: list[tuple[str, Event]]) -> list[Record]:
 
 
 @given(histories)
+@example([(SUPERVISOR, LaunchAsked(1, 0)), (SUPERVISOR, LaunchAsked(2, 0))])
 def test_any_history_folds_and_an_end_absorbs(written: list[tuple[str, Event]]) -> None:
     state = State()
     for record in records(written):

@@ -258,6 +258,9 @@ def _opened(state: State, event: RunOpened, time_s: float) -> State:
 def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
     if event.attempt <= state.attempt_number:
         return state
+    if state.live is not None:  # the line of its end is lost: the supervisor launches only where none lives
+        lost = "its end was not written down"
+        state = _attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
     before = state.attempt
     asked = Attempt(event.attempt, event.resume_step, event.rejected, asked_s=time_s, last_step=event.resume_step)
     return replace(
