@@ -27,5 +27,11 @@ def test_a_device_of_no_known_name_has_no_peak() -> None:
 
 
 def test_nvml_names_of_common_cards() -> None:
-    for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090", "NVIDIA H200", "NVIDIA L40S"):
+    for name in (
+        "NVIDIA H100 80GB HBM3",
+        "NVIDIA A100-SXM4-80GB",
+        "NVIDIA GeForce RTX 4090",
+        "NVIDIA H200",
+        "NVIDIA L40S",
+    ):
         assert registry.gpu_peak(name) is not None, name

@@ -26,32 +26,35 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     each rank, loader worker and data shard holds some open: a long run dies of "Too many open files"
 
-    Below 256 it is an error: the trainer does not start. In systemd: `LimitNOFILE=65536`; in a container:
-    `docker run --ulimit nofile=65536:65536`.
+    A run raises its soft limit to the hard one by itself. Below 256 it is an error: the trainer does not start.
+    For a single process it is a note: it has no other ranks to talk to. In systemd: `LimitNOFILE=65536`; in a
+    container: `docker run --ulimit nofile=65536:65536`.
 
     Bad:
         [facts.open_files]
         soft = 1024
-        hard = 1048576
+        hard = 4096
     Good:
         [facts.open_files]
-        soft = 65536
-        hard = 65536
+        soft = 1024
+        hard = 1048576
     """
     limit = known(facts.open_files)
-    if limit.soft >= _OPEN_FILES_WANTED:
-        return
     if limit.hard is None or limit.hard >= _OPEN_FILES_WANTED:
-        fix = f"ulimit -n {_OPEN_FILES_WANTED}"
-    else:
-        fix = f"raise the hard limit of {limit.hard}: as root, or LimitNOFILE, or docker run --ulimit nofile"
+        return
     yield Problem(
         "parallel.processes",
-        f"a process may open {limit.soft} files, and the trainer runs {run.parallel.processes} x "
+        f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes} x "
         f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
-        fix=fix,
-        severity=Severity.ERROR if limit.soft < _OPEN_FILES_NEEDED else None,
+        fix="raise the hard limit: as root, or LimitNOFILE, or docker run --ulimit nofile",
+        severity=_severity(limit.hard, run.parallel.processes),
     )
+
+
+def _severity(hard: int, processes: int) -> Severity:
+    if hard < _OPEN_FILES_NEEDED:
+        return Severity.ERROR
+    return Severity.NOTE if processes == 1 else Severity.WARNING
 
 
 @facts_rule("HST002", Severity.ERROR, needs=("ram", "gpus", "model_folder", "tokenizer_folder"))
