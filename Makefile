@@ -23,7 +23,7 @@ help: ## say what there is
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
 
-demo: .venv/installed ## train a small model on the Python standard library, under supervision (KILL=1: and kill it half-way)
+demo: .venv/installed ## train a small model on the Python standard library, under supervision (KILL=1: and kill it on the way)
 	@echo "==> prime-train run presets/quickstart.toml --run-name $(RUN_NAME)"
 	@$(if $(KILL),$(BIN)/python docs/kill_once.py $(RUN_NAME) & killer=$$!; trap 'kill $$killer 2>/dev/null || true' EXIT;) \
 	  $(BIN)/prime-train run presets/quickstart.toml --run-name $(RUN_NAME)
