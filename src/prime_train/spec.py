@@ -87,7 +87,9 @@ class Data:
         Doc("One per source, summing to 1; unset = in proportion to their number of documents."),
     ] = None
     ctx_tokens: Annotated[int, Ge(8), Doc("Tokens in a training sequence.")] = 512
-    pack_buffer_docs: Annotated[Positive, Doc("Documents that are packed together, best fit first.")] = 1024
+    pack_buffer_docs: Annotated[
+        Positive, Doc("Documents that are packed together, best fit first; at most all there are.")
+    ] = 1024
     loader_workers: Annotated[NotNegative, Doc("Processes that tokenise and pack ahead; 0 = in the trainer.")] = 1
 
 
@@ -154,7 +156,8 @@ class Checkpoint:
 class Eval:
     interval_steps: Annotated[Positive | None, Doc("Steps between evaluations; one is made at the end.")] = 100
     held_out_ratio: Annotated[
-        Annotated[float, Gt(0), Lt(0.5)], Doc("Part of the documents that is never trained on.")
+        Annotated[float, Gt(0), Lt(0.5)],
+        Doc("Part of the documents that is never trained on; of a source with a single document its last part."),
     ] = 0.02
     batches: Annotated[Positive, Doc("Micro-batches of held-out text in one evaluation.")] = 8
     prompts: Annotated[tuple[str, ...], Doc("Continued by the model at each evaluation.")] = ()

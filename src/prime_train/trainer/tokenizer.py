@@ -17,10 +17,11 @@ from typing import Any
 from prime_train.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
+from prime_train.trainer.data.sections import open_documents
 from prime_train.trainer.data.sources import Documents, digest, locate
 
 EOS = "<|endoftext|>"
-FORMAT = 1  # of a trained tokenizer; another number trains it anew
+FORMAT = 2  # of a trained tokenizer; another number trains it anew
 TRAINED_ON_CHARACTERS = 2**25  # a vocabulary of some thousands does not change after that much text
 READ_AT_ONCE = 64
 FILES = (
@@ -161,7 +162,7 @@ def _trained(run: RunSpec) -> Path:
     key = digest([*kept, [origin.fingerprint for origin in origins]])
 
     def build(folder: Path) -> None:
-        opened = [origin.open() for origin in origins]
+        opened = [open_documents(origin, run.eval.held_out_ratio) for origin in origins]
         sys.stderr.write(f"training a tokenizer of {run.tokenizer.vocab_size} tokens on {origins[0].name}\n")
         train_bpe(_training_text(run, opened), run.tokenizer.vocab_size, folder)
 
@@ -174,7 +175,7 @@ def _training_text(run: RunSpec, opened: Sequence[Documents]) -> Iterator[str]:
     for number, documents in enumerate(opened):
         if documents.count == 0:
             continue
-        train, _ = order.split(documents.count, run.eval.held_out_ratio, run.run.seed, number)
+        train, _ = order.split(documents.count, run.eval.held_out_ratio, run.run.seed, number, documents.held_out)
         shuffled = order.generator(run.run.seed, order.SAMPLE, number).permutation(train).tolist()
         left = TRAINED_ON_CHARACTERS * documents.count // documents_in_all
         for start in range(0, len(shuffled), READ_AT_ONCE):

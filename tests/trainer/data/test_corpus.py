@@ -55,17 +55,46 @@ def test_an_empty_document_has_no_tokens(tmp_path: Path) -> None:
     assert (lengths[[0, 2]] > 0).all()
 
 
-def test_a_single_document_cannot_be_trained_on_and_held_out(tmp_path: Path) -> None:
-    run = small_run(files(write_texts(tmp_path / "texts", 1)))
-    with pytest.raises(UserError, match="only one document"):
-        open_corpora(run, load_tokenizer(run))
+@pytest.mark.parametrize("cached_bytes", [0, 2**20])
+def test_a_single_document_is_trained_on_but_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached_bytes: int
+) -> None:
+    monkeypatch.setattr(corpus, "CACHED_BYTES", cached_bytes)
+    text = "".join(f"line {number}\n" for number in range(20_000))
+    (tmp_path / "input.txt").write_text(text)
+    run = small_run(files(tmp_path / "input.txt"))
+    tokenizer = load_tokenizer(run)
+    (opened,) = open_corpora(run, tokenizer)
+    (train, _), (held_out, _) = opened.gather(opened.train), opened.gather(opened.held_out)
+    assert tokenizer.decode([*train, *held_out]) == text
+    assert len(held_out) == pytest.approx(0.1 * (len(train) + len(held_out)), rel=0.01)
+    assert tokenizer.eos_id not in train
+    assert np.flatnonzero(held_out == tokenizer.eos_id).tolist() == [len(held_out) - 1]
 
 
-def test_a_single_document_beside_another_source_is_trained_on(tmp_path: Path) -> None:
-    run = small_run(files(write_texts(tmp_path / "one", 1)), files(write_texts(tmp_path / "more", 5, seed=1)))
-    one, more = open_corpora(run, load_tokenizer(run))
-    assert (len(one.train), len(one.held_out)) == (1, 0)
-    assert (len(more.train), len(more.held_out)) == (4, 1)
+def test_another_part_held_out_of_a_single_document_is_not_read_from_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "input.txt").write_text("".join(f"line {number}\n" for number in range(1000)))
+    held_out = []
+    for ratio in (0.1, 0.3):
+        run = small_run(files(tmp_path / "input.txt"), held_out_ratio=ratio)
+        (opened,) = open_corpora(run, load_tokenizer(run))
+        held_out.append(len(opened.gather(opened.held_out)[0]))
+    assert held_out[1] > 2 * held_out[0]
+
+
+def test_two_words_are_too_little_text(tmp_path: Path) -> None:
+    (tmp_path / "input.txt").write_text("hello world\n")
+    run = small_run(files(tmp_path / "input.txt"))
+    with pytest.raises(UserError, match="too short to part: 2 words"):
+        load_tokenizer(run)
+
+
+def test_a_document_of_blanks_has_no_tokens(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "texts", 3)
+    (folder / "0001.txt").write_text(" \n\t\n")
+    run = small_run(files(folder))
+    _, lengths = open_corpora(run, load_tokenizer(run))[0].gather(np.arange(3))
+    assert lengths[1] == 0
 
 
 def test_files_without_text(tmp_path: Path) -> None:

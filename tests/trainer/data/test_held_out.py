@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
+from prime_train.errors import UserError
+from prime_train.trainer.data import order
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.held_out import held_out_batches
 from prime_train.trainer.data.stream import TrainStream
@@ -25,6 +28,16 @@ def test_short_text_gives_fewer_batches(tmp_path: Path) -> None:
     (batch,) = held_out_batches(run, load_tokenizer(run))
     assert batch.tokens.shape == (1, 2048)
     assert batch.labelled_tokens > 0
+
+
+def test_nothing_but_blanks_held_out_is_refused(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "texts", 20)
+    run = small_run(files(folder))
+    _, held_out = order.split(20, run.eval.held_out_ratio, run.run.seed, 0)
+    for number in held_out.tolist():
+        (folder / f"{number:04d}.txt").write_text("\n\n")
+    with pytest.raises(UserError, match="what is held out has no text"):
+        held_out_batches(run, load_tokenizer(run))
 
 
 def test_held_out_text_is_never_trained_on(tmp_path: Path) -> None:

@@ -58,3 +58,8 @@ def test_each_source_keeps_its_own_epochs() -> None:
         mine = [document for which, document in found if which == source]
         for start in range(0, len(mine) - count + 1, count):
             assert sorted(mine[start : start + count]) == list(range(count))
+
+
+def test_a_buffer_has_no_more_documents_than_there_are() -> None:
+    assert sorted(documents(DocumentOrder(1, (5,), None, 1024), 1)) == [(0, number) for number in range(5)]
+    assert len(documents(DocumentOrder(1, (3, 2), (1.0, 0.0), 1024), 1)) == 5

@@ -12,6 +12,7 @@ import torch
 
 from prime_train.errors import UserError
 from prime_train.spec import RunSpec
+from prime_train.trainer.data import corpus, order
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.stream import TrainStream, prepare
@@ -110,7 +111,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(run: RunSpec, tokenizer: Tok
 def test_no_token_of_an_epoch_is_lost_or_trained_on_twice(tmp_path: Path) -> None:
     run = small_run(files(write_texts(tmp_path / "texts", 40)), pack_buffer_docs=9, micro_batch=1)
     tokenizer = prepare(run)
-    (corpus,) = open_corpora(run, tokenizer)
+    (opened,) = open_corpora(run, tokenizer)
     stream = TrainStream(run, tokenizer, 0, 1, None)
     found: list[int] = []
     while True:
@@ -118,8 +119,8 @@ def test_no_token_of_an_epoch_is_lost_or_trained_on_twice(tmp_path: Path) -> Non
         if stream.position()["buffer"] == 4:  # 36 training documents are 4 buffers of 9
             break
         found += batch.tokens.flatten().tolist()
-    tokens, _ = corpus.gather(corpus.train)
-    assert len(corpus.train) == 36
+    tokens, _ = opened.gather(opened.train)
+    assert len(opened.train) == 36
     assert stream.position()["cursors"] == [36]
     # The padding of a row and the end of a document are the same token.
     expected = tokens[tokens != tokenizer.eos_id].tolist()
@@ -157,6 +158,30 @@ def test_a_position_in_text_that_changed_is_refused(run: RunSpec, tokenizer: Tok
     Path(path, "0003.txt").write_text("something else")
     with pytest.raises(UserError, match="the text or the tokenizer has changed"):
         TrainStream(run, tokenizer, 0, 1, stream.position())
+
+
+@pytest.mark.parametrize("cached_bytes", [0, 2**20])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_documents_that_are_all_blank_end_the_search_for_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, cached_bytes: int
+) -> None:
+    monkeypatch.setattr(corpus, "CACHED_BYTES", cached_bytes)
+    folder = write_texts(tmp_path / "texts", 30)
+    run = small_run(files(folder), loader_workers=workers)
+    train, _ = order.split(30, run.eval.held_out_ratio, run.run.seed, 0)
+    for number in train.tolist():
+        (folder / f"{number:04d}.txt").write_text(" \n")
+    with pytest.raises(UserError, match="no text"):
+        TrainStream(run, prepare(run), 0, 1, None).next_micro_batch()
+
+
+def test_one_document_with_text_among_blank_ones_is_found(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "texts", 200)
+    run = small_run(files(folder), pack_buffer_docs=1)
+    train, _ = order.split(200, run.eval.held_out_ratio, run.run.seed, 0)
+    for number in train.tolist()[:-1]:
+        (folder / f"{number:04d}.txt").write_text("")
+    assert all(batch.labelled_tokens > 0 for batch in take(TrainStream(run, prepare(run), 0, 1, None), 5))
 
 
 def test_the_data_path_loads_no_library_that_it_may_not_need() -> None:

@@ -1,7 +1,7 @@
 """The documents of a source as tokens, each ended by the end-of-text token. Never packs, never orders.
 
 Text up to CACHED_BYTES is tokenised once and memory-mapped from the cache; more than that is tokenised when its turn
-comes. Both give the same tokens.
+comes. Both give the same tokens. A single document is always cached.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from prime_train.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
+from prime_train.trainer.data.sections import open_documents
 from prime_train.trainer.data.sources import Documents, Origin, digest, locate
 from prime_train.trainer.data.tables import no_text
 from prime_train.trainer.tokenizer import Tokenizer
 
 CACHED_BYTES = 256 * 2**20  # half a minute of tokenising on 8 cores, about 160 MB of cache
-FORMAT = 1  # of the cached files; another number makes them anew
+FORMAT = 2  # of the cached files; another number makes them anew
 DOCUMENTS_AT_ONCE = 128
 REPORT_EVERY_S = 2.0
 
@@ -46,26 +46,18 @@ class Corpus:
 
 def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
     """One for each of data.sources. Raises UserError where there is nothing to train on or to hold out."""
-    corpora = []
+    corpora: list[Corpus] = []
     for number, source in enumerate(run.data.sources):
         origin = locate(source)
-        if origin.size_bytes <= CACHED_BYTES:
-            count, identity, gather = _cached(origin, tokenizer)
+        opened = None if origin.size_bytes <= CACHED_BYTES else origin.open()
+        # A single document is cached however large it is: sections of it are asked for, and it is read as a whole.
+        if opened is None or opened.count == 1:
+            corpus = _cached(run, number, origin, tokenizer)
         else:
-            documents = origin.open()
-            count, identity = documents.count, digest([origin.identity, tokenizer.fingerprint])
-            gather = partial(_tokenise_now, documents, tokenizer)
-        if count == 0:
-            raise no_text(origin.name)
-        train, held_out = order.split(count, run.eval.held_out_ratio, run.run.seed, number)
-        corpora.append(Corpus(identity, train, held_out, gather))
-    if not any(len(corpus.held_out) for corpus in corpora):
-        raise UserError(
-            what="there is only one document",
-            where="data.sources",
-            why="a document is either trained on or held out to measure the loss, never both",
-            fix="split the text into several files, or write it as .jsonl with a document on each line",
-        )
+            split = order.split(opened.count, run.eval.held_out_ratio, run.run.seed, number)
+            identity = digest([origin.identity, tokenizer.fingerprint])
+            corpus = Corpus(identity, *split, partial(_tokenise_now, opened, tokenizer))
+        corpora.append(corpus)
     return tuple(corpora)
 
 
@@ -75,10 +67,18 @@ def token_type(tokenizer: Tokenizer) -> type[np.unsignedinteger]:
 
 
 def tokenise(documents: Documents, tokenizer: Tokenizer, indices: list[int]) -> list[Tokens]:
-    """The tokens of each document with the end-of-text token; none for a document without text."""
-    encoded = tokenizer.encode_batch(documents.texts(indices))
+    """The tokens of each document with the end-of-text token; none for one without text but for blanks.
+
+    Of the sections of a single document only the last has that token.
+    """
+    texts = documents.texts(indices)
+    encoded = tokenizer.encode_batch([text if documents.held_out or not text.isspace() else "" for text in texts])
     kind = token_type(tokenizer)
-    return [np.asarray([*ids, tokenizer.eos_id] if ids else [], dtype=kind) for ids in encoded]
+    ended = [not documents.held_out or index + 1 == documents.count for index in indices]
+    return [
+        np.asarray([*ids, tokenizer.eos_id] if ids and end else ids, dtype=kind)
+        for ids, end in zip(encoded, ended, strict=True)
+    ]
 
 
 def _tokenise_now(documents: Documents, tokenizer: Tokenizer, indices: Integers) -> tuple[Tokens, Integers]:
@@ -86,13 +86,15 @@ def _tokenise_now(documents: Documents, tokenizer: Tokenizer, indices: Integers)
     return np.concatenate(parts), np.asarray([len(part) for part in parts], dtype=np.int64)
 
 
-def _cached(origin: Origin, tokenizer: Tokenizer) -> tuple[int, str, Callable[[Integers], tuple[Tokens, Integers]]]:
-    key = digest([FORMAT, origin.fingerprint, tokenizer.fingerprint])
-    folder = cache.entry("tokens", key, partial(_write, origin, tokenizer))
+def _cached(run: RunSpec, number: int, origin: Origin, tokenizer: Tokenizer) -> Corpus:
+    ratio = run.eval.held_out_ratio
+    key = digest([FORMAT, origin.fingerprint, tokenizer.fingerprint, ratio])  # where a single document is parted
+    folder = cache.entry("tokens", key, partial(_write, origin, ratio, tokenizer))
     tokens = np.load(folder / "tokens.npy", mmap_mode="r")
     ends = np.load(folder / "ends.npy")
-    identity = json.loads((folder / "about.json").read_text(encoding="utf-8"))["sha256"]
-    return len(ends), identity, partial(_gather, tokens, ends)
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    split = order.split(len(ends), ratio, run.run.seed, number, about["held_out"])
+    return Corpus(about["sha256"], *split, partial(_gather, tokens, ends))
 
 
 def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, Integers]:
@@ -102,8 +104,8 @@ def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, 
     return np.concatenate(parts), lengths
 
 
-def _write(origin: Origin, tokenizer: Tokenizer, folder: Path) -> None:
-    documents = origin.open()
+def _write(origin: Origin, held_out_ratio: float, tokenizer: Tokenizer, folder: Path) -> None:
+    documents = open_documents(origin, held_out_ratio)
     if documents.count == 0:
         raise no_text(origin.name)
     parts = list(_with_progress(documents, tokenizer, origin.name))
@@ -114,17 +116,24 @@ def _write(origin: Origin, tokenizer: Tokenizer, folder: Path) -> None:
     np.save(folder / "tokens.npy", tokens)
     np.save(folder / "ends.npy", ends)
     sha256 = hashlib.sha256(tokens.tobytes() + ends.tobytes()).hexdigest()
-    about = {"source": origin.name, "documents": documents.count, "skipped": documents.skipped, "sha256": sha256}
+    about = {
+        "source": origin.name,
+        "documents": documents.count,
+        "held_out": documents.held_out,
+        "skipped": documents.skipped,
+        "sha256": sha256,
+    }
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _with_progress(documents: Documents, tokenizer: Tokenizer, name: str) -> Iterator[Tokens]:
     said_s = time.monotonic()
     skipped = f", {documents.skipped} files skipped that are not UTF-8" if documents.skipped else ""
-    sys.stderr.write(f"tokenising {documents.count} documents of {name}{skipped}\n")
+    parts = "sections" if documents.held_out else "documents"
+    sys.stderr.write(f"tokenising {documents.count} {parts} of {name}{skipped}\n")
     for start in range(0, documents.count, DOCUMENTS_AT_ONCE):
         stop = min(start + DOCUMENTS_AT_ONCE, documents.count)
         yield from tokenise(documents, tokenizer, list(range(start, stop)))
         if time.monotonic() - said_s > REPORT_EVERY_S:
             said_s = time.monotonic()
-            sys.stderr.write(f"tokenised {stop} of {documents.count} documents of {name}\n")
+            sys.stderr.write(f"tokenised {stop} of {documents.count} {parts} of {name}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from prime_train.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import Batch, to_batch
@@ -18,10 +19,18 @@ DOCUMENTS_AT_ONCE = 1024
 def held_out_batches(run: RunSpec, tokenizer: Tokenizer) -> list[Batch]:
     """Up to eval.batches micro-batches, from all sources in proportion to their held-out documents.
 
-    Fewer, and the last one of fewer sequences, where there is not that much held-out text.
+    Fewer, and the last one of fewer sequences, where there is not that much held-out text. UserError where there
+    is none.
     """
     wanted = run.eval.batches * run.batch.micro_batch
     tokens, lengths = _held_out_tokens(run, open_corpora(run, tokenizer), wanted * run.data.ctx_tokens)
+    if not len(tokens):
+        raise UserError(
+            what="what is held out has no text",
+            where="eval.held_out_ratio",
+            why="the documents held out are all blank, so there is nothing to measure the loss on",
+            fix="raise eval.held_out_ratio, choose another run.seed, or take the blank documents out",
+        )
     rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
     chosen = rows.take(order.generator(run.run.seed, order.HELD_OUT, order.ROWS).permutation(len(rows))[:wanted])
     size = run.batch.micro_batch

@@ -19,8 +19,13 @@ def generator(seed: int, *purpose: int) -> np.random.Generator:
     return np.random.default_rng([seed, *purpose])
 
 
-def split(count: int, held_out_ratio: float, seed: int, source: int) -> tuple[Integers, Integers]:
-    """(training, held-out) documents of a source, both ascending. A single document is trained on."""
+def split(count: int, held_out_ratio: float, seed: int, source: int, last: int = 0) -> tuple[Integers, Integers]:
+    """(training, held-out) documents of a source, both ascending; of several at least one is held out.
+
+    `last` so many are held out, where the documents are the sections of a single one, in place of a drawn part.
+    """
+    if last:
+        return np.arange(count - last), np.arange(count - last, count)
     held_out_count = min(max(1, round(count * held_out_ratio)), count - 1)
     held_out = generator(seed, SPLIT, source).choice(count, size=held_out_count, replace=False)
     is_held_out = np.zeros(count, dtype=np.bool_)
@@ -45,7 +50,12 @@ class DocumentOrder:
     seed: int
     counts: tuple[int, ...]  # training documents of each source
     probs: tuple[float, ...] | None  # None = in proportion to counts
-    buffer_docs: int
+    most_buffer_docs: int
+
+    @property
+    def buffer_docs(self) -> int:
+        """Documents in a buffer: no more than there are, or five books would be packed two hundred times at once."""
+        return min(self.most_buffer_docs, sum(self.counts))
 
     def buffer(self, number: int, cursors: tuple[int, ...]) -> BufferPlan:
         """Each source goes through a permutation of its own per epoch; which source is next is drawn."""

@@ -32,6 +32,7 @@ class Documents:
     count: int
     texts: Callable[[Sequence[int]], list[str]]
     skipped: int = 0  # files that are not text
+    held_out: int = 0  # of a single document in sections: so many of the last; 0 = whole documents, drawn by the seed
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from prime_train.trainer.data.batch import Batch, Rows, join, to_batch
 from prime_train.trainer.data.corpus import Corpus, open_corpora
 from prime_train.trainer.data.loader import Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.data.tables import no_text
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -50,6 +51,7 @@ class TrainStream:
         self._rows: Rows | None = None  # of this buffer; none until the first row is asked for
         counts = tuple(len(corpus.train) for corpus in corpora)
         order = DocumentOrder(run.run.seed, counts, run.data.sampling_probs, run.data.pack_buffer_docs)
+        self._most_empty_buffers = 2 * sum(counts) // order.buffer_docs  # as many as hold each document once, surely
         buffers = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
         planned = partial(plans, order, self._number, self._cursors)
         self._buffers = Loader(buffers, planned, run.data.loader_workers)
@@ -81,7 +83,14 @@ class TrainStream:
         return parts
 
     def _take_buffer(self) -> None:
+        """Go on to the next buffer that has rows. Raises UserError where all documents have passed without one."""
         buffer = next(self._buffers)
+        empty = 0
+        while not len(buffer.rows):
+            empty += 1
+            if empty > self._most_empty_buffers:
+                raise no_text("data.sources, but for what is held out")
+            buffer = next(self._buffers)
         if self._rows is not None:
             self._row = 0
         self._number, self._cursors, self._rows = buffer.number, buffer.cursors, buffer.rows
