@@ -1,0 +1,219 @@
+"""Small real runs, and five ways to harm one while it trains. Judges nothing: the tests and the benchmark do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from prime_train.checkpoints import layout
+from prime_train.events import ChildStarted, HangFound, Progress, Record, TrainerFailed, read
+from prime_train.rundir import RunDir
+from prime_train.supervise.process import Identity, belonging, identify
+from prime_train.supervise.state import State
+from prime_train.views.status import fold_events
+
+PROGRAM = Path(sys.executable).with_name("prime-train")
+DEADLINE_S = 120.0
+INTERVAL_STEPS = 20
+MAX_STEPS = 200
+SILENCE_LIMIT_S = 4.0
+
+# Two documents to a buffer: a trainer whose loader worker is gone soon asks for a buffer that does not come.
+CONFIG = f"""
+[run]
+name = "drill"
+max_steps = {MAX_STEPS}
+
+[model]
+layers = 2
+hidden_size = 64
+heads = 2
+
+[data]
+ctx_tokens = 128
+loader_workers = 1
+pack_buffer_docs = 2
+
+[[data.sources]]
+kind = "python-stdlib"
+
+[tokenizer]
+vocab_size = 512
+
+[batch]
+micro_batch = 4
+
+[checkpoint]
+interval_steps = {INTERVAL_STEPS}
+
+[eval]
+batches = 1
+
+[prime_train.heartbeat]
+step_limit_s = {SILENCE_LIMIT_S}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """A run in a folder of its own. `cache` may be shared: the tokenizer is trained once."""
+
+    folder: Path
+    cache: Path
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir((self.folder / "runs" / "drill").resolve())
+
+    def prepare(self) -> None:
+        self.folder.mkdir(parents=True)
+        (self.folder / "run.toml").write_text(CONFIG, encoding="utf-8")
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """`prime-train run run.toml`. What of it is left at the end of the block is killed."""
+        environment = os.environ | {"PRIME_TRAIN_CACHE": str(self.cache), "OMP_NUM_THREADS": "1"}
+        with open(self.folder / "said.txt", "ab") as said:
+            process = subprocess.Popen(
+                [PROGRAM, "run", "run.toml"], cwd=self.folder, env=environment, stdout=said, stderr=said
+            )
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.wait()
+
+    def state(self) -> State:
+        return fold_events(self.run_dir)
+
+    def until(self, holds: Callable[[State], bool]) -> State:
+        """The first state seen that satisfies `holds`."""
+        give_up_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < give_up_s:
+            state = self.state()
+            if holds(state):
+                return state
+            assert state.exit_code is None, f"it ended before: {state.reason}\n{self.said()}"
+            time.sleep(0.02)
+        raise AssertionError(f"not within {DEADLINE_S} s: {self.state()}\n{self.said()}")
+
+    def until_trained(self, checkpoints: int) -> State:
+        """The state once the first attempt has saved so many checkpoints and gone on a little."""
+        saved = checkpoints * INTERVAL_STEPS
+        return self.until(lambda state: state.newest_complete >= saved and state.step > state.newest_complete)
+
+    def said(self) -> str:
+        return (self.folder / "said.txt").read_text(encoding="utf-8")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run_dir.metrics.read_text(encoding="utf-8").splitlines()]
+
+    def left(self) -> list[psutil.Process]:
+        """Live processes that carry the run's mark."""
+        return [process for process in belonging(self.run_dir.path) if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def trainer(state: State) -> int:
+    """The pid of the live trainer."""
+    assert state.live is not None, state
+    return state.live.children[0].pid
+
+
+# --- five faults: each harms the run once and gives the time of the death ---------------------------
+
+
+def kill_trainer(drill: Drill, _supervisor: int) -> float:
+    pid = trainer(drill.until_trained(1))
+    os.kill(pid, signal.SIGKILL)
+    return time.time()
+
+
+def raise_in_trainer(drill: Drill, _supervisor: int) -> float:
+    """Kill its loader worker: the trainer raises as it asks for the next buffer."""
+    (worker,) = psutil.Process(trainer(drill.until_trained(1))).children()
+    worker.kill()
+    drill.until(lambda _: bool(failures(drill)))
+    return failures(drill)[0].time_s
+
+
+def hang_trainer(drill: Drill, _supervisor: int) -> float:
+    """Stop it, so that it is silent. The death is the end of the silence that it may keep."""
+    os.kill(trainer(drill.until_trained(1)), signal.SIGSTOP)
+    drill.until(lambda _: bool(hangs(drill)))
+    (found,) = hangs(drill)
+    assert isinstance(found.event, HangFound)
+    return found.time_s - (found.event.silent_s - found.event.limit_s)
+
+
+def truncate_newest(drill: Drill, _supervisor: int) -> float:
+    """Cut the largest file of the newest complete checkpoint, then kill the trainer. It is stopped meanwhile."""
+    pid = trainer(drill.until_trained(2))
+    os.kill(pid, signal.SIGSTOP)
+    newest = layout.newest_complete(drill.run_dir.checkpoints)
+    assert newest is not None
+    largest = max((file for file in newest.path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    os.kill(pid, signal.SIGKILL)
+    return time.time()
+
+
+def kill_supervisor(drill: Drill, supervisor: int) -> float:
+    """The trainer ends with it. Someone has to give the command again."""
+    ended = identify(trainer(drill.until_trained(1)))
+    os.kill(supervisor, signal.SIGKILL)
+    died_s = time.time()
+    assert ended is not None
+    await_end(ended)
+    return died_s
+
+
+Fault = Callable[[Drill, int], float]
+
+FAULTS: dict[str, Fault] = {
+    "the trainer is killed": kill_trainer,
+    "the trainer raises": raise_in_trainer,
+    "the trainer hangs": hang_trainer,
+    "the newest checkpoint is truncated": truncate_newest,
+    "the supervisor is killed": kill_supervisor,
+}
+
+
+# --- what the events tell of it ---------------------------------------------------------------------
+
+
+def failures(drill: Drill) -> list[Record]:
+    return [record for record in read(drill.run_dir.events) if isinstance(record.event, TrainerFailed)]
+
+
+def hangs(drill: Drill) -> list[Record]:
+    return [record for record in read(drill.run_dir.events) if isinstance(record.event, HangFound)]
+
+
+def started_s(drill: Drill, attempt: int) -> float:
+    """When the trainer of this attempt was started."""
+    found = (r for r in read(drill.run_dir.events) if isinstance(r.event, ChildStarted) and r.event.attempt == attempt)
+    return next(found).time_s
+
+
+def stepped_s(drill: Drill, attempt: int) -> float:
+    """When this attempt had taken its first step."""
+    found = (r for r in read(drill.run_dir.events) if isinstance(r.event, Progress) and r.event.attempt == attempt)
+    return next(found).time_s
+
+
+def await_end(process: Identity) -> None:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while process.alive:
+        assert time.monotonic() < give_up_s, f"{process} lives"
+        time.sleep(0.01)
