@@ -109,6 +109,42 @@ def test_a_stop_leaves_a_checkpoint(texts: Path, tmp_path: Path, by: str, proces
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_stop_before_the_first_step_ends_without_one(texts: Path, tmp_path: Path, processes: int) -> None:
+    run = tiny.run_spec(
+        texts,
+        run=ENDLESS,
+        parallel=spec.Parallel(processes=processes),
+        batch=spec.Batch(micro_batch=4 // processes, global_batch=4),
+    )
+    run_dir = tiny.prepare(tmp_path, run)
+    run_dir.stop_request(1).parent.mkdir(parents=True)
+    run_dir.stop_request(1).touch()
+    code, output = tiny.train(run_dir, processes=processes)
+    assert code == 0, output
+    assert tiny.events(run_dir)[-1] == TrainerStopped(1, 0)
+    assert not run_dir.metrics.exists()
+    assert not run_dir.checkpoints.exists()
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_a_stop_in_the_middle_of_the_set_up_of_a_resumed_run(texts: Path, tmp_path: Path) -> None:
+    run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts))
+    assert tiny.train(run_dir)[0] == 0
+    checkpoints = sorted(run_dir.checkpoints.iterdir())
+    os.mkfifo(texts / "never-written.txt")  # whoever opens it waits for ever
+    process = tiny.start(run_dir, number=2, resume_step=5)
+    tiny.until(lambda: Phase(2, "tokenizer") in tiny.events(run_dir))
+    run_dir.stop_request(2).parent.mkdir(parents=True)
+    run_dir.stop_request(2).touch()
+    output, _ = process.communicate(timeout=tiny.DEADLINE_S)
+    assert process.returncode == 0, output
+    assert tiny.events(run_dir)[-1] == TrainerStopped(2, 5)
+    assert sorted(run_dir.checkpoints.iterdir()) == checkpoints
+
+
+@pytest.mark.slow
 def test_the_trainer_ends_with_its_supervisor(texts: Path, tmp_path: Path) -> None:
     supervisor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts, run=ENDLESS))

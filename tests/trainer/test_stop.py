@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from prime_train.trainer.stop import SUPERVISOR_ENV, StopFlag, start_ticks, watch_supervisor
 from tests.trainer import tiny
 
@@ -31,6 +33,52 @@ def test_a_signal_asks(tmp_path: Path) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+ENDING = """
+import sys, threading
+from pathlib import Path
+from prime_train.trainer.stop import StopFlag
+stop = StopFlag(Path(sys.argv[1]))
+stop.listen()
+with stop.ends_at_once(lambda: print("last word", flush=True)):
+    print("inside", flush=True)
+    {inside}
+print("outside", flush=True)
+"""
+
+
+@pytest.mark.parametrize("by", ["file", "signal"])
+def test_a_stop_ends_the_process_where_nothing_is_to_be_saved(tmp_path: Path, by: str) -> None:
+    program = ENDING.format(inside="while True: threading.Event().wait(0.1)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "stop")], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "inside\n"
+    if by == "file":
+        (tmp_path / "stop").touch()
+    else:
+        process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=tiny.DEADLINE_S)
+    assert (process.returncode, output) == (0, "last word\n")
+
+
+@pytest.mark.parametrize(
+    ("inside", "ended"),
+    [
+        ("pass", (0, "inside\noutside\n")),
+        ("raise OSError('a peer is gone')", (1, "inside\n")),
+        ("Path(sys.argv[1]).touch(); raise OSError('a peer is gone')", (0, "inside\nlast word\n")),
+    ],
+)
+def test_an_error_is_part_of_the_stop_only_where_one_is_asked_for(
+    tmp_path: Path, inside: str, ended: tuple[int, str]
+) -> None:
+    command = [sys.executable, "-c", ENDING.format(inside=inside), str(tmp_path / "stop")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=tiny.DEADLINE_S)
+    assert (done.returncode, done.stdout) == ended
+    assert ("a peer is gone" in done.stderr) == (done.returncode == 1)
 
 
 def test_a_process_is_known_by_its_start() -> None:

@@ -11,6 +11,7 @@ import faulthandler
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from prime_train.errors import ExitCode, UserError
@@ -47,7 +48,8 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         failed, exit_code = failure.told(error, given.attempt, rank)
         failure.show(error)
-        events.append(failed)
+        with suppress(OSError):  # where the disk is full, the log and the exit code must tell
+            events.append(failed)
         return exit_code
     return ExitCode.OK
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -17,10 +18,13 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder
 
+# Whether a silence is a hang is the supervisor's to judge, by the limit of the phase; rank 0 may download for hours.
+_PATIENCE = timedelta(days=7)
+
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of one attempt. `saving` is the gloo group that checkpoints use from their own thread."""
+    """The processes of one attempt. `saving` is the gloo group of what is not training: set-up and checkpoints."""
 
     rank: int
     size: int
@@ -31,6 +35,11 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def wait(self) -> None:
+        """Return when all processes are here. For the set-up: later, the save thread has this group to itself."""
+        if self.saving is not None:
+            dist.barrier(self.saving)
 
 
 def local_rank() -> int:
@@ -56,7 +65,7 @@ def join(processes: int, device: Device) -> World:
     else:
         dist.init_process_group("gloo")
     # A group of its own: collectives of the save thread must not interleave with those of the training loop.
-    return World(dist.get_rank(), size, saving=dist.new_group(backend="gloo"))
+    return World(dist.get_rank(), size, saving=dist.new_group(backend="gloo", timeout=_PATIENCE))
 
 
 def leave(world: World) -> None:

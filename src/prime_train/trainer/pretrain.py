@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 
 from prime_train.errors import ExitCode, UserError
@@ -19,6 +19,7 @@ from prime_train.trainer import hf, parallel, resume, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import Checkpointer, Reached, clear_unfinished
 from prime_train.trainer.data import stream
+from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.held_out import held_out_batches
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.metrics import Metrics, StepMetrics
@@ -30,8 +31,26 @@ from prime_train.trainer.stop import StopFlag
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What the loop works with, set up once."""
+
+    training: Training
+    config: ModelConfig
+    tokenizer: Tokenizer
+    rows: stream.TrainStream
+    held_out: list[Batch]
+    reached: Reached
+
+
 def main(attempt: Attempt, stop: StopFlag) -> None:
     """Train until max_steps, or to a checkpoint and an early end when `stop` is asked."""
+    with stop.ends_at_once(lambda: attempt.tell(TrainerStopped(attempt.number, attempt.resume_step))):
+        ready = _set_up(attempt)
+    _train(attempt, ready, stop)
+
+
+def _set_up(attempt: Attempt) -> _Ready:
     run = attempt.run
     attempt.tell(Phase(attempt.number, "setup"))
     device = devices.pick(run.precision.compute, parallel.local_rank())
@@ -43,7 +62,8 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
 
     attempt.tell(Phase(attempt.number, "setup", "model"))
     config = _config(run, tokenizer)
-    model = parallel.spread(_model(run, config, device), world, run.parallel, device)
+    fresh = _model(run, config, device, resumes=attempt.resume_step > 0)
+    model = parallel.spread(fresh, world, run.parallel, device)
     optimizer = adamw(model, run.optim)
     training = Training(model, optimizer, world, device, run.optim.clip_norm)
     if attempt.resume_step:
@@ -55,13 +75,17 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
 
     attempt.tell(Phase(attempt.number, "data"))
     rows = stream.TrainStream(run, tokenizer, world.rank, world.size, reached.data or None)
-    held_out = held_out_batches(run, tokenizer)
-    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * world.size)
+    return _Ready(training, config, tokenizer, rows, held_out_batches(run, tokenizer), reached)
 
+
+def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
+    run, training, reached, rows = attempt.run, ready.training, ready.reached, ready.rows
+    model, optimizer, world, device = training.model, training.optimizer, training.world, training.device
+    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * world.size)
     checkpointer = Checkpointer(attempt, world, device.torch)
     metrics = Metrics(attempt)
-    flops = flops_per_token(config, run.data.ctx_tokens)
-    attempt.events.append(_started(attempt, training, config))
+    flops = flops_per_token(ready.config, run.data.ctx_tokens)
+    attempt.events.append(_started(attempt, training, ready.config))
     attempt.tell(Phase(attempt.number, "train"))
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
@@ -105,7 +129,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
         if step < run.run.max_steps and _due(step, run.eval.interval_steps):
             metrics.tell()
             attempt.tell(Phase(attempt.number, "evaluate"))
-            evaluate(training, tokenizer, held_out, attempt, step)
+            evaluate(training, ready.tokenizer, ready.held_out, attempt, step)
             attempt.tell(Phase(attempt.number, "train"))
     metrics.close()
 
@@ -119,13 +143,13 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
         return
 
     attempt.tell(Phase(attempt.number, "evaluate"))
-    loss = evaluate(training, tokenizer, held_out, attempt, reached.step)
+    loss = evaluate(training, ready.tokenizer, ready.held_out, attempt, reached.step)
     attempt.tell(Phase(attempt.number, "checkpoint"))
     checkpointer.finish()
     final = attempt.run_dir.checkpoint(reached.step)
     if run.checkpoint.final == "hf":
         attempt.tell(Phase(attempt.number, "export"))
-        final = _export(attempt, training, config, tokenizer)
+        final = _export(attempt, ready)
     attempt.tell(TrainerFinished(attempt.number, reached.step, loss, str(final)))
     parallel.leave(world)
 
@@ -152,7 +176,7 @@ def _tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
     if world.size == 1:
         return stream.prepare(run)
     tokenizer = stream.prepare(run) if world.rank == 0 else None
-    dist.barrier()
+    world.wait()
     return tokenizer or load_tokenizer(run)
 
 
@@ -171,10 +195,10 @@ def _config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     return config
 
 
-def _model(run: RunSpec, config: ModelConfig, device: devices.Device) -> Decoder:
-    """With weights: fresh, or those of model.path. A checkpoint replaces them later."""
+def _model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
+    """With weights: fresh, or those of model.path. Where the run resumes, its checkpoint replaces them."""
     model = build(config, run.run.seed, device.torch)
-    if run.model.path is not None and run.model.init == "weights":
+    if run.model.path is not None and run.model.init == "weights" and not resumes:
         hf.load_weights(model, Path(run.model.path))
     if run.model.compile:
         for block in model.blocks:
@@ -196,14 +220,16 @@ def _started(attempt: Attempt, training: Training, config: ModelConfig) -> Train
     )
 
 
-def _export(attempt: Attempt, training: Training, config: ModelConfig, tokenizer: Tokenizer) -> Path:
+def _export(attempt: Attempt, ready: _Ready) -> Path:
     """Write the Hugging Face folder, from rank 0; its path."""
-    weights = _whole_weights(training.model)
+    weights = _whole_weights(ready.training.model)
     if attempt.rank == 0:
         export = hf.Export(
-            ctx_tokens=attempt.run.data.ctx_tokens, stop_token=tokenizer.eos_id, tokenizer=tokenizer.files[0].parent
+            ctx_tokens=attempt.run.data.ctx_tokens,
+            stop_token=ready.tokenizer.eos_id,
+            tokenizer_files=ready.tokenizer.files,
         )
-        hf.save(attempt.run_dir.final, config, weights, export)
+        hf.save(attempt.run_dir.final, ready.config, weights, export)
     return attempt.run_dir.final
 
 
