@@ -146,15 +146,13 @@ def test_the_tokenizer_and_the_stop_token_go_with_the_model(tmp_path: Path) -> N
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="a"))
     fast: Any = PreTrainedTokenizerFast
     fast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(tmp_path / "tokenizer")
-    (tmp_path / "tokenizer" / "notes.txt").write_text("not a tokenizer file")
     model = loaded_random(tmp_path)
-    export = hf.Export(ctx_tokens=64, stop_token=2, tokenizer=tmp_path / "tokenizer")
+    export = hf.Export(ctx_tokens=64, stop_token=2, tokenizer_files=tuple((tmp_path / "tokenizer").iterdir()))
     hf.save(tmp_path / "ours", model.config, model.state_dict(), export)
     assert AutoTokenizer.from_pretrained(tmp_path / "ours").eos_token_id == 2
     back = transformers_loads(tmp_path / "ours")
     assert back.config.eos_token_id == 2
     assert back.config.max_position_embeddings == 64
-    assert not (tmp_path / "ours" / "notes.txt").exists()
 
 
 def loaded_random(tmp_path: Path) -> Decoder:
@@ -164,6 +162,9 @@ def loaded_random(tmp_path: Path) -> Decoder:
 
 def test_saving_replaces_a_folder_and_leaves_nothing_beside(tmp_path: Path) -> None:
     model = loaded_random(tmp_path)
+    for killed in (".final.partial", ".final.replaced"):
+        (tmp_path / "out" / killed).mkdir(parents=True)
+        (tmp_path / "out" / killed / "model.safetensors").touch()
     for _ in range(2):
         hf.save(tmp_path / "out" / "final", model.config, model.state_dict(), hf.Export(ctx_tokens=64))
     assert sorted(os.listdir(tmp_path / "out")) == ["final"]

@@ -14,10 +14,8 @@ from prime_train.errors import ExitCode, UserError
 
 CPUINFO = Path("/proc/cpuinfo")
 _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
-_BF16_CAPABILITY = (
-    8,
-    0,
-)  # Ampere: the first with bf16 tensor cores (NVIDIA CUDA programming guide, compute capability)
+# Ampere: the first with bf16 tensor cores. Source: NVIDIA CUDA programming guide, compute capabilities.
+_BF16_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,17 +26,6 @@ from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-)
 
 # What transformers takes for a key that config.json leaves out (LlamaConfig and Qwen3Config, 5.23).
 _DEFAULT_HEAD_DIM = {"llama": None, "qwen3": 128}
@@ -56,11 +45,11 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What a Hugging Face folder says beside the weights. `tokenizer` is a folder to copy one from."""
+    """What a Hugging Face folder has beside the weights."""
 
     ctx_tokens: int
     stop_token: int | None = None
-    tokenizer: Path | None = None
+    tokenizer_files: tuple[Path, ...] = ()
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -180,15 +169,15 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
 
     `weights` is the whole state dict of a Decoder, gathered. A folder of that name is replaced.
     """
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    beside = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(beside, ignore_errors=True)  # of a save that was killed
     beside.mkdir(parents=True)
     try:
         tensors = {_their_name(name): weights[name].detach().cpu().contiguous() for name, _ in parameter_shapes(config)}
         save_file(tensors, beside / _WEIGHTS, metadata={"format": "pt"})
         (beside / "config.json").write_text(json.dumps(_their_config(config, export), indent=2) + "\n")
-        for name in _TOKENIZER_FILES if export.tokenizer else ():
-            if export.tokenizer and (export.tokenizer / name).is_file():
-                shutil.copyfile(export.tokenizer / name, beside / name)
+        for file in export.tokenizer_files:
+            shutil.copyfile(file, beside / file.name)
         for path in [*beside.iterdir(), beside]:
             _sync(path)
         _replace(folder, beside)
@@ -206,8 +195,9 @@ def _as_os_error(error: SafetensorError, path: Path) -> OSError:
 
 def _replace(folder: Path, beside: Path) -> None:
     """Put `beside` in the place of `folder`. A directory cannot be renamed onto a full one."""
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.replaced")
+    aside = folder.with_name(f".{folder.name}.replaced")
     if folder.exists():
+        shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     beside.rename(folder)
     _sync(folder.parent)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from prime_train import spec
+from prime_train import architecture, spec
 from prime_train.trainer.attention import attend, rotate, rotations
 
 
@@ -38,24 +38,9 @@ class ModelConfig:
 
 
 def config_of(model: spec.Model, vocab_size: int) -> ModelConfig:
-    """The architecture that the size fields ask for, unset ones filled in.
-
-    `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices.
-    Source: arXiv 2002.05202, s. 2.
-    """
-    return ModelConfig(
-        vocab_size=vocab_size,
-        layers=model.layers,
-        hidden_size=model.hidden_size,
-        heads=model.heads,
-        kv_heads=model.kv_heads or model.heads,
-        head_dim=model.head_dim or model.hidden_size // model.heads,
-        mlp_size=model.mlp_size or math.ceil(model.hidden_size * 8 / 3 / 64) * 64,
-        rope_theta=model.rope_theta,
-        norm_eps=model.norm_eps,
-        tie_embeddings=model.tie_embeddings,
-        qk_norm=model.qk_norm,
-    )
+    """The architecture that the size fields ask for, unset ones filled in."""
+    sizes = architecture.of_fields(model, vocab_size)._asdict()
+    return ModelConfig(**sizes, rope_theta=model.rope_theta, norm_eps=model.norm_eps)
 
 
 def _linear(inner: int, outer: int) -> nn.Linear:

@@ -18,11 +18,6 @@ def seed_all(seed: int, rank: int = 0) -> None:
     torch.manual_seed(mixed)
 
 
-def worker_seed(seed: int, rank: int, worker: int) -> int:
-    """The seed of one data-loader worker: unlike that of any other worker, rank or use of `seed`."""
-    return mix(seed, "worker", rank, worker)
-
-
 def mix(*parts: int | str) -> int:
     """63 bits from a seed and what it is for. Adding numbers to a seed would make neighbours collide."""
     digest = sha256("/".join(map(str, parts)).encode()).digest()

@@ -7,7 +7,6 @@ import ctypes
 import itertools
 import multiprocessing
 import os
-import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from prime_train.errors import UserError
+from prime_train.trainer import seed
 from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import Rows
 from prime_train.trainer.data.corpus import Corpus
@@ -119,7 +119,7 @@ class Loader:
         worker = self._taken % len(self._pipes)
         try:
             built = self._pipes[worker].recv()
-        except (EOFError, ConnectionError) as error:
+        except (EOFError, OSError) as error:  # OSError where it died in the middle of a message
             self._processes[worker].join()
             exit_code = self._processes[worker].exitcode
             raise RuntimeError(f"data worker {worker} ended with exit code {exit_code}") from error
@@ -156,7 +156,7 @@ def _work(
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not come along through the fork
     torch.set_num_threads(1)  # nor did those of torch
-    seed_worker(buffers.seed, worker)
+    seed.seed_all(seed.mix(buffers.seed, "worker", worker))
     try:
         for plan in planned:
             pipe.send(buffers.build(plan))
@@ -164,11 +164,3 @@ def _work(
         pipe.send(Fault(asdict(error)))
     except BrokenPipeError:
         return
-
-
-def seed_worker(seed: int, worker: int) -> None:
-    """Seeds all that draws random numbers in this process."""
-    words = np.random.SeedSequence([seed, worker]).generate_state(2)
-    random.seed(int(words[0]))
-    np.random.seed(int(words[0]))
-    torch.manual_seed(int(words[1]))
