@@ -1,0 +1,61 @@
+"""Measures how soon a harmed run goes on: five faults against real training under `prime-train run`.
+
+    python bench/recovery.py [--rounds 3]
+
+From the death to the next attempt's start, and to its first step. The death of a trainer that hangs is the
+end of the silence that it may keep; after the death of the supervisor the command is given again at once.
+The back-off of the default policy (1 s at first) is left in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import record
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the faults are those of the tests
+
+from tests.drills import faults
+from tests.drills.faults import Drill
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="how often to bring about each fault")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [row for name in faults.FAULTS for row in _recovery(name, Path(folder), given.rounds)]
+    record.write("recovery", rows)
+
+
+def _recovery(name: str, folder: Path, rounds: int) -> list[dict[str, object]]:
+    measured = [_once(faults.FAULTS[name], Drill(folder / f"{name} {n}", folder / "cache")) for n in range(rounds)]
+    starts, steps = zip(*measured, strict=True)
+    return [
+        record.emit(f"{name}: to the next attempt's start", starts),
+        record.emit(f"{name}: to the next step", steps),
+    ]
+
+
+def _once(fault: faults.Fault, drill: Drill) -> tuple[float, float]:
+    """Seconds from the death to the start of the second attempt, and to its first step."""
+    drill.prepare()
+    with drill.started() as process:
+        died_s = fault(drill, process.pid)
+        if process.poll() is None:
+            _await_second(drill)
+    if fault is faults.kill_supervisor:
+        with drill.started():
+            _await_second(drill)
+    return faults.started_s(drill, 2) - died_s, faults.stepped_s(drill, 2) - died_s
+
+
+def _await_second(drill: Drill) -> None:
+    drill.until(lambda state: state.attempt_number == 2 and state.live is not None and bool(state.live.first_progress))
+
+
+if __name__ == "__main__":
+    main()
