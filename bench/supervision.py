@@ -28,9 +28,10 @@ from prime_train.backends.launch import Launch
 from prime_train.events import ChildStarted, Record, read
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Restart, Run, RunSpec, Source
+from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
-from prime_train.supervise.state import State, fold
+from prime_train.supervise.state import State
 from prime_train.views.console import shown
 
 FAKE_TRAINER = Path(__file__).resolve().parents[1] / "tests" / "fakes" / "trainer.py"
@@ -85,9 +86,7 @@ def _start(run_dir: RunDir, step_s: float) -> subprocess.Popen[bytes]:
 def _until(run_dir: RunDir, holds: Callable[[State], bool], deadline_s: float = 60.0) -> State:
     give_up_s = time.monotonic() + deadline_s
     while time.monotonic() < give_up_s:
-        state = State()
-        for event in read(run_dir.events):
-            state = fold(state, event)
+        state = fold_all(read(run_dir.events))
         if holds(state):
             return state
         time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from prime_train.backends import environment
 from prime_train.checkpoints.layout import newest_complete
 from prime_train.events import AttemptEnded, ChildStarted, HangFound, LaunchAsked, RunClosed, SignalSent, read
 from prime_train.rundir import RunDir
-from prime_train.supervise.state import State, fold
+from prime_train.supervise.fold import fold_all
+from prime_train.supervise.state import State
 from tests import fakes
 
 DEADLINE_S = 60.0
@@ -90,10 +92,7 @@ def belonging(run_dir: RunDir) -> list[psutil.Process]:
 
 
 def state_of(run_dir: RunDir) -> State:
-    state = State()
-    for record in read(run_dir.events):
-        state = fold(state, record)
-    return state
+    return fold_all(read(run_dir.events))
 
 
 def launches(run_dir: RunDir) -> list[LaunchAsked]:
@@ -328,6 +327,19 @@ def test_a_disk_that_is_full_ends_the_run_with_a_message(start: Callable[..., Su
     assert supervised.end() == 5
     assert supervised.process.stderr is not None
     assert "cannot be written" in supervised.process.stderr.read()
+
+
+def test_a_run_directory_that_is_deleted_ends_the_run_with_a_message(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    supervised = start("finish", *SLOWLY)
+    state = supervised.until(training)
+    run_dir.path.rename(run_dir.path.with_name("elsewhere"))
+    shutil.rmtree(run_dir.path.with_name("elsewhere"))
+    os.kill(trainer_pid(state), signal.SIGKILL)
+    assert supervised.end() == 5
+    assert supervised.process.stderr is not None
+    assert "cannot be read back" in supervised.process.stderr.read()
 
 
 def test_every_closing_is_the_last_word(start: Callable[..., Supervised], run_dir: RunDir) -> None:

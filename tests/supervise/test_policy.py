@@ -31,8 +31,9 @@ from prime_train.events import (
 )
 from prime_train.spec import Heartbeat, PrimeTrain, Restart
 from prime_train.supervise import policy as rules
+from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.policy import Policy, decide
-from prime_train.supervise.state import State, fold
+from prime_train.supervise.state import State
 
 POLICY = Policy(max_fruitless_attempts=3, backoff_s=1.0, backoff_max_s=60.0)
 OPENED = RunOpened("r", 1, 300, "0.1")
@@ -342,9 +343,7 @@ def test_a_supervisor_that_dies_at_any_record_is_followed_by_one_that_ends_the_r
 ) -> None:
     list(world.run())
     cut = data.draw(st.integers(0, len(world.spoken)))
-    state = State()
-    for record in world.spoken[:cut]:
-        state = fold(state, record)
+    state = fold_all(world.spoken[:cut])
     if state.closed:
         return
     follower = replace(world, state=state, closed=[], stop_at_s=None, live=False, launches=state.attempt_number)

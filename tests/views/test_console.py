@@ -5,16 +5,14 @@ from dataclasses import replace
 import pytest
 
 from prime_train.events import LaunchAsked, Phase, Progress, Record
-from prime_train.supervise.state import State, fold
+from prime_train.supervise.fold import fold, fold_all
+from prime_train.supervise.state import State
 from prime_train.views import console
 from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Told, records
 
 
 def _state(told: Told) -> State:
-    state = State()
-    for record in records(told):
-        state = fold(state, record)
-    return state
+    return fold_all(records(told))
 
 
 def _plain(told: Told, started_s: float = BEGAN_S) -> list[str]:

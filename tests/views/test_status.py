@@ -3,9 +3,9 @@ from pathlib import Path
 
 from prime_train.events import ChildStarted, LaunchAsked, RunClosed, RunOpened
 from prime_train.rundir import RunDir
+from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import held
 from prime_train.supervise.process import own_identity
-from prime_train.supervise.state import State, fold
 from prime_train.views import status
 from prime_train.views.status import ChildAlive, Status
 from tests.golden import same_as_golden
@@ -23,9 +23,7 @@ from tests.views.written_runs import (
 
 
 def _status(told: Told, *, supervised: bool, after_s: float) -> Status:
-    state = State()
-    for record in records(told):
-        state = fold(state, record)
+    state = fold_all(records(told))
     live = state.live.children if state.live else ()
     return Status(
         path=Path("/runs/small"),

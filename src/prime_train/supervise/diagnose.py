@@ -171,9 +171,29 @@ def still_there(pids: Sequence[str], run_dir: RunDir) -> UserError:
     return UserError(cause.what, cause.where, cause.why, cause.fix, ExitCode.OUT_OF_REACH)
 
 
+def unwritable(error: OSError, run_dir: RunDir) -> UserError:
+    return UserError(
+        what=f"the run directory cannot be written: {error.strerror}",
+        where=str(error.filename or run_dir.path),
+        why="a run whose events are lost cannot be resumed with care, so the trainer was ended",
+        fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def lost(run_dir: RunDir) -> UserError:
+    return UserError(
+        what="what was written to it cannot be read back",
+        where=str(run_dir.events),
+        why="the run directory was deleted or moved while the run was on, so the trainer was ended",
+        fix="put the directory back and give the same command again, or start another run with --run-name",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
 # --- signals ---------------------------------------------------------------------------------------
 
-_SIGNALS = {
+_SIGNALS: dict[int, tuple[str, str]] = {
     signal.SIGKILL: (
         "something outside this run sent it: a person, the job scheduler, or a limit of the container",
         "",
@@ -194,7 +214,7 @@ def _signal(number: int, who: str, evidence: Evidence) -> Cause:
     if number == signal.SIGKILL and evidence.oom_kills > 0:
         why = "the kernel's out-of-memory killer was at work while it ran"
         return Cause("failed", "oom", what, why, "lower batch.micro_batch or data.loader_workers, or add memory", log)
-    why, fix = _SIGNALS.get(signal.Signals(number), ("", "")) if number in _SIGNALS else ("", "")
+    why, fix = _SIGNALS.get(number, ("", ""))
     return Cause("failed", "signal", what, why, fix, _aborted_at(evidence.log_tail) or log)
 
 

@@ -20,7 +20,7 @@ from prime_train import __version__
 from prime_train.backends import bundled, environment
 from prime_train.backends.launch import Launch, to_json
 from prime_train.checkpoints import layout
-from prime_train.errors import ExitCode, UserError
+from prime_train.errors import ExitCode
 from prime_train.events import (
     AttemptEnded,
     ChildStarted,
@@ -44,20 +44,24 @@ from prime_train.supervise.diagnose import (
     Cause,
     Evidence,
     judge,
+    lost,
     not_started,
     nothing_loads,
     oom_kills,
     still_there,
     tail,
     unkillable,
+    unwritable,
 )
+from prime_train.supervise.fold import fold
 from prime_train.supervise.policy import Policy, decide
-from prime_train.supervise.state import Live, State, fold
+from prime_train.supervise.state import Live, State
 
 TICK_S = 0.5
 CLOCK_JUMP_S = 5.0
 WRITER = "supervisor"
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; one that waits in the kernel may never
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 Show = Callable[[State, Sequence[Record]], None]
 Plan = Callable[[RunSpec, RunDir, int, int], Launch]
@@ -82,18 +86,8 @@ def supervise(
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        raise _unwritable(run_dir, error) from error
+        raise unwritable(error, run_dir) from error
     return ExitCode(supervision.state.exit_code or 0)
-
-
-def _unwritable(run_dir: RunDir, error: OSError) -> UserError:
-    return UserError(
-        what=f"the run directory cannot be written: {error.strerror}",
-        where=str(error.filename or run_dir.path),
-        why="a run whose events are lost cannot be resumed with care, so the trainer was ended",
-        fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
-        exit_code=ExitCode.RUN_FAILED,
-    )
 
 
 @contextlib.contextmanager
@@ -143,12 +137,14 @@ class _Supervision:
 
     def turn(self) -> None:
         self._check_clock()
-        match decide(self.state, self._policy, time.time()):
+        now_s = time.time()  # before the reading: who was held up in between finds no silence that was none
+        self._read()
+        match decide(self.state, self._policy, now_s):
             case rules.Launch(attempt=attempt):
                 self._launch(attempt)
             case rules.AskStop(attempt=attempt, reason=reason):
-                self._run_dir.stop_request(attempt).touch()
                 self._say(SignalSent(attempt, "stop_requested", reason))
+                self._run_dir.stop_request(attempt).touch()
             case rules.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
                 self._say(HangFound(attempt, round(silent_s, 1), limit_s, phase))
             case rules.Signal(attempt=attempt, signal=name, reason=reason):
@@ -185,15 +181,17 @@ class _Supervision:
         self._show(self.state, records)
 
     def _say(self, event: Event) -> None:
-        self._log.append(event)
+        """Write an event and learn it by reading. Raises UserError where it does not come back."""
+        said = self._log.append(event)
         self._read()
+        if not any(mark.writer == WRITER and mark.seq >= said.seq for mark in self.state.read):
+            raise lost(self._run_dir)  # to go on without it would be to act on it again and again
 
     def _wait(self, until_s: float) -> None:
         """Until something is in the inbox, `until_s`, or the next look at the events."""
         try:
             message = self.inbox.get(timeout=max(0.0, min(TICK_S, until_s - time.time())))
         except Empty:
-            self._read()
             return
         match message:
             case process.Exited() as exited if self._running is not None:
@@ -202,8 +200,10 @@ class _Supervision:
                 self._say(StopAsked(number.name))
 
     def _await_exit(self) -> None:
-        while not isinstance(self.inbox.get(), process.Exited):
-            pass
+        give_up_s = time.monotonic() + EXIT_LIMIT_S
+        with contextlib.suppress(Empty):
+            while not isinstance(self.inbox.get(timeout=max(0.0, give_up_s - time.monotonic())), process.Exited):
+                pass
         self._running = None
 
     # --- attempts ---

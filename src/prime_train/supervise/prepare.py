@@ -14,7 +14,8 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.events import read
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec, Source, from_json, to_json
-from prime_train.supervise.state import State, fold
+from prime_train.supervise.fold import fold_all
+from prime_train.supervise.state import State
 
 Resume = Literal["auto", "never"] | int
 
@@ -40,9 +41,7 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     _make_writable(run_dir)
     run = absolute(run, run_dir)
     before = _resolved(run_dir)
-    state = State()
-    for record in read(run_dir.events):
-        state = fold(state, record)
+    state = fold_all(read(run_dir.events))
     if before is not None:
         _refuse_changes(before, run, run_dir)
     aside = _to_set_aside(run_dir, resume)

@@ -11,7 +11,8 @@ from typing import Any
 
 from prime_train.events import CheckpointSaved, Evaluated, Record, RunOpened, read
 from prime_train.rundir import RunDir
-from prime_train.supervise.state import Attempt, State, fold
+from prime_train.supervise.fold import fold_all
+from prime_train.supervise.state import Attempt, State
 
 PHASES = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")
 _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu")
@@ -64,9 +65,7 @@ class History:
 def gather(run_dir: RunDir) -> History:
     """Everything the report tells, up to now."""
     records = read(run_dir.events)
-    state = State()
-    for record in records:
-        state = fold(state, record)
+    state = fold_all(records)
     evaluated = {record.event.step: record.event for record in records if isinstance(record.event, Evaluated)}
     saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
     return History(

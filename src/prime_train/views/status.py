@@ -12,9 +12,10 @@ from typing import Any
 from prime_train.checkpoints.layout import newest_complete
 from prime_train.events import read
 from prime_train.rundir import RunDir
+from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import holder
 from prime_train.supervise.process import Identity
-from prime_train.supervise.state import Attempt, State, fold
+from prime_train.supervise.state import Attempt, State
 from prime_train.units import GIB, format_count, format_seconds
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
@@ -73,10 +74,7 @@ class Status:
 
 def fold_events(run_dir: RunDir) -> State:
     """What the events of a run say, up to now."""
-    state = State()
-    for record in read(run_dir.events):
-        state = fold(state, record)
-    return state
+    return fold_all(read(run_dir.events))
 
 
 def look(run_dir: RunDir, now_s: float) -> Status:

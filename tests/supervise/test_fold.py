@@ -29,7 +29,8 @@ from prime_train.events import (
     TrainerStopped,
     Unrecognised,
 )
-from prime_train.supervise.state import ATTEMPTS_KEPT, SAMPLES_KEPT, Child, State, Validation, fold
+from prime_train.supervise.fold import ATTEMPTS_KEPT, SAMPLES_KEPT, fold, fold_all
+from prime_train.supervise.state import Child, State, Validation
 from tests.test_events import any_event
 
 SUPERVISOR = "supervisor"
@@ -198,9 +199,7 @@ def test_how_the_writers_are_interleaved_does_not_change_where_the_run_stands(
         started = TrainerStarted(1, rank, rank, ranks, "cpu", "fp32", 1, 1, 0)
         files.append([Record(1.0, f"trainer-{rank}", 0, started)])
     files.append([Record(1.0, SUPERVISOR, 2, ChildStarted(1, "trainer", 9, 9, "log"))])
-    state = State()
-    for record in head:
-        state = fold(state, record)
+    state = fold_all(head)
     while any(files):
         state = fold(state, chance.choice([file for file in files if file]).pop(0))
     assert (state.step, state.state) == (steps, "running")

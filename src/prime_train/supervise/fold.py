@@ -1,0 +1,285 @@
+"""Folds a run's events into what is known of it. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import reduce
+
+from prime_train.events import (
+    AttemptEnded,
+    CheckpointSaved,
+    CheckpointStarted,
+    CheckpointUnreadable,
+    ChildStarted,
+    ClockJumped,
+    Evaluated,
+    HangFound,
+    LaunchAsked,
+    Phase,
+    Progress,
+    Record,
+    RunClosed,
+    RunOpened,
+    Sampled,
+    SignalSent,
+    StopAsked,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStarted,
+    TrainerStopped,
+)
+from prime_train.supervise.state import Attempt, Child, Live, Mark, RunState, Sent, State, Validation, Word
+from prime_train.supervise.wording import describe
+
+ATTEMPTS_KEPT = 100
+SAMPLES_KEPT = 16
+# `timeout` and some schedulers send a signal to the process and to its group: the same wish, twice.
+SAME_WISH_S = 1.0
+
+
+def fold(state: State, record: Record) -> State:
+    """The state after one more event. What was read before, and what comes after the end, changes nothing."""
+    mark = next((mark for mark in state.read if mark.writer == record.writer), None)
+    if mark is not None and record.seq <= mark.seq:
+        return state
+    folded = state
+    if not state.closed or isinstance(record.event, RunOpened):
+        folded = _trainer(_supervisor(state, record), record)
+    told = "" if folded is state else describe(record.event)
+    if told:
+        folded = replace(folded, last_event=told, last_event_s=record.time_s)
+    return replace(folded, read=_marked(folded.read, record, mark))
+
+
+def fold_all(records: Iterable[Record]) -> State:
+    """The state after a whole history."""
+    return reduce(fold, records, State())
+
+
+def _marked(read: tuple[Mark, ...], record: Record, before: Mark | None) -> tuple[Mark, ...]:
+    """The marks with this record's. A launch drops those of earlier attempts' writers: nobody hears these again."""
+    speaks_for = None if _is_supervisors(record) else getattr(record.event, "attempt", None)
+    if before is not None and (before.attempt is None or speaks_for is None):
+        speaks_for = None
+    elif before is not None:
+        speaks_for = max(before.attempt or 0, speaks_for or 0)
+    others = [mark for mark in read if mark.writer != record.writer]
+    if isinstance(record.event, LaunchAsked):
+        others = [mark for mark in others if mark.attempt is None or mark.attempt >= record.event.attempt]
+    return (*others, Mark(record.writer, record.seq, speaks_for))
+
+
+# --- the supervisor's events -----------------------------------------------------------------------
+
+
+def _supervisor(state: State, record: Record) -> State:
+    match record.event:
+        case RunOpened() as event:
+            return _opened(state, event, record.time_s)
+        case LaunchAsked() as event:
+            return _launched(state, event, record.time_s)
+        case ChildStarted(attempt=number) as event:
+            return _started(state, event, record.time_s) if _lives(state, number) else state
+        case HangFound(attempt=number) as event:
+            return _live(state, hang=event) if _lives(state, number) else state
+        case SignalSent(attempt=number) as event:
+            return _sent(state, Sent(event.signal, record.time_s)) if _lives(state, number) else state
+        case AttemptEnded(attempt=number) as event:
+            return _ended(state, event, record.time_s) if _lives(state, number) else state
+        case StopAsked(by=by):
+            if state.stop_asked_s is None:
+                return replace(state, stop_asked_s=record.time_s, stop_by=by)
+            return replace(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
+        case ClockJumped(jump_s=jump_s):
+            return _jumped(state, jump_s)
+        case RunClosed() as event:
+            end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]
+            return replace(state, state=end, exit_code=event.exit_code, reason=event.reason)
+        case _:
+            return state
+
+
+def _opened(state: State, event: RunOpened, time_s: float) -> State:
+    """Another supervisor: the budget is full again, what the run has reached stays."""
+    return replace(
+        state,
+        run=event.run,
+        max_steps=event.max_steps,
+        state="starting",
+        opened_s=time_s,
+        first_opened_s=time_s if state.first_opened_s is None else state.first_opened_s,
+        supervisor_pid=event.pid,
+        launched=False,
+        fruitless=0,
+        best_complete=0,
+        unreadable=(),
+        stop_asked_s=None,
+        stop_by="",
+        stop_hurried=False,
+        exit_code=None,
+        reason="",
+    )
+
+
+def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
+    if event.attempt <= state.attempt_number:
+        return state
+    if state.live is not None:  # the line of its end is lost: the supervisor launches only where none lives
+        lost = "its end was not written down"
+        state = _attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
+    before = state.attempt
+    asked = Attempt(event.attempt, event.resume_step, event.rejected, asked_s=time_s, last_step=event.resume_step)
+    return replace(
+        state,
+        attempts=(*state.attempts, asked)[-ATTEMPTS_KEPT:],
+        live=Live(event.attempt, last_sign_s=time_s),
+        launched=True,
+        restarts=state.restarts + (before is not None and before.outcome == "failed"),
+        best_complete=max(state.best_complete, event.resume_step),
+        newest_complete=event.resume_step,
+        rejected=event.rejected,
+        saving_step=None,
+        step=event.resume_step,
+        tokens_per_s=None,
+    )
+
+
+def _started(state: State, event: ChildStarted, time_s: float) -> State:
+    assert state.live is not None
+    child = Child(event.role, event.pid, event.start_ticks, event.log)
+    return _live(_attempt(state, started_s=time_s), children=(*state.live.children, child))
+
+
+def _sent(state: State, sent: Sent) -> State:
+    assert state.live is not None
+    if any(earlier.signal == sent.signal for earlier in state.live.sent):
+        return state
+    return _live(state, sent=(*state.live.sent, sent))
+
+
+def _ended(state: State, event: AttemptEnded, time_s: float) -> State:
+    fruitful = event.newest_complete > state.best_complete
+    state = _attempt(
+        state,
+        ended_s=time_s,
+        outcome=event.outcome,
+        returncode=event.returncode,
+        cause_class=event.cause_class,
+        what=event.what,
+        why=event.why,
+        fix=event.fix,
+        where=event.where,
+        newest_complete=event.newest_complete,
+    )
+    return replace(
+        state,
+        state="recovering" if event.outcome == "failed" else state.state,
+        live=None,
+        fruitless=0 if fruitful else state.fruitless + (event.outcome == "failed"),
+        best_complete=max(state.best_complete, event.newest_complete),
+        newest_complete=event.newest_complete,
+        saving_step=None,
+        tokens_per_s=None,
+    )
+
+
+def _jumped(state: State, jump_s: float) -> State:
+    """Move what deadlines are counted from, so that a laptop that slept finds neither a hang nor a grace used up."""
+    if state.stop_asked_s is not None:
+        state = replace(state, stop_asked_s=state.stop_asked_s + jump_s)
+    if state.live is not None:
+        live = state.live
+        word = replace(live.word, time_s=live.word.time_s + jump_s) if live.word else None
+        sent = tuple(replace(sent, time_s=sent.time_s + jump_s) for sent in live.sent)
+        return _live(state, last_sign_s=live.last_sign_s + jump_s, word=word, sent=sent)
+    if state.attempt is not None and state.attempt.ended_s is not None:
+        return _attempt(state, ended_s=state.attempt.ended_s + jump_s)
+    return state
+
+
+# --- the trainer's events --------------------------------------------------------------------------
+
+
+def _trainer(state: State, record: Record) -> State:
+    """Only the live attempt speaks; what an earlier one says late is not about the present."""
+    number = getattr(record.event, "attempt", None)
+    if number is None or not _lives(state, number) or _is_supervisors(record):
+        return state
+    state = _live(state, last_sign_s=record.time_s)
+    match record.event:
+        case TrainerStarted() as event:
+            return replace(state, started=event) if event.rank == 0 else state
+        case Phase(name=name, detail=detail):
+            state = _live(state, phase=name, phase_detail=detail)
+            return replace(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
+        case Progress() as event:
+            return _progressed(state, event, record)
+        case Evaluated() as event:
+            seen = Validation(event.step, event.loss, event.tokens)
+            return replace(state, first_validation=state.first_validation or seen, last_validation=seen)
+        case Sampled() as event:
+            same = state.samples if state.samples and state.samples[-1].step == event.step else ()
+            return replace(state, samples=(*same, event)[-SAMPLES_KEPT:])
+        case CheckpointStarted(step=step):
+            return replace(state, saving_step=step)
+        case CheckpointSaved(step=step):
+            readable = tuple(other for other in state.unreadable if other != step)  # written again, by this attempt
+            return replace(state, newest_complete=step, saving_step=None, unreadable=readable)
+        case CheckpointUnreadable(step=step):
+            return replace(state, unreadable=tuple(sorted({*state.unreadable, step})))
+        case TrainerFailed() as event:
+            return _failed(state, event, record.time_s)
+        case TrainerStopped(step=step):
+            return _stands_at(_live(state, word=Word("stopped", record.time_s, step)), step)
+        case TrainerFinished(step=step, final=final):
+            return replace(_stands_at(_live(state, word=Word("finished", record.time_s, step)), step), final=final)
+        case _:
+            return state
+
+
+def _progressed(state: State, event: Progress, record: Record) -> State:
+    assert state.live is not None
+    state = _live(state, phase="train", phase_detail="", first_progress=state.live.first_progress or record)
+    state = _attempt(state, last_step=event.step)
+    return replace(
+        state,
+        state="running",
+        step=event.step,
+        loss=event.loss,
+        tokens_per_s=event.tokens_per_s,
+        tokens_seen=event.tokens_seen,
+        progress_s=record.time_s,
+    )
+
+
+def _stands_at(state: State, step: int) -> State:
+    """The last word names the step exactly; progress is told only a few times a second."""
+    return replace(_attempt(state, last_step=step), step=step)
+
+
+def _failed(state: State, event: TrainerFailed, time_s: float) -> State:
+    assert state.live is not None
+    if state.live.failure is not None:
+        return state
+    return _live(state, failure=event, word=state.live.word or Word("failed", time_s, state.step))
+
+
+# --- small steps -----------------------------------------------------------------------------------
+
+
+def _lives(state: State, number: int) -> bool:
+    return state.live is not None and state.live.number == number
+
+
+def _is_supervisors(record: Record) -> bool:
+    return isinstance(record.event, LaunchAsked | ChildStarted | HangFound | SignalSent | AttemptEnded)
+
+
+def _live(state: State, **changes: object) -> State:
+    assert state.live is not None
+    return replace(state, live=replace(state.live, **changes))  # type: ignore[arg-type]
+
+
+def _attempt(state: State, **changes: object) -> State:
+    return replace(state, attempts=(*state.attempts[:-1], replace(state.attempts[-1], **changes)))  # type: ignore[arg-type]
