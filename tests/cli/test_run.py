@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -6,134 +7,25 @@ import pytest
 
 from prime_train.events import CheckpointSaved, Follower
 from prime_train.rundir import RunDir
-from tests.cli.commands import PROGRAM, clean_environment, prime_train, supervised, wait_until
-
-CONFIG = """
-[run]
-name = "small"
-max_steps = 12
-
-[model]
-layers = 1
-hidden_size = 32
-heads = 2
-
-[data]
-ctx_tokens = 32
-loader_workers = 0
-
-[[data.sources]]
-kind = "files"
-path = "text"
-
-[tokenizer]
-vocab_size = 300
-
-[batch]
-micro_batch = 2
-
-[checkpoint]
-interval_steps = 4
-
-[eval]
-interval_steps = 6
-held_out_ratio = 0.25
-batches = 1
-prompts = ["the "]
-sample_tokens = 4
-"""
+from tests.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
+from tests.cli.small import CONFIG
+from tests.cli.test_bad_input import nothing_written
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """A directory with a config and a little text."""
-    (tmp_path / "run.toml").write_text(CONFIG, encoding="utf-8")
-    (tmp_path / "text").mkdir()
-    for number in range(16):
-        words = " ".join(f"the quick brown fox number {number} jumps over {other}" for other in range(60))
-        (tmp_path / "text" / f"{number}.txt").write_text(words, encoding="utf-8")
-    return tmp_path
-
-
-def _refused(done: subprocess.CompletedProcess[str], code: int, *said: str) -> None:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    for words in said:
-        assert words in done.stderr
-
-
-def _nothing_written(here: Path) -> None:
-    assert sorted(path.name for path in here.iterdir()) == ["run.toml", "text"]
-
-
-@pytest.mark.parametrize("name", ["rnu.toml", "quickstrat"])
-def test_a_config_that_is_no_file_and_no_preset(here: Path, name: str) -> None:
-    _refused(prime_train("run", name, cwd=here), 2, f"error: {name}", "no such file", "quickstart", "fix")
-    _nothing_written(here)
-
-
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (("[run]", "[run"), "run.toml:2:"),
-        (("layers", "layrs"), "layers"),
-        (("max_steps = 12", 'max_steps = "12"'), "run.max_steps"),
-        (('path = "text"', 'path = "nowhere"'), "data.sources.0.path"),
-    ],
-)
-def test_a_config_with_errors_ends_with_1_and_leaves_nothing_behind(
-    here: Path, broken: tuple[str, str], said: str
-) -> None:
-    (here / "run.toml").write_text(CONFIG.replace(*broken), encoding="utf-8")
-    _refused(prime_train("run", "run.toml", cwd=here), 1, "error[", said, "what", "why", "fix")
-    _nothing_written(here)
-
-
-def test_the_plan_is_shown_and_nothing_written(here: Path) -> None:
+def test_the_plan_is_shown_andnothing_written(here: Path) -> None:
     done = prime_train("run", "run.toml", "--dry-run", "--run-name", "other", "--set", "run.max_steps=7", cwd=here)
     assert done.returncode == 0, done.stderr
     assert "to step 7, 64 tokens each" in done.stdout
     assert f"{here}/runs/other (is made)" in done.stdout
     assert f"-m prime_train.trainer {here}/runs/other --attempt 1 --resume-step 0" in done.stdout
     assert "PYTHONFAULTHANDLER=1   # " in done.stdout
-    _nothing_written(here)
+    nothing_written(here)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--set", "run.max_steps"], "--set run.max_steps"),
-        (["--set", "eval.prompts=two words"], "--set eval.prompts"),
-        (["--resume", "newest"], "--resume newest"),
-    ],
-)
-def test_a_wrong_option_is_named(here: Path, options: list[str], said: str) -> None:
-    _refused(prime_train("run", "run.toml", *options, cwd=here), 2, said)
-    _nothing_written(here)
-
-
-def test_a_value_that_was_set_is_judged_like_one_of_the_file(here: Path) -> None:
-    _refused(prime_train("run", "run.toml", "--set", "run.max_stepz=5", cwd=here), 1, "run.max_stepz", "max_steps")
-    _nothing_written(here)
-
-
-def test_a_directory_that_cannot_be_made_is_refused(here: Path) -> None:
-    (here / "taken").write_text("a file")
-    done = prime_train("run", "run.toml", "--set", "run.dir=taken", cwd=here)
-    assert done.returncode in (1, 2)
-    assert "taken" in done.stderr
-    loud = prime_train("run", "run.toml", "--set", "run.dir=taken", "--no-validate", cwd=here)
-    _refused(loud, 2, "warning: --no-validate: memory, disk, paths, model and data are not checked", "taken")
-    assert (here / "taken").read_text() == "a file"
-
-
-def test_a_second_run_of_the_same_name_is_refused(here: Path) -> None:
-    with supervised(here, "small") as (run_dir, process):
-        before = sorted(path.name for path in run_dir.path.iterdir())
-        done = prime_train("run", "run.toml", cwd=here)
-        _refused(done, 2, f"held by process {process.pid}", "prime-train stop small")
-        assert sorted(path.name for path in run_dir.path.iterdir()) == before
+def test_of_notes_only_the_number_is_told(here: Path) -> None:
+    done = prime_train("run", "run.toml", "--dry-run", "--set", "eval.interval_steps=100", cwd=here)
+    assert re.search(r"^\d notes?: prime-train validate run.toml$", done.stderr, re.MULTILINE)
+    assert "note[" not in done.stderr
 
 
 @pytest.mark.slow

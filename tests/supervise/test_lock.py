@@ -46,8 +46,23 @@ def test_the_lock_names_its_holder_and_is_free_afterwards(tmp_path: Path) -> Non
         assert found is not None
         assert (found.identity, found.host, found.here) == (own_identity(), socket.gethostname(), True)
     assert holder(run_dir) is None
+
+
+def test_what_is_refused_at_once_leaves_no_directory(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "runs" / "a")
+    with pytest.raises(ValueError, match="refused"), held(run_dir):
+        raise ValueError("refused")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_was_there_or_is_used_stays(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "runs" / "a")
+    with held(run_dir):
+        run_dir.config.write_text("")
+    run_dir.config.unlink()
     with held(run_dir):
         pass
+    assert [path.name for path in run_dir.path.iterdir()] == ["lock"]
 
 
 def test_a_held_run_is_an_error_that_says_who_and_how_to_end_it(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def run(
     command = Command(config, run_name, tuple(overrides or []))
     text, shown = _effective(command)
     wanted = _resume(resume)
-    judged = _judged(text, shown, validate=not no_validate)
+    judged = _judged(text, shown, config, validate=not no_validate)
     if dry_run:
         typer.echo(plan.text(judged.spec, judged.run_dir, wanted))
         return
@@ -132,8 +132,8 @@ def _resume(given: str) -> "Resume":
     )
 
 
-def _judged(text: str, shown: str, *, validate: bool) -> Judged:
-    """The config as judged. Prints every finding; ends with exit code 1 where one is an error."""
+def _judged(text: str, shown: str, config: str, *, validate: bool) -> Judged:
+    """The config as judged. Prints the findings that matter; ends with exit code 1 where one is an error."""
     from prime_train.rules import judge
     from prime_train.rundir import RunDir
 
@@ -148,24 +148,30 @@ def _judged(text: str, shown: str, *, validate: bool) -> Judged:
             verdict = judge.validate(text, shown, facts)
         else:
             typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
-    _tell(verdict)
+    _tell(verdict, config)
     if not verdict.ok or verdict.run is None or run_dir is None:
         raise typer.Exit(ExitCode.FINDINGS)
     return Judged(verdict.run, run_dir, verdict, facts)
 
 
-def _tell(verdict: "Verdict") -> None:
+def _tell(verdict: "Verdict", config: str) -> None:
+    """Findings that a person should see before a run starts; of mere notes only how many there are."""
     from prime_train.cli.render import paint
+    from prime_train.findings import Severity
     from prime_train.views.findings import full
 
-    told = full(replace(verdict, skipped=()), lambda words, style: paint(words, style, sys.stderr))
+    notes = sum(finding.severity is Severity.NOTE for finding in verdict.findings)
+    loud = tuple(finding for finding in verdict.findings if finding.severity is not Severity.NOTE)
+    told = full(replace(verdict, findings=loud, skipped=()), lambda words, style: paint(words, style, sys.stderr))
     if told:
         typer.echo(told, err=True)
+    if notes:
+        typer.echo(f"{notes} note{'' if notes == 1 else 's'}: prime-train validate {shlex.quote(config)}", err=True)
 
 
 def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, as_json: bool) -> ExitCode:
     from prime_train.dialects.read import STDIN
-    from prime_train.supervise.lock import held
+    from prime_train.supervise.lock import held, unwritable
     from prime_train.supervise.loop import supervise
     from prime_train.supervise.prepare import open_run
     from prime_train.views.console import shown
@@ -175,7 +181,10 @@ def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, a
         command = Command(str(run_dir.config), None, ())
     with held(run_dir):
         opened = open_run(text, judged.spec, run_dir, wanted)
-        _keep_judgement(judged)
+        try:
+            _keep_judgement(judged)
+        except OSError as error:
+            raise unwritable(error, run_dir) from None
         for note in opened.notes:
             typer.echo(note, err=True)
         code = ExitCode.OK

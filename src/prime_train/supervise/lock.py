@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
@@ -31,18 +32,18 @@ class Holder:
 
 @contextlib.contextmanager
 def held(run_dir: RunDir) -> Iterator[None]:
-    """Hold the run, creating its directory where there is none. Raises UserError where that cannot be had."""
-    fd = _open(run_dir)
+    """Hold the run, creating its directory where there is none. Raises UserError where that cannot be had.
+
+    A directory that was made here and into which nothing has been written is taken away again.
+    """
+    made = [folder for folder in (run_dir.path, *run_dir.path.parents) if not folder.exists()]
+    fd = _taken(run_dir)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _busy(run_dir) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{own_identity()} {socket.gethostname()}\n".encode(), 0)
         yield
-        os.ftruncate(fd, 0)
     finally:
+        os.ftruncate(fd, 0)
+        if made:
+            _take_away(run_dir, made)
         os.close(fd)
 
 
@@ -61,17 +62,53 @@ def holder(run_dir: RunDir) -> Holder | None:
     return found if found.identity.alive or not found.here else None
 
 
-def _open(run_dir: RunDir) -> int:
+def unwritable(error: OSError, run_dir: RunDir) -> UserError:
+    """What to tell before a trainer was started."""
+    return UserError(
+        what=f"the run directory cannot be written: {error.strerror}",
+        where=str(run_dir.path),
+        why="events, logs and checkpoints of the run are kept there",
+        fix="make it writable, free some space, or choose another place with run.dir",
+    )
+
+
+def _taken(run_dir: RunDir) -> int:
+    """The open lock file, locked, with this process's name in it."""
+    while True:
+        try:
+            run_dir.path.mkdir(parents=True, exist_ok=True)
+            fd = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise unwritable(error, run_dir) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _stands(fd, run_dir):
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{own_identity()} {socket.gethostname()}\n".encode(), 0)
+                return fd
+        except BlockingIOError:
+            os.close(fd)
+            raise _busy(run_dir) from None
+        except OSError as error:
+            os.close(fd)
+            raise unwritable(error, run_dir) from None
+        os.close(fd)
+
+
+def _stands(fd: int, run_dir: RunDir) -> bool:
+    """Whether the open file is the one at the lock's path: its holder may have taken it away before we had it."""
     try:
-        run_dir.path.mkdir(parents=True, exist_ok=True)
-        return os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise UserError(
-            what=f"the run directory cannot be written: {error.strerror}",
-            where=str(run_dir.path),
-            why="events, logs and checkpoints of the run are kept there",
-            fix="choose another place with run.dir, or make this one writable",
-        ) from None
+        return os.path.samestat(os.fstat(fd), run_dir.lock.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _take_away(run_dir: RunDir, made: list[Path]) -> None:
+    with contextlib.suppress(OSError):  # something was written after all: it stays
+        if os.listdir(run_dir.path) == [run_dir.lock.name]:
+            run_dir.lock.unlink()
+            for folder in made:
+                folder.rmdir()
 
 
 def _busy(run_dir: RunDir) -> UserError:

@@ -15,6 +15,7 @@ from prime_train.events import read
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec, Source, from_json, to_json
 from prime_train.supervise.fold import fold_all
+from prime_train.supervise.lock import unwritable
 from prime_train.supervise.state import State
 
 Resume = Literal["auto", "never"] | int
@@ -204,7 +205,7 @@ def _make_writable(run_dir: RunDir) -> None:
         if not os.access(run_dir.path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise _unwritable(run_dir, error) from None
+        raise unwritable(error, run_dir) from None
 
 
 def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
@@ -213,16 +214,7 @@ def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> 
         if before != run:
             write_atomic(run_dir.resolved, to_json(run))
     except OSError as error:
-        raise _unwritable(run_dir, error) from None
-
-
-def _unwritable(run_dir: RunDir, error: OSError) -> UserError:
-    return UserError(
-        what=f"the run directory cannot be written: {error.strerror}",
-        where=str(run_dir.path),
-        why="events, logs and checkpoints of the run are kept there",
-        fix="make it writable, free some space, or choose another place with run.dir",
-    )
+        raise unwritable(error, run_dir) from None
 
 
 def _keep_earlier(text: str, run_dir: RunDir) -> None:
