@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,55 +60,60 @@ def _best_fit(lengths: Integers, capacity: int) -> Integers:
     """The bin of each piece; `lengths` descend.
 
     A bin with the least sufficient space s takes s // length pieces in a row, since after each of them it is the
-    fullest one that still fits. So m bins with that space, or as many empty ones as it needs, are filled at once.
+    fullest one that still fits. So the neighbouring bins with that space, or as many empty ones as it needs, are
+    filled at once.
     """
-    bin_of = np.empty(len(lengths), dtype=np.int64)
-    waiting: dict[int, list[Integers]] = {}  # free space -> arrays of bins that have it
+    waiting: dict[int, list[tuple[int, int]]] = {}  # free space -> (first, count) of neighbouring bins that have it
     spaces = 0  # bit s is set where waiting[s] exists
     bins = 0
+    filled: list[tuple[int, int, int]] = []  # (first bin, bins, pieces in each), in the order of the pieces
 
-    def put_back(space: int, group: Integers) -> None:
+    def put_back(space: int, first: int, count: int) -> None:
         nonlocal spaces
-        if space > 0 and len(group):
-            waiting.setdefault(space, []).append(group)
+        if space > 0 and count > 0:
+            waiting.setdefault(space, []).append((first, count))
             spaces |= 1 << space
 
-    for length, begin, end in _runs(lengths):
-        while begin < end:
+    for length, left in _runs(lengths):
+        while left > 0:
             fitting = spaces >> length
             if fitting:
                 space = length + (fitting & -fitting).bit_length() - 1
-                group = waiting[space].pop()
+                first, count = waiting[space].pop()
                 if not waiting[space]:
                     del waiting[space]
                     spaces ^= 1 << space
             else:
-                space = capacity
-                group = np.arange(bins, bins + -(-(end - begin) // (capacity // length)))
-                bins += len(group)
+                space, first, count = capacity, bins, -(-left // (capacity // length))
+                bins += count
             per_bin = space // length
-            filled = min(len(group), (end - begin) // per_bin)
-            stop = begin + filled * per_bin
-            bin_of[begin:stop] = np.repeat(group[:filled], per_bin) if per_bin > 1 else group[:filled]
-            put_back(space - per_bin * length, group[:filled])
-            rest = end - stop
-            begin = stop
-            if filled < len(group) and 0 < rest < per_bin:
-                bin_of[stop:end] = group[filled]
-                put_back(space - rest * length, group[filled : filled + 1])
-                filled += 1
-                begin = end
-            put_back(space, group[filled:])
-    return bin_of
+            full = min(count, left // per_bin)
+            if full > 0:
+                filled.append((first, full, per_bin))
+                put_back(space - per_bin * length, first, full)
+                left -= full * per_bin
+            if left > 0 and full < count:
+                filled.append((first + full, 1, left))
+                put_back(space - left * length, first + full, 1)
+                left = 0
+                full += 1
+            put_back(space, first + full, count - full)
+    return _pieces(filled)
 
 
-def _runs(lengths: Integers) -> Iterator[tuple[int, int, int]]:
-    """(length, begin, end) of each run of equal lengths."""
+def _pieces(filled: list[tuple[int, int, int]]) -> Integers:
+    """The bin of each piece, from (first bin, bins, pieces in each)."""
+    first, count, per_bin = np.asarray(filled, dtype=np.int64).reshape(-1, 3).T
+    bins = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
+    return np.repeat(bins, np.repeat(per_bin, count))
+
+
+def _runs(lengths: Integers) -> Iterator[tuple[int, int]]:
+    """(length, count) of each run of equal lengths."""
     if not len(lengths):
         return
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(lengths)) + 1, [len(lengths)]]).tolist()
-    for begin, end in pairwise(edges):
-        yield int(lengths[begin]), begin, end
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(lengths)) + 1, [len(lengths)]])
+    yield from zip(lengths[edges[:-1]].tolist(), np.diff(edges).tolist(), strict=True)
 
 
 def fill(bins: Bins, tokens: NDArray[np.integer], lengths: Integers, capacity: int, padding: int) -> Rows:
