@@ -129,8 +129,9 @@ def test_a_stop_before_the_first_step_ends_without_one(texts: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_stop_in_the_middle_of_the_set_up_of_a_resumed_run(texts: Path, tmp_path: Path) -> None:
-    run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts))
+def test_a_stop_in_the_middle_of_the_set_up_of_a_resumed_run(tmp_path: Path) -> None:
+    texts = tiny.write_texts(tmp_path / "texts")
+    run_dir = tiny.prepare(tmp_path / "run", tiny.run_spec(texts))
     assert tiny.train(run_dir)[0] == 0
     checkpoints = sorted(run_dir.checkpoints.iterdir())
     os.mkfifo(texts / "never-written.txt")  # whoever opens it waits for ever
