@@ -25,6 +25,7 @@ from transformers import (
 
 from prime_train.errors import ExitCode, UserError
 from prime_train.trainer import hf
+from prime_train.trainer.failure import cause_class
 from prime_train.trainer.model import Decoder, build
 
 TOKENS = torch.randint(0, 97, (2, 23), generator=torch.Generator().manual_seed(0))
@@ -326,4 +327,5 @@ def test_a_full_disk_is_an_os_error_with_its_number(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert failed.value.errno == errno.EFBIG
+    assert cause_class(failed.value) == "disk"
     assert os.listdir(out) == []

@@ -189,8 +189,9 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
 
 def _as_os_error(error: SafetensorError, path: Path) -> OSError:
     """safetensors tells a full disk in its text alone: "... (os error 28)"; as an OSError it is treated as one."""
-    number = re.search(r"os error (\d+)", str(error))
-    return OSError(int(number.group(1)) if number else errno.EIO, f"cannot write: {error}", str(path))
+    found = re.search(r"os error (\d+)", str(error))
+    number = int(found.group(1)) if found else errno.EIO
+    return OSError(number, f"cannot write: {os.strerror(number) if found else error}", str(path))
 
 
 def _replace(folder: Path, beside: Path) -> None:
