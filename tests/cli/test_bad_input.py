@@ -2,12 +2,14 @@
 
 import resource
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from prime_train.checkpoints import layout
+from prime_train.cli.entry import main
 from prime_train.events import AttemptEnded, read
 from prime_train.rundir import RunDir
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, supervised
@@ -64,7 +66,9 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_bad_input_is_told_and_leaves_nothing_behind(here: Path, row: Row) -> None:
+def test_bad_input_is_told_and_leaves_nothing_behind(
+    here: Path, row: Row, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if row.broken[0]:
         text = CONFIG.replace(*row.broken).encode(errors="surrogateescape")
         (here / "run.toml").write_bytes(text)
@@ -73,7 +77,13 @@ def test_bad_input_is_told_and_leaves_nothing_behind(here: Path, row: Row) -> No
     if row.unreadable:
         (here / row.unreadable).symlink_to(row.unreadable)
     before = names(here)
-    refused(prime_train("run", row.config, *row.options, cwd=here), row.exit_code, *row.said)
+    arguments = ["prime-train", "run", row.config, *row.options]
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert isinstance(end.value.code, int)
+    refused(subprocess.CompletedProcess(arguments, end.value.code, *capsys.readouterr()), row.exit_code, *row.said)
     assert names(here) == before
 
 
