@@ -45,6 +45,16 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"skipped", "passed", "facts", "files", "summary"} <= document.keys()
 
 
+def test_a_home_directory_is_meant_by_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = registry.presets()["quickstart"].read_text().replace("[run]\n", '[run]\ndir = "~/here"\n')
+    Path("run.toml").write_text(config)
+    facts = json.loads(outcome("run.toml", capsys, as_json=True)[1])["facts"]
+    assert facts["save_dir"]["path"] == str(tmp_path / "here" / "quickstart")
+
+
 def test_what_the_machine_does_not_have_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     Path("blocked").write_text("a file where the run directory should be")
     Path("run.toml").write_text(

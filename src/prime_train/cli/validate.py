@@ -37,7 +37,7 @@ def validate(
     text, path = read_config(config)
     verdict, facts = judge.lint(text, path), Facts()
     if verdict.run is not None:
-        facts = gather(verdict.run, Path(verdict.run.run.dir) / verdict.run.run.name, judge.needs())
+        facts = gather(verdict.run, Path(verdict.run.run.dir).expanduser() / verdict.run.run.name, judge.needs())
         verdict = judge.validate(text, path, facts)
     if as_json:
         import json

@@ -203,8 +203,3 @@ def _kill_after(live: Live, deadline_s: float, now_s: float, reason: str) -> Act
 
 def _sent_s(live: Live, signal: str) -> float | None:
     return next((sent.time_s for sent in live.sent if sent.signal == signal), None)
-
-
-def last_failure(state: State) -> Attempt | None:
-    """The latest attempt that failed, for the message at the end."""
-    return next((attempt for attempt in reversed(state.attempts) if attempt.outcome == "failed"), None)
