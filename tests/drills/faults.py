@@ -27,7 +27,7 @@ PROGRAM = Path(sys.executable).with_name("prime-train")
 DEADLINE_S = 120.0
 INTERVAL_STEPS = 20
 MAX_STEPS = 200
-SILENCE_LIMIT_S = 4.0
+SILENCE_LIMIT_S = 6.0  # of a step that takes 20 ms: on a machine with more to do it may take seconds
 
 # Two documents to a buffer: a trainer whose loader worker is gone soon asks for a buffer that does not come.
 CONFIG = f"""

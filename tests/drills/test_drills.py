@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 TOLD: dict[faults.Fault, tuple[str, ...]] = {
     faults.kill_trainer: ("killed by signal 9 (SIGKILL)",),
     faults.raise_in_trainer: ("data worker 0 ended with exit code -9",),
-    faults.hang_trainer: ("no sign of life for 4 s in phase train; the limit is 4 s",),
+    faults.hang_trainer: ("no sign of life for", "in phase train; the limit is 6 s"),
     faults.truncate_newest: ("killed by signal 9 (SIGKILL)", "Newer checkpoints were not taken: `step_"),
     faults.kill_supervisor: ("it ended together with its supervisor",),
 }
