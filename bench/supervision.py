@@ -1,155 +1,194 @@
-"""Measures what supervision costs and how fast it recovers.
+"""Measures what supervision costs the real trainer under `prime-train run`, and how soon it takes its first step.
 
-    python bench/supervision.py [--seconds 20] [--kills 7]
+    python bench/supervision.py [--blocks 20] [--starts 5]
 
-A fake trainer emits events at the real trainer's rate (a few Progress a second, a checkpoint now and then)
-under the real supervisor with plain-line output. CPU time is the supervisor process's own, from /proc;
-the time to recover is from the trainer's SIGKILL to the next attempt's ChildStarted, the back-off of the
-default policy (1 s at first) left in.
+The model and data are the quickstart's. To see what the supervisor takes from the trainer, it is paused (SIGSTOP)
+and continued (SIGCONT) in turns while the trainer goes on, and the step times of each paused block are compared
+with those of the block after it. CPU time is the supervisor process's own, from /proc.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
+import pty
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import record
 
-from prime_train.backends.launch import Launch
-from prime_train.events import ChildStarted, Record, read
+from prime_train.events import Progress, read
 from prime_train.rundir import RunDir
-from prime_train.spec import Checkpoint, Data, Restart, Run, RunSpec, Source
-from prime_train.supervise.fold import fold_all
-from prime_train.supervise.lock import held
-from prime_train.supervise.loop import supervise
-from prime_train.supervise.state import State
-from prime_train.views.console import shown
 
-FAKE_TRAINER = Path(__file__).resolve().parents[1] / "tests" / "fakes" / "trainer.py"
-STEP_S = 0.25  # Progress is written at most a few times a second
-FAST_STEP_S = 0.02  # where only the way to the next checkpoint is waited for
-SAVE_EVERY = 20
-WARM_UP_S = 2.0
+PROGRAM = Path(sys.executable).with_name("prime-train")
+DEADLINE_S = 180.0
+BLOCK_STEPS = 10
 WINDOW_S = 2.0
+WARM_UP_STEPS = 10  # the first steps are slower: caches fill, threads start
+ENDLESS = ("run.max_steps=100000", "checkpoint.interval_steps=100000", "eval.interval_steps=100000")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long to watch the supervisor")
-    parser.add_argument("--kills", type=int, default=7, help="how often to kill the trainer")
-    parser.add_argument(
-        "--supervise", type=Path, help=argparse.SUPPRESS
-    )  # what this program runs as the supervised one
-    parser.add_argument("--step-s", type=float, default=STEP_S, help=argparse.SUPPRESS)
+    parser.add_argument("--blocks", type=int, default=20, help="how often to pause the supervisor")
+    parser.add_argument("--starts", type=int, default=5, help="how often to wait for a first step")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long to watch the supervisor's CPU time")
     given = parser.parse_args()
-    if given.supervise:
-        sys.exit(_supervise(RunDir(given.supervise), given.step_s))
     with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        _until_stepped(here, "warms-the-cache")
         rows = [
-            *_cost(RunDir(Path(folder) / "cost"), given.seconds),
-            _recovery(RunDir(Path(folder) / "kill"), given.kills),
+            record.emit("command to first step, warm", [_until_stepped(here, f"s{n}") for n in range(given.starts)]),
+            *_cost(here, given.blocks, given.seconds),
+            _cpu_of_live_screen(here, given.seconds),
         ]
     record.write("supervision", rows)
 
 
-def _supervise(run_dir: RunDir, step_s: float) -> int:
-    """The supervisor as `prime-train run` has it, on a trainer that trains nothing."""
-    run = RunSpec(
-        run=Run(name=run_dir.path.name, max_steps=10**6, dir=str(run_dir.path.parent)),
-        data=Data(sources=(Source(kind="python-stdlib"),)),
-        checkpoint=Checkpoint(interval_steps=SAVE_EVERY),
+# --- a run ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A run that trains until it is told to stop, and its supervisor."""
+
+    run_dir: RunDir
+    supervisor: subprocess.Popen[bytes]
+    began_s: float
+
+    def steps_s(self) -> list[float]:
+        """The time of every step so far."""
+        lines = self.run_dir.metrics.read_bytes().split(b"\n")[:-1] if self.run_dir.metrics.exists() else []
+        return [float(json.loads(line)["step_s"]) for line in lines]
+
+    def until_steps(self, count: int) -> None:
+        self.until(lambda: len(self.steps_s()) >= count)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        give_up_s = time.monotonic() + DEADLINE_S
+        while not holds():
+            if self.supervisor.poll() is not None or time.monotonic() > give_up_s:
+                raise RuntimeError(f"{self.run_dir.path}: it ended, or trained nothing in {DEADLINE_S:.0f} s")
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _running(folder: Path, name: str, terminal: int | None = None) -> Iterator[Running]:
+    """`prime-train run quickstart` without an end, its talk going to `terminal` or nowhere."""
+    values = [word for value in (*ENDLESS, f"run.dir={folder}") for word in ("--set", value)]
+    began_s = time.time()
+    process = subprocess.Popen(
+        [PROGRAM, "run", "quickstart", "--run-name", name, *values],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if terminal is None else terminal,
+        env=os.environ | {"TERM": "xterm-256color"},
     )
-    with held(run_dir), shown(sys.stderr) as show:
-        return supervise(run, run_dir, show, partial(_plan, step_s=step_s))
-
-
-def _plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int, *, step_s: float) -> Launch:
-    options = (f"max_steps={run.run.max_steps}", f"step_s={step_s}", f"save_every={SAVE_EVERY}")
-    program = (sys.executable, str(FAKE_TRAINER), str(run_dir.path), str(attempt), str(resume_step), "finish", *options)
-    return Launch("trainer", program, Path.cwd(), run_dir.log(attempt, "trainer"))
-
-
-def _start(run_dir: RunDir, step_s: float) -> subprocess.Popen[bytes]:
-    program = [sys.executable, __file__, "--supervise", str(run_dir.path), "--step-s", str(step_s)]
-    return subprocess.Popen(program, stderr=subprocess.DEVNULL)
-
-
-def _until(run_dir: RunDir, holds: Callable[[State], bool], deadline_s: float = 60.0) -> State:
-    give_up_s = time.monotonic() + deadline_s
-    while time.monotonic() < give_up_s:
-        state = fold_all(read(run_dir.events))
-        if holds(state):
-            return state
-        time.sleep(0.05)
-    raise TimeoutError(f"not within {deadline_s} s")
-
-
-def _steps(attempt: int, state: State) -> bool:
-    return state.attempt_number == attempt and state.live is not None and state.live.first_progress is not None
-
-
-def _has_saved(attempt: int, state: State) -> bool:
-    """It has made progress, so that its end is followed by the shortest back-off."""
-    return _steps(attempt, state) and state.newest_complete > state.attempts[-1].resume_step
-
-
-def _cost(run_dir: RunDir, seconds: float) -> list[dict[str, object]]:
-    """Part of a core that the supervisor takes while the trainer trains, window by window; its memory."""
-    process = _start(run_dir, STEP_S)
     try:
-        _until(run_dir, partial(_steps, 1))
-        time.sleep(WARM_UP_S)
-        watched = psutil.Process(process.pid)
-        cores: list[float] = []
-        spent_s, at_s = _cpu_s(watched), time.monotonic()
-        for _ in range(max(1, round(seconds / WINDOW_S))):
-            time.sleep(WINDOW_S)
-            spent, now_s = _cpu_s(watched), time.monotonic()
-            cores.append((spent - spent_s) / (now_s - at_s))
-            spent_s, at_s = spent, now_s
-        rss_mib = watched.memory_info().rss / 2**20
+        yield Running(RunDir(folder / name), process, began_s)
     finally:
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         process.wait()
-    part = record.emit("supervisor CPU while training", cores, unit="cores", mean=round(sum(cores) / len(cores), 6))
-    return [part, record.emit("supervisor memory", [round(rss_mib, 1)], unit="MiB")]
 
 
-def _cpu_s(process: psutil.Process) -> float:
+def _until_stepped(folder: Path, name: str) -> float:
+    """Seconds from the command to the first step."""
+
+    def stepped() -> list[float]:
+        return [r.time_s for r in read(running.run_dir.events) if isinstance(r.event, Progress)]
+
+    with _running(folder, name) as running:
+        running.until(lambda: bool(stepped()))
+        return stepped()[0] - running.began_s
+
+
+# --- what it costs ----------------------------------------------------------------------------------
+
+
+def _cost(folder: Path, blocks: int, seconds: float) -> list[dict[str, object]]:
+    with _running(folder, "cost") as running:
+        running.until_steps(WARM_UP_STEPS)
+        paused, supervised = _alternate(running, blocks)
+        cores = _cores(running.supervisor.pid, seconds)
+        rss_mib = psutil.Process(running.supervisor.pid).memory_info().rss / 2**20
+    ratios = [
+        after / before
+        for before, after in zip(map(statistics.median, paused), map(statistics.median, supervised), strict=True)
+    ]
+    return [
+        record.emit("step with the supervisor paused", [step_s for block in paused for step_s in block]),
+        record.emit("step under supervision", [step_s for block in supervised for step_s in block]),
+        record.emit(
+            "step time under supervision / paused, block by block",
+            ratios,
+            unit="ratio",
+            p10=round(record.percentile(ratios, 0.1), 6),
+            standard_error=round(statistics.stdev(ratios) / len(ratios) ** 0.5, 6),
+        ),
+        _cpu("supervisor CPU while training, plain lines", cores),
+        record.emit("supervisor memory", [round(rss_mib, 1)], unit="MiB"),
+    ]
+
+
+def _alternate(running: Running, blocks: int) -> tuple[list[list[float]], list[list[float]]]:
+    """Step times of the blocks in which the supervisor was paused, and of those in which it was not."""
+    found: dict[int, list[list[float]]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
+    for _ in range(blocks):
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            running.supervisor.send_signal(number)
+            first = len(running.steps_s()) + 1  # the step that is under way belongs to neither
+            running.until_steps(first + BLOCK_STEPS)
+            found[number].append(running.steps_s()[first : first + BLOCK_STEPS])
+    return found[signal.SIGSTOP], found[signal.SIGCONT]
+
+
+def _cpu_of_live_screen(folder: Path, seconds: float) -> dict[str, object]:
+    ours, terminal = pty.openpty()
+    drain = threading.Thread(target=_drain, args=(ours,), daemon=True)
+    drain.start()
+    with _running(folder, "screen", terminal) as running:
+        running.until_steps(WARM_UP_STEPS)
+        return _cpu("supervisor CPU while training, live screen", _cores(running.supervisor.pid, seconds))
+
+
+def _drain(terminal: int) -> None:
+    """Read what is drawn, as a terminal does, or the supervisor would wait for a full buffer."""
+    while os.read(terminal, 65536):
+        pass
+
+
+def _cpu(what: str, cores: list[float]) -> dict[str, object]:
+    return record.emit(what, cores, unit="cores", mean=round(statistics.fmean(cores), 6))
+
+
+def _cores(pid: int, seconds: float) -> list[float]:
+    """Part of a core that the process takes, window by window."""
+    found: list[float] = []
+    spent_s, at_s = _cpu_s(pid), time.monotonic()
+    for _ in range(max(1, round(seconds / WINDOW_S))):
+        time.sleep(WINDOW_S)
+        spent, now_s = _cpu_s(pid), time.monotonic()
+        found.append((spent - spent_s) / (now_s - at_s))
+        spent_s, at_s = spent, now_s
+    return found
+
+
+def _cpu_s(pid: int) -> float:
     """Time on a core in seconds, over all threads. schedstat counts nanoseconds, /proc/PID/stat only 10 ms ticks."""
-    threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text(encoding="ascii").split()[0]) for thread in threads) / 1e9
-
-
-def _recovery(run_dir: RunDir, kills: int) -> dict[str, object]:
-    """Seconds from the death of a trainer to the start of the next."""
-    process = _start(run_dir, FAST_STEP_S)
-    samples: list[float] = []
-    try:
-        for attempt in range(1, kills + 1):
-            state = _until(run_dir, partial(_has_saved, attempt))
-            assert state.live is not None
-            killed_s = time.time()
-            os.kill(state.live.children[0].pid, signal.SIGKILL)
-            _until(run_dir, partial(_steps, attempt + 1))
-            samples.append(_started_s(read(run_dir.events), attempt + 1) - killed_s)
-    finally:
-        process.terminate()
-        process.wait()
-    return record.emit("kill -9 of the trainer to the next attempt's start", samples, back_off_s=Restart().backoff_s)
-
-
-def _started_s(records: list[Record], attempt: int) -> float:
-    return next(r.time_s for r in records if isinstance(r.event, ChildStarted) and r.event.attempt == attempt)
 
 
 if __name__ == "__main__":
