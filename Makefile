@@ -54,7 +54,7 @@ wheel: .venv/installed ## build the wheel, install it into an empty environment 
 
 bench: .venv/installed ## run the benchmarks and write bench/results (a quiet machine, about half an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,bench]'
-	for name in startup packing checkpoint trainer supervision; do $(BIN)/python bench/$$name.py; done
+	for name in startup packing checkpoint trainer supervision recovery; do $(BIN)/python bench/$$name.py; done
 
 clean: ## remove what this Makefile made, but no run
 	rm -rf .venv .venv-wheel dist build
