@@ -203,6 +203,7 @@ class PrimeTrain:
     restart: Annotated[Restart, Doc("What happens after a crash.")] = Restart()
     heartbeat: Annotated[Heartbeat, Doc("When silence counts as a hang.")] = Heartbeat()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time the trainer gets to checkpoint before it is ended.")] = 60.0
+    expected_prompt_tokens: Annotated[Positive | None, Doc("Tokens of the longest prompt."), Elsewhere()] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

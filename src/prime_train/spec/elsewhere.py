@@ -14,9 +14,10 @@ earlier generation has another one, "-" none. What a run.toml can say too stands
 | run.max_steps (ENDLESS_STEPS where unset) | max_steps | same | same |
 | checkpoint.interval_steps (None: only at the end) | ckpt.interval | same | same |
 | checkpoint.keep_every_steps | ckpt.keep_interval | same | same |
-| optim.lr, .weight_decay, .clip_norm (0 = None) | trainer.optim.lr, .weight_decay, .max_norm | same | same |
+| optim.lr, .weight_decay, .clip_norm (None: not clipped) | trainer.optim.lr, .weight_decay, .max_norm | same | same |
 | optim.beta1, .beta2 | trainer.optim.betas1, .betas2 | same | same |
 | schedule.kind ("linear" is "wsd") | trainer.scheduler.type | same | same |
+| prime_train.* | prime_train.* | same | same |
 | schedule.warmup_steps, .decay_steps | trainer.scheduler.warmup_steps, .decay_steps | same | same |
 
 In the roots sft, trainer, orchestrator, inference and evals the same keys stand without the component in
@@ -32,6 +33,7 @@ from typing import NamedTuple
 class Launch(NamedTuple):
     """How the run is started, and where it writes."""
 
+    generation: str | None = None  # which schema the file is read by: "2026-08"
     output_dir: str | None = None  # output_dir
     run_dir: str | None = None  # run.dir; [05] [01] -
     run_name: str | None = None  # run.name; [05] [01] -
@@ -82,7 +84,6 @@ class Trainer(NamedTuple):
     """The model that is trained, and how it is laid over GPUs."""
 
     model_name: str | None = None  # trainer.model.name, else model.name
-    revision: str | None = None  # no generation has one
     ctx_tokens: int | None = None  # trainer.model.seq_len, else seq_len
     max_steps: int | None = None  # trainer.max_steps
     impl: str | None = None  # trainer.model.impl
@@ -158,6 +159,7 @@ class Rollout(NamedTuple):
     #                                           [01] orchestrator.sampling.max_tokens
     min_tokens: int | None = None  # -; [01] orchestrator.sampling.min_tokens
     temperature: float | None = None  # orchestrator.train.sampling.temperature; [01] orchestrator.sampling.temperature
+    seed: int | None = None  # -; [05] [01] ...sampling.seed
     repetition_penalty: float | None = None  # -; [05] [01] ...sampling.repetition_penalty
     extra_body: Mapping[str, object] | None = None  # orchestrator.train.sampling.extra_body
     max_off_policy_steps: int | None = None  # orchestrator.max_off_policy_steps
