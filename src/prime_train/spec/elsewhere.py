@@ -44,6 +44,7 @@ class Launch(NamedTuple):
     orchestrator_env_vars: Mapping[str, str] | None = None  # orchestrator.env_vars; [01] -
     inference_env_vars: Mapping[str, str] | None = None  # inference.env_vars; [01] -
     slurm: bool | None = None  # whether [slurm] is there
+    python: str | None = None  # prime_train.python, in every generation: prime-rl does not see that table
 
 
 class Resume(NamedTuple):
