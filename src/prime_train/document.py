@@ -132,16 +132,41 @@ def to_toml(value: object) -> str:
             raise TypeError(f"TOML cannot hold a {type(value).__name__}")
 
 
+def key_path(key: str, values: Mapping[str, Any]) -> KeyPath:
+    """The key path that `dotted` wrote: a number addresses an array element where the values have an array."""
+    path: list[str | int] = []
+    around: Any = values
+    for part in _parts(key):
+        if isinstance(around, list) and part.isdecimal():
+            path.append(int(part))
+            around = around[int(part)] if int(part) < len(around) else None
+        else:
+            path.append(part)
+            around = around.get(part) if isinstance(around, Mapping) else None
+    return tuple(path)
+
+
+def _parts(key: str) -> list[str]:
+    if '"' not in key:
+        return key.split(".")
+    import json
+
+    found = re.findall(r'"(?:[^"\\]|\\.)*"|[^."]+', key)
+    return [json.loads(part, strict=False) if part.startswith('"') else part for part in found]
+
+
 def patched(values: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
     """A copy of parsed values with the patch applied: each dotted key set, or taken away where None."""
     result: dict[str, Any] = deepcopy(dict(values))
     for key, value in patch.items():
-        *tables, last = key.split(".")
+        *tables, last = key_path(key, result)
         table: Any = result
         for part in tables:
-            table = table[int(part)] if isinstance(table, list) else table.setdefault(part, {})
+            table = table[part] if isinstance(part, int) else table.setdefault(part, {})
         if value is not None:
             table[last] = deepcopy(value)
+        elif isinstance(last, int):
+            del table[last]
         else:
             table.pop(last, None)
     return result
