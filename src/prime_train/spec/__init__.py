@@ -238,6 +238,11 @@ class RunSpec:
     monitor: Annotated[elsewhere.Monitor | None, Elsewhere()] = None
 
     @property
+    def is_native(self) -> bool:
+        """Whether the bundled trainer does the training: no part of another program's config is there."""
+        return self.launch is None and self.trainer is None and self.rollout is None and self.inference is None
+
+    @property
     def global_batch(self) -> int:
         """Sequences in one optimizer step, over all processes."""
         if self.batch.global_batch is not None:
