@@ -87,8 +87,8 @@ def test_comments() -> None:
     assert Document.parse(TEXT, "t").comments() == (
         Comment(1, "# a run", True),
         Comment(2, "# prime-train: ignore[BAT001]", True),
-        Comment(3, "# one", False),
-        Comment(5, "# two", False),
+        Comment(3, "# one", False, 19),
+        Comment(5, "# two", False, 14),
     )
 
 

@@ -45,6 +45,7 @@ class Comment(NamedTuple):
     line: int
     text: str
     on_top: bool
+    column: int = 1
 
 
 class Document(NamedTuple):

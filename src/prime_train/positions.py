@@ -109,10 +109,12 @@ class Positions:
     def comments(self) -> tuple[Comment, ...]:
         body_starts = next((child.start_byte for child in self._root.children if child.type != "comment"), None)
         found = QueryCursor(Query(_TOML, "(comment) @found")).captures(self._root).get("found", [])
-        return tuple(
-            Comment(node.start_point[0] + 1, _text(node), body_starts is None or node.start_byte < body_starts)
-            for node in sorted(found, key=lambda node: node.start_byte)
-        )
+        comments = []
+        for node in sorted(found, key=lambda node: int(node.start_byte)):
+            span = self._columns.span(node.start_point, node.end_point)
+            on_top = body_starts is None or node.start_byte < body_starts
+            comments.append(Comment(span.line, _text(node), on_top, span.column))
+        return tuple(comments)
 
     def comment_nodes(self, node: Any) -> list[Any]:
         found = QueryCursor(Query(_TOML, "(comment) @found")).captures(node).get("found", [])

@@ -8,6 +8,7 @@ from prime_train.rules import (
     evaluation,
     files,
     host,
+    ignores,
     model,
     parallel,
     run,
@@ -16,6 +17,6 @@ from prime_train.rules import (
 )
 from prime_train.rules.base import RULES
 
-FAMILIES = (schema, run, model, data, batch, schedule, parallel, checkpoint, evaluation, host, disk, files)
+FAMILIES = (schema, run, model, data, batch, schedule, parallel, checkpoint, evaluation, host, disk, files, ignores)
 
 __all__ = ["FAMILIES", "RULES"]

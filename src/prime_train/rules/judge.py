@@ -17,12 +17,12 @@ from prime_train.findings import Finding, Patch, Problem, Severity, Skipped, Spa
 from prime_train.rules.base import Rule
 from prime_train.rules.catalogue import RULES
 from prime_train.rules.explain import explain
+from prime_train.rules.ignores import silence
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_IGNORE = r"#\s*prime-train:\s*ignore\[([A-Z0-9, ]*)\]"
 _FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled when something is found: not at start-up
 
 
@@ -97,7 +97,8 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         found.extend(findings)
         if not findings:
             passed.append(rule.code)
-    kept, ignored = _without_ignored(found, reading)
+    judged = frozenset(passed).union(finding.code for finding in found)
+    kept, ignored = silence(found, reading.document, judged)
     kept.sort(key=lambda finding: (finding.span.line, finding.span.column, finding.code))
     return Verdict(
         path=reading.document.path,
@@ -106,8 +107,8 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         root=reading.root,
         findings=tuple(kept),
         skipped=tuple(skipped),
-        passed=tuple(passed),
-        ignored=tuple(sorted(ignored)),
+        passed=tuple(code for code in passed if all(finding.code != code for finding in kept)),
+        ignored=ignored,
         run=reading.run,
     )
 
@@ -204,27 +205,3 @@ def _fix_of(patch: Patch) -> str:
 def _in_users_words(text: str, reading: Reading) -> str:
     """Names RunSpec fields as the user's file does."""
     return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
-
-
-def _without_ignored(found: list[Finding], reading: Reading) -> tuple[list[Finding], set[str]]:
-    """The findings that no comment silences, and the codes of those that one does."""
-    if not found or reading.document.fault is not None or "ignore[" not in reading.document.text:
-        return found, set()
-    everywhere: set[str] = set()
-    by_line: dict[int, set[str]] = {}
-    for comment in reading.document.comments():
-        for match in re.finditer(_IGNORE, comment.text):
-            codes = {code.strip() for code in match.group(1).split(",")}
-            if comment.on_top:
-                everywhere |= codes
-            by_line.setdefault(comment.line, set()).update(codes)
-    kept: list[Finding] = []
-    ignored: set[str] = set()
-    for finding in found:
-        lines = range(finding.span.line, finding.span.end_line + 1)
-        silenced = everywhere.union(*(by_line.get(line, ()) for line in lines))
-        if finding.code in silenced:
-            ignored.add(finding.code)
-        else:
-            kept.append(finding)
-    return kept, ignored
