@@ -318,6 +318,9 @@ def _is_legal(schema: Generation, root: str, key: str) -> bool:
 def main(folder: Path) -> None:
     for column, origin in enumerate(ORIGINS):
         rows = json.loads((folder / f"fields-{origin.generation}.json").read_text(encoding="utf-8"))
+        for row in rows:
+            if row["path"].endswith("model.full_offload"):
+                row["type"] += " | bool"  # `full_offload = true` stands in prime-rl's own examples of 2026-08
         table = compact(rows, origin, {})
         table["feeds"] = feeds_of(Generation.of(table), column)
         (TABLES / f"{origin.generation}.json").write_text(to_json(table), encoding="utf-8")

@@ -95,6 +95,9 @@ class _Names:
         for key, child in sorted(node.below.items()):
             if key not in ("*", "[]"):
                 content[key] = self._field(child, tag, members)
+        member = _default_member(node, tag)
+        if tag and member:
+            content[tag]["default"] = member
         text = json.dumps(content)
         if text not in self._named:
             name, number = wanted, 1
@@ -156,6 +159,16 @@ def _tag_of(node: _Node) -> str | None:
             if parent == child.row["path"].rpartition(".")[0]:
                 return tag
     return None
+
+
+def _default_member(node: _Node, tag: str | None) -> str | None:
+    """Which member of a union a table is unasked, where that is not the first."""
+    default = node.row.get("default")
+    if tag is None or tag not in node.below or default is None:
+        return None
+    made = default.get("__class__", "") if isinstance(default, dict) else str(default)[len("<factory:") : -1]
+    by_class = node.below[tag].row.get("default_by_class") or {}
+    return by_class.get(made)
 
 
 def _open_for(node: _Node, tag: str | None) -> bool | list[str]:
