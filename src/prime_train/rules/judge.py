@@ -99,6 +99,7 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
             passed.append(rule.code)
     judged = frozenset(passed).union(finding.code for finding in found)
     kept, ignored = silence(found, reading.document, judged)
+    told = {finding.code for finding in kept}
     kept.sort(key=lambda finding: (finding.span.line, finding.span.column, finding.code))
     return Verdict(
         path=reading.document.path,
@@ -107,7 +108,7 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         root=reading.root,
         findings=tuple(kept),
         skipped=tuple(skipped),
-        passed=tuple(code for code in passed if all(finding.code != code for finding in kept)),
+        passed=tuple(code for code in passed if code not in told),
         ignored=ignored,
         run=reading.run,
     )
