@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from pathlib import Path
@@ -7,7 +8,37 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.fixing import diff, rewrite
+from prime_train.cli.linting import check
 from prime_train.errors import UserError
+from prime_train.rules.explain import BASE
+
+FAULTY = BASE.replace("micro_batch = 8", "micro_bacth = 8  # as much as fits") + "[optim]\nlr = '1e-3'\n"
+
+
+def test_lint_fixes_files_and_tells_what_is_left(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(FAULTY + "warm_up = 5\n")
+    output, ok = check([str(file)], repair="fix")
+    assert not ok
+    assert output.endswith("1 error in 1 file; 2 findings fixed")
+    assert "optim.warm_up" in output
+    assert file.read_text() == FAULTY.replace("micro_bacth", "micro_batch").replace("'1e-3'", "0.001") + "warm_up = 5\n"
+
+
+def test_diff_writes_nothing_and_judges_the_file_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(FAULTY)
+    output, ok = check([str(file)], unwanted=("CFG003",), repair="diff")
+    assert not ok
+    assert file.read_text() == FAULTY
+    changed = [line for line in output.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert changed == ["-micro_bacth = 8  # as much as fits", "+micro_batch = 8  # as much as fits"]
+
+
+def test_standard_input_cannot_be_fixed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FAULTY.encode())))
+    with pytest.raises(UserError, match="standard input"):
+        check(["-"], repair="fix")
 
 
 def test_a_file_is_rewritten_with_its_mode_and_mark(tmp_path: Path) -> None:

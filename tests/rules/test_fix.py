@@ -34,7 +34,7 @@ def test_a_clean_text_and_a_broken_one_stay() -> None:
 
 def test_only_what_is_wanted_is_fixed() -> None:
     text = BASE.replace("micro_batch = 8", "micro_bacth = 8\n[optim]\nlr = '1e-3'")
-    result = fixed(text, judge, lambda finding: finding.code == "CFG003")
+    result = fixed(text, judge, lambda verdict: verdict.only(("CFG003",), ()))
     assert "micro_bacth" in result.text
     assert "lr = 0.001" in result.text
 

@@ -11,9 +11,59 @@ import difflib
 import os
 import stat
 import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from prime_train.errors import UserError
+from prime_train.rules.fix import fixed
+from prime_train.rules.judge import Verdict
+
+
+class Repaired(NamedTuple):
+    """The verdicts to tell, how many findings were cured, and the change as a unified diff."""
+
+    verdicts: tuple[Verdict, ...]
+    fixed: int
+    diff: str
+
+
+def repaired(
+    sources: Sequence[tuple[str, str]],
+    judge: Callable[[str, str], Verdict],
+    selected: Callable[[Verdict], Verdict],
+    *,
+    write: bool,
+) -> Repaired:
+    """Fix the (text, path) of each file, as far as its findings are selected.
+
+    With `write` the files are written and the verdicts are those on the fixed texts; without, nothing is
+    written and they are those on the texts as they are.
+    """
+    verdicts: list[Verdict] = []
+    diffs: list[str] = []
+    cured = 0
+    for text, path in sources:
+        if write and path == "<stdin>":
+            raise UserError(
+                what="standard input cannot be fixed in place",
+                where="lint --fix -",
+                why="there is no file to write to",
+                fix="name the file, or use --diff",
+            )
+        before = selected(judge(text, path))
+        result = fixed(text, partial(_judged, judge, path), selected)
+        cured += len(result.applied)
+        diffs.append(diff(path, text, result.text))
+        if write:
+            rewrite(path, text, result.text)
+        verdicts.append(selected(result.verdict) if write else before)
+    return Repaired(tuple(verdicts), cured, "\n".join(change for change in diffs if change))
+
+
+def _judged(judge: Callable[[str, str], Verdict], path: str, text: str) -> Verdict:
+    return judge(text, path)
 
 
 def diff(path: str, before: str, after: str) -> str:

@@ -7,7 +7,7 @@ import typer
 from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode
 
-Format = Literal["full", "concise", "json", "github"]
+Format = Literal["full", "concise", "json", "github", "sarif"]
 
 
 def lint(
@@ -25,21 +25,27 @@ def lint(
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Not these rules: codes or prefixes.")] = None,
     output_format: Annotated[Format, typer.Option(help="How findings are printed.")] = "full",
+    fix: Annotated[bool, typer.Option("--fix", help="Write what can be fixed into the files.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Check config files without running anything.
 
-    Exit code 1 where there is a finding at error level, 2 where a file cannot be read.
+    Exit code 1 where there is a finding at error level, 2 where a file cannot be read. With --fix it speaks
+    of what is left, with --diff of the files as they are.
 
     Examples:
 
       prime-train lint run.toml
 
       prime-train lint configs/ --output-format concise --ignore EVA
+
+      prime-train lint run.toml --diff
     """
     from prime_train.cli.linting import check
 
-    output, ok = check(paths or [], _codes(select), _codes(ignore), output_format)
+    repair = "diff" if diff else "fix" if fix else ""
+    output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair)
     if output:
         print(output)  # noqa: T201 - the result of a command goes to stdout
     if not ok:

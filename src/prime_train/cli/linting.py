@@ -13,28 +13,44 @@ from prime_train.errors import UserError
 from prime_train.rules.judge import Verdict
 from prime_train.rules.judge import lint as judge
 
-FORMATS = ("full", "concise", "json", "github")
+FORMATS = ("full", "concise", "json", "github", "sarif")
 _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})
 
 
 def check(
-    paths: list[str], wanted: tuple[str, ...] = (), unwanted: tuple[str, ...] = (), output_format: str = "full"
+    paths: list[str],
+    wanted: tuple[str, ...] = (),
+    unwanted: tuple[str, ...] = (),
+    output_format: str = "full",
+    repair: str = "",
 ) -> tuple[str, bool]:
     """(what to print, whether no finding is at error level). Raises UserError where a file cannot be read.
 
-    `wanted` and `unwanted` are codes or prefixes of codes; no wanted ones means all.
+    `wanted` and `unwanted` are codes or prefixes of codes; no wanted ones means all. `repair` is "fix": the
+    files are fixed, and what is left is told; or "diff": the change is shown, and what was found decides.
     """
     from prime_train.dialects.read import read_config
 
     _refuse_unknown(wanted, "--select")
     _refuse_unknown(unwanted, "--ignore")
-    verdicts = [judge(*read_config(path)) for path in _files(paths or ["."])]
-    if wanted or unwanted:
-        verdicts = [verdict.only(wanted or None, unwanted) for verdict in verdicts]
-    return _rendered(verdicts, output_format), all(verdict.ok for verdict in verdicts)
+
+    def selected(verdict: Verdict) -> Verdict:
+        return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
+
+    sources = [read_config(path) for path in _files(paths or ["."])]
+    if repair:
+        from prime_train.cli.fixing import repaired
+
+        done = repaired(sources, judge, selected, write=repair == "fix")
+        verdicts = list(done.verdicts)
+        output = _rendered(verdicts, output_format, done.fixed) if repair == "fix" else done.diff
+    else:
+        verdicts = [selected(judge(text, path)) for text, path in sources]
+        output = _rendered(verdicts, output_format)
+    return output, all(verdict.ok for verdict in verdicts)
 
 
-def _rendered(verdicts: list[Verdict], output_format: str) -> str:
+def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0) -> str:
     from prime_train.cli.render import paint
     from prime_train.views import findings as view
 
@@ -46,12 +62,18 @@ def _rendered(verdicts: list[Verdict], output_format: str) -> str:
             import json
 
             return json.dumps(view.lint_json(verdicts), indent=1, ensure_ascii=False)
+        case "sarif":
+            import json
+
+            from prime_train.views.sarif import sarif
+
+            return json.dumps(sarif(verdicts), indent=1, ensure_ascii=False)
         case "github":
             blocks = [view.github(verdict) for verdict in verdicts]
         case "concise":
             blocks = [view.concise(verdict, painted) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, painted) for verdict in verdicts] + [view.summary(verdicts)]
+            blocks = [view.full(verdict, painted) for verdict in verdicts] + [view.summary(verdicts, fixed)]
     return "\n".join(block for block in blocks if block)
 
 

@@ -27,13 +27,14 @@ class Fixed(NamedTuple):
     refused: tuple[Finding, ...]
 
 
-def fixed(text: str, judge: Judge, wanted: Callable[[Finding], bool] = lambda _: True) -> Fixed:
-    """The text with every wanted patch that helps. `judge` gives the whole verdict on a text."""
+def fixed(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = lambda verdict: verdict) -> Fixed:
+    """The text with every patch that helps. `judge` gives the whole verdict on a text, `selected` what of it to fix."""
     state = Fixed(text, judge(text), (), ())
     tried: set[tuple[str, str, str]] = set()
     alone_left = _MAX_ALONE
     for _ in range(_MAX_ROUNDS):
-        open_ = [item for item in state.verdict.findings if item.patch and wanted(item) and _id(item) not in tried]
+        found = selected(state.verdict).findings
+        open_ = [finding for finding in found if finding.patch and _id(finding) not in tried]
         batch = _apart(open_)
         if not batch:
             break
