@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from prime_train.dialects.prime_rl.choose import Choice, choose
@@ -20,7 +21,7 @@ from prime_train.dialects.reading import (
     Reading,
 )
 from prime_train.document import Document
-from prime_train.spec import PrimeTrain
+from prime_train.spec import PrimeTrain, RunSpec, elsewhere
 
 DIALECT = "prime-rl"
 OURS = "prime_train"  # the table that is taken out before prime-rl sees the file
@@ -60,6 +61,7 @@ def read(documents: tuple[Document, ...], asked: str | None) -> Reading:
     run_faults = [fault for fault in found.faults if fault.code not in _HARMLESS and fault.severity is None]
     faulty = frozenset(fault.key for fault in run_faults)
     run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty))
+    run = _with_python(run, values.get(OURS))
     fields = {key: field for field, key in reversed(keys.items())}
     faults = [
         *(
@@ -74,6 +76,14 @@ def read(documents: tuple[Document, ...], asked: str | None) -> Reading:
     return Reading(
         shown, DIALECT, choice.generation, choice.root, run, tuple(faults), keys, False, others, choice.because
     )
+
+
+def _with_python(run: RunSpec, ours: Any) -> RunSpec:
+    """The run with the interpreter that [prime_train] python names: its generation has no such key."""
+    named = ours.get("python") if isinstance(ours, dict) else None
+    if not isinstance(named, str):
+        return run
+    return replace(run, launch=(run.launch or elsewhere.Launch())._replace(python=named))
 
 
 def merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,6 +142,10 @@ def _table_of_ours(ours: Any) -> Iterator[Fault]:
     table = shapes.table_of(PrimeTrain)
     legal = dict(table.fields)
     legal["prime_rl"] = shapes.Field("prime_rl", "prime_rl", shapes.Choice(generations()), "", None)
+    prompt_tokens = shapes.Number(True, (shapes.Bound(">", 0),))
+    legal["expected_prompt_tokens"] = shapes.Field(
+        "expected_prompt_tokens", "expected_prompt_tokens", prompt_tokens, "", None
+    )
     legal["python"] = shapes.Field("python", "python", shapes.Text(), "", None)
     inner = shapes.Field(OURS, OURS, shapes.Table(legal, dict), "", None)
     _, faults = plain_walk(shapes.Table({OURS: inner}, dict), {OURS: ours}, {})
