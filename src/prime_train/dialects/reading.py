@@ -30,6 +30,7 @@ class Fault:
 
     `shadows` is the RunSpec field that took its default because of this fault ("" where none did):
     what a rule says of that field would be about a value the user did not choose. `severity` replaces the rule's.
+    `hidden`: what stands there must not be shown.
     """
 
     code: str
@@ -39,6 +40,7 @@ class Fault:
     patch: Patch = field(default_factory=dict)
     shadows: str = ""
     severity: Severity | None = None
+    hidden: bool = False
 
 
 class Reading(NamedTuple):
@@ -70,7 +72,8 @@ class Reading(NamedTuple):
         """Whether the file's dialect has a key for a RunSpec field, or for what holds it."""
         name = run_field
         while name and not self.all_fields and name not in self.keys:
-            name = name.rpartition(".")[0] if name.startswith("environments.") else ""
+            around = name.rpartition(".")[0]
+            name = around if "." in around or name.startswith("environments.") else ""
         return bool(name)
 
     @property

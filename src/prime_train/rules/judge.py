@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from prime_train.dialects import native
-from prime_train.dialects.reading import Fault, Reading
+from prime_train.dialects import dialect
+from prime_train.dialects.reading import SYNTAX, Fault, Reading
 from prime_train.document import KeyPath, dotted, to_toml
 from prime_train.findings import Finding, Patch, Problem, Severity, Skipped, Span
 from prime_train.rules.base import Rule
@@ -31,6 +31,7 @@ class Verdict:
     """What was found in one file. `run` is None where no RunSpec can be built from it.
 
     `passed` are the codes that judged and found nothing, `ignored` those that a comment silenced.
+    `because` says how the generation is known, "" for a dialect that has one only.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Verdict:
     passed: tuple[str, ...]
     ignored: tuple[str, ...]
     run: RunSpec | None
+    because: str = ""
 
     def only(self, wanted: tuple[str, ...] | None, unwanted: tuple[str, ...]) -> Verdict:
         """The verdict without the rules that are not wanted. Both are codes or prefixes of codes."""
@@ -66,14 +68,23 @@ class Verdict:
         return self.worst is not Severity.ERROR
 
 
-def lint(text: str, path: str) -> Verdict:
-    """The verdict on a config text, without any fact of the machine. `path` is only shown."""
-    return judge(native.read(text, path), None)
+def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
+    """The verdict on a config text, without any fact of the machine.
+
+    `prime_rl` is the generation to judge a prime-rl file by that names none itself. `path` is shown, and a hint
+    at what the file is.
+    """
+    return judge(dialect.read(text, path, prime_rl), None)
 
 
-def validate(text: str, path: str, facts: Facts) -> Verdict:
+def lint_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Verdict:
+    """The verdict on what several prime-rl texts, each with its path, say together: a later one overrules."""
+    return judge(dialect.read_merged(parts, prime_rl), None)
+
+
+def validate(text: str, path: str, facts: Facts, prime_rl: str | None = None) -> Verdict:
     """The verdict with facts. Rules whose facts are not known are skipped, and say so."""
-    return judge(native.read(text, path), facts)
+    return judge(dialect.read(text, path, prime_rl), facts)
 
 
 def needs() -> frozenset[str]:
@@ -98,9 +109,9 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         if not findings:
             passed.append(rule.code)
     judged = frozenset(passed).union(finding.code for finding in found)
-    kept, ignored = silence(found, reading.document, judged)
+    kept, ignored = _silenced(found, reading, judged)
     told = {finding.code for finding in kept}
-    kept.sort(key=lambda finding: (finding.span.line, finding.span.column, finding.code))
+    kept.sort(key=lambda finding: (finding.path, finding.span.line, finding.span.column, finding.code))
     return Verdict(
         path=reading.document.path,
         dialect=reading.dialect,
@@ -111,7 +122,19 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         passed=tuple(code for code in passed if code not in told),
         ignored=ignored,
         run=reading.run,
+        because=reading.because,
     )
+
+
+def _silenced(found: list[Finding], reading: Reading, judged: frozenset[str]) -> tuple[list[Finding], tuple[str, ...]]:
+    """The findings that no comment of their file silences, and the codes of those that one does."""
+    kept: list[Finding] = []
+    ignored: set[str] = set()
+    for part in reading.parts:
+        left, silent = silence([finding for finding in found if finding.path == part.path], part, judged)
+        kept.extend(left)
+        ignored.update(silent)
+    return kept, tuple(sorted(ignored))
 
 
 def _missing_facts(rule: Rule, facts: Facts | None) -> Skipped | None:
@@ -132,10 +155,10 @@ def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozense
         match found:
             case Fault():
                 yield _of_fault(rule, found, reading)
-            case Problem() if shadowed.isdisjoint(_fields_of(found)):
+            case Problem() if reading.has(found.at) and shadowed.isdisjoint(_fields_of(found)):
                 yield _of_problem(rule, found, reading)
             case Problem():
-                pass  # it speaks of a default that stands in for a faulty value
+                pass  # it speaks of a default that stands in for a faulty value, or of what this format does not have
 
 
 def _fields_of(problem: Problem) -> set[str]:
@@ -146,12 +169,13 @@ def _fields_of(problem: Problem) -> set[str]:
 
 def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
     key = _path(reading.key(problem.at))
-    span, written = _placed(reading, key)
-    patch = {reading.key(at): value for at, value in problem.patch.items()}
+    path, span, written = _placed(reading, key)
+    can_patch = all(reading.has(at) for at in problem.patch)
+    patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
     return Finding(
         code=rule.code,
         severity=rule.severity if problem.severity is None else problem.severity,
-        path=reading.document.path,
+        path=path,
         span=span,
         key=dotted(key),
         field=problem.at,
@@ -164,12 +188,11 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
 
 
 def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    syntax = reading.document.fault
-    span, written = (syntax.span, "") if syntax is not None else _placed(reading, fault.key)
+    path, span, written = _syntax(reading, fault) if fault.code == SYNTAX else _placed(reading, fault.key)
     return Finding(
         code=rule.code,
-        severity=rule.severity,
-        path=reading.document.path,
+        severity=rule.severity if fault.severity is None else fault.severity,
+        path=path,
         span=span,
         key=dotted(fault.key),
         field=fault.shadows,
@@ -181,14 +204,31 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
     )
 
 
-def _placed(reading: Reading, key: KeyPath) -> tuple[Span, str]:
-    """Where a finding points: the key and its value, else the table that should hold it, else the first line."""
-    place = reading.document.place(key)
-    if place is not None:
-        start, end = place.key, place.value
-        return Span(start.line, start.column, end.end_line, end.end_column), place.written
-    around = reading.document.nearest(key)
-    return (around.key, "") if around is not None else (Span(1, 1, 1, 1), "")
+def _syntax(reading: Reading, fault: Fault) -> tuple[str, Span, str]:
+    """Where a file is not TOML."""
+    for part in reading.parts:
+        if part.fault is not None and part.fault.what == fault.what:
+            return part.path, part.fault.span, ""
+    return reading.parts[0].path, Span(1, 1, 1, 1), ""
+
+
+def _placed(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
+    """Where a finding points: the key and its value, else the table that should hold it, else the first line.
+
+    Of files that are merged, the one whose word counts.
+    """
+    if not key:
+        return reading.parts[0].path, Span(1, 1, 1, 1), ""
+    for part in reading.parts:
+        place = part.place(key)
+        if place is not None:
+            start, end = place.key, place.value
+            return part.path, Span(start.line, start.column, end.end_line, end.end_column), place.written
+    for part in reading.parts:
+        around = part.nearest(key)
+        if around is not None:
+            return part.path, around.key, ""
+    return reading.parts[0].path, Span(1, 1, 1, 1), ""
 
 
 def _path(key: str) -> KeyPath:

@@ -60,7 +60,7 @@ def read(documents: tuple[Document, ...], asked: str | None) -> Reading:
     )
     run_faults = [fault for fault in found.faults if fault.code not in _HARMLESS and fault.severity is None]
     faulty = frozenset(fault.key for fault in run_faults)
-    run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty))
+    run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty, values.get(OURS)))
     run = _with_python(run, values.get(OURS))
     fields = {key: field for field, key in reversed(keys.items())}
     faults = [

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from prime_train.dialects.prime_rl.schema import Generation, Row
 from prime_train.dialects.prime_rl.values import NONE
 from prime_train.document import KeyPath, dotted
-from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, elsewhere
+from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, PrimeTrain, Run, RunSpec, Schedule, elsewhere
 
 _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}
 _ALGORITHMS = {"rl": "grpo"}
@@ -36,13 +36,14 @@ _SAID_ONLY = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", 
 
 
 class Source(NamedTuple):
-    """What a RunSpec is built from. `aliased` and `faulty` are what the walk found."""
+    """What a RunSpec is built from. `aliased` and `faulty` are what the walk found; `ours` is [prime_train]."""
 
     generation: Generation
     root: str
     values: Mapping[str, Any]
     aliased: Mapping[KeyPath, KeyPath]
     faulty: Set[KeyPath]
+    ours: Any = None
 
 
 def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
@@ -65,6 +66,7 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
             checkpoint=_checkpoint(known),
             resume=_resume(source, known),
             environments=_environments(source, feeds, keys),
+            prime_train=PrimeTrain(expected_prompt_tokens=_prompt_tokens(source.ours, keys)),
             **parts,
         ),
         keys,
@@ -162,6 +164,8 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
         fields["algorithm"] = "grpo"  # the one objective of that generation
     elif part == "rollout":
         fields["algorithm"] = _ALGORITHMS.get(str(fields["algorithm"]), fields["algorithm"])
+    elif part == "launch":
+        fields["generation"] = source.generation.name
     elif part == "trainer" and "finetune.data_name" in feeds:
         fields["fake_data"] = _value(source.values, ("data", "type"))[0] == "fake"
     return cls(**fields)
@@ -205,13 +209,13 @@ def _steps(value: Any) -> int:
 
 def _optim(known: Mapping[str, Any]) -> Optim:
     plain = Optim()
-    clip = _number(known.get("optim.clip_norm"), 0.0)
+    clip = known.get("optim.clip_norm")
     return Optim(
         lr=_number(known.get("optim.lr"), plain.lr),
         beta1=_number(known.get("optim.beta1"), plain.beta1),
         beta2=_number(known.get("optim.beta2"), plain.beta2),
         weight_decay=_number(known.get("optim.weight_decay"), plain.weight_decay),
-        clip_norm=clip or None,
+        clip_norm=None if clip is None else _number(clip, 1.0),
     )
 
 
@@ -235,6 +239,14 @@ def _resume(source: Source, known: Mapping[str, Any]) -> elsewhere.Resume | None
     if step is None and not has_table:
         return None
     return elsewhere.Resume(step=_typed("int", step) if step is not None else -1, dir=_typed("str | None", folder))
+
+
+def _prompt_tokens(ours: Any, keys: dict[str, str]) -> int | None:
+    """What our own table says of the longest prompt."""
+    name = "prime_train.expected_prompt_tokens"
+    keys[name] = name
+    value, _ = _value(ours, ("expected_prompt_tokens",))
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 # --- environments --------------------------------------------------------------------------------
