@@ -1,4 +1,4 @@
-"""`prime-train schema`: config schemas for other programs."""
+"""`prime-train schema`: config schemas, for other programs and from them."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from prime_train.cli.options import NoColor
 from prime_train.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Config schemas for other programs.")
+app = typer.Typer(no_args_is_help=True, help="Config schemas, for other programs and from them.")
 
 
 @app.callback()
@@ -40,6 +40,43 @@ def export(
     from prime_train.views.json_schema import json_schema
 
     text = json.dumps(json_schema(native.schema()), indent=1, ensure_ascii=False) + "\n"
+    _write(text, output)
+
+
+@app.command("import", short_help="Read the table of an installed prime-rl.")
+def import_(
+    python: Annotated[
+        str, typer.Option("--python", metavar="PATH", help="The interpreter that has prime-rl.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; else standard output.", show_default=False)
+    ] = None,
+    generation: Annotated[
+        str | None, typer.Option("--generation", metavar="NAME", help="Its name; else this month.", show_default=False)
+    ] = None,
+    _no_color: NoColor = False,
+) -> None:
+    """Read every legal key out of an installed prime-rl: the table that lint judges its files by.
+
+    The interpreter walks its own classes; prime-rl is not imported here. A file of registry/prime_rl/ is one
+    such table.
+
+    Examples:
+
+      prime-train schema import --python ~/prime-rl/.venv/bin/python
+
+      prime-train schema import --python ~/prime-rl/.venv/bin/python --generation 2026-11 -o 2026-11.json
+    """
+    from datetime import date
+
+    from prime_train.dialects.prime_rl.table import to_json
+    from prime_train.facts import prime_rl_schema
+
+    today = date.today()
+    _write(to_json(prime_rl_schema.table(python, generation or f"{today:%Y-%m}", today)), output)
+
+
+def _write(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
         return
