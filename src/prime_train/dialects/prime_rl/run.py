@@ -16,6 +16,7 @@ from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, PrimeTrain,
 
 _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}
 _ALGORITHMS = {"rl": "grpo"}
+_UNNAMED = "run"  # prime-rl makes a name of its own where the file gives none
 _PARTS: dict[str, Any] = {
     "launch": elsewhere.Launch,
     "saving": elsewhere.Saving,
@@ -59,7 +60,7 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
     parts = {part: _part(source, feeds, known, part) for part in _PARTS}
     return (
         RunSpec(
-            run=Run(name=_text(known.get("run.name")), max_steps=_steps(known.get("run.max_steps"))),
+            run=Run(name=_text(known.get("run.name")) or _UNNAMED, max_steps=_steps(known.get("run.max_steps"))),
             data=Data(sources=()),
             optim=_optim(known),
             schedule=_schedule(known),
@@ -190,7 +191,7 @@ def _typed(hint: Any, value: Any) -> Any:
         case str():
             return value if "str | None" in written else None
         case dict():
-            return value if written.startswith("Mapping") else None
+            return value if "Mapping" in written else None
         case _:
             return None
 
