@@ -48,16 +48,6 @@ def run_dir(run: RunSpec) -> Path:
     return Path(run.launch.output_dir or "outputs") / (run.launch.run_dir or run.launch.run_name or "")
 
 
-def is_native(run: RunSpec) -> bool:
-    """Whether the bundled trainer does the training: no part of another program's config is there."""
-    return run.launch is None and run.trainer is None and run.rollout is None and run.inference is None
-
-
-def uses_gpus(run: RunSpec) -> bool:
-    """Whether the run cannot do without a GPU: prime-rl, which has no other device."""
-    return not is_native(run) and (run.trainer is not None or run.inference is not None)
-
-
 def on_other_machines(run: RunSpec) -> bool:
     return run.launch is not None and bool(run.launch.slurm)
 
@@ -118,7 +108,7 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
         named += [("model", run.inference.model_name, "inference.model_name")]
     if run.finetune is not None:
         named += [("dataset", run.finetune.data_name, "finetune.data_name")]
-    if is_native(run):
+    if run.is_native:
         for number, source in enumerate(run.data.sources):
             if source.kind == "hf-dataset":
                 named += [("dataset", source.path, f"data.sources.{number}.path")]

@@ -205,7 +205,7 @@ class HubRepository:
     name: str
     answer: HubAnswer
     detail: str
-    has_tokenizer: bool | None
+    has_tokenizer: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

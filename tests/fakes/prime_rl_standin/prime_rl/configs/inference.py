@@ -9,7 +9,7 @@ from .shared import Strict, VllmConfig
 
 class ServerConfig(Strict):
     host: str | None = None
-    port: int = Field(8000, ge=1, le=65535)
+    port: int = Field(default=8000, ge=1, le=65535)
 
 
 class InferenceConfig(Strict):

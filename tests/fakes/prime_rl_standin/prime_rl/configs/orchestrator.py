@@ -16,8 +16,8 @@ class OrchestratorConfig(Strict):
     train: TrainConfig = TrainConfig()
     weight_broadcast: FilesystemConfig | NcclConfig = FilesystemConfig()
     judges: dict[str, JudgeConfig] = Field(default_factory=dict)
-    batch_size: int | None = Field(None, ge=1)
-    group_size: int = Field(1, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
+    group_size: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _whole_groups(self) -> OrchestratorConfig:

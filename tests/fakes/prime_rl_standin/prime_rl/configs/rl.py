@@ -18,4 +18,4 @@ class RLConfig(Strict):
     inference: InferenceConfig | None = None
     ckpt: CheckpointConfig | None = None
     output_dir: Path = Path("outputs")
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)

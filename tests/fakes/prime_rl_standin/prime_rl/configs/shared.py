@@ -24,13 +24,13 @@ class ConstantConfig(Strict):
 
 class LinearConfig(Strict):
     type: Literal["linear"] = "linear"
-    warmup_steps: int = Field(10, ge=0)
-    min_lr: float = Field(0.0, ge=0)
+    warmup_steps: int = Field(default=10, ge=0)
+    min_lr: float = Field(default=0.0, ge=0)
 
 
 class CosineConfig(Strict):
     type: Literal["cosine"] = "cosine"
-    warmup_steps: int = Field(10, ge=0)
+    warmup_steps: int = Field(default=10, ge=0)
 
 
 Scheduler = Annotated[ConstantConfig | LinearConfig | CosineConfig, Field(discriminator="type")]
@@ -42,7 +42,7 @@ class FilesystemConfig(Strict):
 
 class NcclConfig(Strict):
     type: Literal["nccl"] = "nccl"
-    port: int = Field(29501, ge=1, le=65535)
+    port: int = Field(default=29501, ge=1, le=65535)
 
 
 class VllmConfig(BaseModel):
@@ -52,14 +52,14 @@ class VllmConfig(BaseModel):
 
     model: str = "Qwen/Qwen3-0.6B"
     max_model_len: int | None = None
-    gpu_memory_utilization: float = Field(0.9, gt=0, lt=1)
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, lt=1)
 
 
 class SamplingConfig(Strict):
     max_completion_tokens: int | None = Field(
-        None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"), ge=1
+        default=None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"), ge=1
     )
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     extra_body: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("temperature")
@@ -72,7 +72,7 @@ class SamplingConfig(Strict):
 
 class SourceConfig(Strict):
     id: str
-    ratio: float | None = Field(None, gt=0)
+    ratio: float | None = Field(default=None, gt=0)
     tags: list[str] = []
     rewards: dict[str, float] = {}
 

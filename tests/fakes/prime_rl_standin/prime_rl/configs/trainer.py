@@ -10,7 +10,7 @@ from .shared import CheckpointConfig, ConstantConfig, FilesystemConfig, NcclConf
 
 
 class LoraConfig(Strict):
-    rank: int = Field(16, ge=1)
+    rank: int = Field(default=16, ge=1)
     target_modules: list[str] = Field(default_factory=lambda: ["q_proj", "v_proj"])
 
 
@@ -25,4 +25,4 @@ class TrainerConfig(Strict):
     scheduler: Scheduler = ConstantConfig()
     ckpt: CheckpointConfig | None = None
     weight_broadcast: Annotated[FilesystemConfig | NcclConfig, Field(discriminator="type")] = FilesystemConfig()
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
