@@ -75,25 +75,3 @@ def gpu_peak(device_name: str) -> GpuPeak | None:
     lowered = device_name.lower()
     matching = [gpu for gpu in gpu_peaks() if gpu.name.lower() in lowered]
     return max(matching, key=lambda gpu: len(gpu.name), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSizes:
-    """One model by its name on the Hugging Face hub. `ctx_tokens` is its max_position_embeddings."""
-
-    name: str
-    heads: int
-    kv_heads: int
-    vocab_size: int
-    parameters: int
-    experts: int
-    ctx_tokens: int
-    source: str
-    as_of: str
-
-
-@cache
-def model_sizes() -> dict[str, ModelSizes]:
-    """Name -> sizes."""
-    with open(_shipped("registry") / "models.toml", "rb") as file:
-        return {entry["name"]: ModelSizes(**entry) for entry in tomli.load(file)["model"]}

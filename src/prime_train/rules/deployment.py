@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
-from prime_train.registry import model_sizes
 from prime_train.rules.base import rule
+from prime_train.rules.sizes import sizes_of
 from prime_train.spec import RunSpec
 
 _SHARED_GPU_FRACTION = 0.7  # of a GPU that a trainer lives on too: beyond it the trainer's state has no room
@@ -163,7 +163,7 @@ def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
             patch={"trainer.expert_parallel": math.gcd(replica, degree)},
         )
         return
-    sizes = model_sizes().get(trainer.model_name or "")
+    sizes = sizes_of(trainer.model_name)
     if sizes is not None and sizes.experts and sizes.experts % degree:
         yield Problem(
             "trainer.expert_parallel",
@@ -198,7 +198,7 @@ def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
     inference = run.inference
     if inference is None or inference.tensor_parallel is None or inference.tensor_parallel < 2:
         return
-    width, sizes = inference.tensor_parallel, model_sizes().get(inference.model_name or "")
+    width, sizes = inference.tensor_parallel, sizes_of(inference.model_name)
     if sizes is None:
         return
     if sizes.heads % width or max(sizes.kv_heads, width) % min(sizes.kv_heads, width):

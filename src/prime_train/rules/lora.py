@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
-from prime_train.registry import model_sizes
 from prime_train.rules.base import rule
+from prime_train.rules.sizes import sizes_of
 from prime_train.spec import RunSpec
 
 _LARGEST_RANK = 512  # vLLM, LoRAConfig.max_lora_rank
@@ -296,7 +296,7 @@ def modules_of_another_architecture(run: RunSpec) -> Iterator[Problem]:
     if run.lora is None or not run.lora.target_modules or run.trainer is None:
         return
     name = run.trainer.model_name or ""
-    if name not in model_sizes() or not name.startswith(_OURS):
+    if sizes_of(name) is None or not name.startswith(_OURS):
         return
     foreign = [module for module in run.lora.target_modules if module in _OTHER_FAMILIES]
     if foreign:

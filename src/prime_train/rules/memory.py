@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.registry import ModelSizes, model_sizes
 from prime_train.rules.base import facts_rule, known, rule
+from prime_train.rules.sizes import ModelSizes, sizes_of
 from prime_train.spec import RunSpec
 from prime_train.units import format_bytes
 
@@ -123,7 +123,7 @@ def whole_logits(run: RunSpec) -> Iterator[Problem]:
     trainer = run.trainer
     if trainer is None or run.finetune is not None or run.rollout is None or trainer.ctx_tokens is None:
         return
-    sizes = model_sizes().get(trainer.model_name or "")
+    sizes = sizes_of(trainer.model_name)
     if sizes is None or trainer.head_chunk_tokens is not None or run.launch is None:
         return
     if run.launch.generation == "2026-01":  # its head is chunked over the vocabulary
@@ -161,7 +161,7 @@ def weights_beyond_the_servers_gpus(run: RunSpec, facts: Facts) -> Iterator[Prob
         devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
     """
     inference, devices = run.inference, known(facts.gpus).devices
-    sizes = model_sizes().get(inference.model_name or "") if inference is not None else None
+    sizes = sizes_of(inference.model_name) if inference is not None else None
     if inference is None or sizes is None or not devices or inference.quantization is not None:
         return
     width = inference.tensor_parallel or 1
@@ -201,7 +201,7 @@ def training_state_beyond_the_gpus(run: RunSpec, facts: Facts) -> Iterator[Probl
         devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
     """
     trainer, devices = run.trainer, known(facts.gpus).devices
-    sizes = model_sizes().get(trainer.model_name or "") if trainer is not None else None
+    sizes = sizes_of(trainer.model_name) if trainer is not None else None
     gpus = run.deployment.train_gpus if run.deployment is not None else None
     if trainer is None or sizes is None or not devices or not gpus or trainer.fsdp_cpu_offload:
         return

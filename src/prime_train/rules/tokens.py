@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
-from prime_train.registry import ModelSizes, model_sizes
 from prime_train.rules.base import rule
+from prime_train.rules.sizes import sizes_of
 from prime_train.spec import RunSpec
 
 _MARGIN_TOKENS = 500  # chat templates, tool schemas and one long prompt take this much without anybody noticing
@@ -217,7 +217,7 @@ def context_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
     inference = run.inference
     if inference is None or inference.ctx_tokens is None or inference.rope_scaling is not None:
         return
-    sizes = _sizes(inference.model_name)
+    sizes = sizes_of(inference.model_name)
     if sizes is not None and inference.ctx_tokens > sizes.ctx_tokens:
         yield Problem(
             "inference.ctx_tokens",
@@ -250,7 +250,7 @@ def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
         return
     at = "trainer.ctx_tokens" if finetune is None else "finetune.ctx_tokens"
     ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
-    sizes = _sizes(trainer.model_name)
+    sizes = sizes_of(trainer.model_name)
     if sizes is not None and ctx_tokens is not None and ctx_tokens > sizes.ctx_tokens:
         yield Problem(
             at,
@@ -306,7 +306,3 @@ def minimum_beyond_maximum(run: RunSpec) -> Iterator[Problem]:
             fix="take it out",
             patch={"rollout.min_tokens": None},
         )
-
-
-def _sizes(model_name: str | None) -> ModelSizes | None:
-    return None if model_name is None else model_sizes().get(model_name)
