@@ -18,10 +18,12 @@ from prime_train.findings import Patch, Span
 
 KeyPath = tuple[str | int, ...]
 _LARGE_CHARS = 100_000
-_MAX_KEY_PARTS = 64  # each costs tomli a kilobyte: in a large text longer keys take more memory than a lint may
+_MAX_KEY_PARTS = 64
+_MAX_DOTTED_PARTS = 100_000  # each makes tomli keep two tables, a kilobyte and more (measured: tomli 2.5)
 _ENDLESS_KEY = (
     r"""(?m)^[ \t]*\[{0,2}[ \t]*((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d})""" % _MAX_KEY_PARTS  # noqa: UP031
 )
+_BEFORE_A_VALUE = r"(?m)^[^=#\n]*\.[^=#\n]*"
 
 
 class SyntaxFault(NamedTuple):
@@ -59,9 +61,8 @@ class Document(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, path: str) -> Document:
-        if len(text) > _LARGE_CHARS and (endless := re.search(_ENDLESS_KEY, text)):
-            what = f"a key of more than {_MAX_KEY_PARTS} parts"
-            return cls(text, path, {}, SyntaxFault(what, _span_at(text, endless.start(1), endless.start(1) + 1)))
+        if len(text) > _LARGE_CHARS and (endless := _endless(text)) is not None:
+            return cls(text, path, {}, endless)
         try:
             return cls(text, path, tomli.loads(text))
         except tomli.TOMLDecodeError as error:
@@ -90,6 +91,21 @@ class Document(NamedTuple):
         from prime_train.positions import positions
 
         return positions(self.readable or self.text).comments()
+
+
+def _endless(text: str) -> SyntaxFault | None:
+    """Why a large text is refused unread: its keys would take more memory than a lint may."""
+    found = re.search(_ENDLESS_KEY, text)
+    if found is not None:
+        what = f"a key of more than {_MAX_KEY_PARTS} parts"
+        return SyntaxFault(what, _span_at(text, found.start(1), found.start(1) + 1))
+    dots = 0
+    for line in re.finditer(_BEFORE_A_VALUE, text):
+        dots += line.group().count(".")
+        if dots > _MAX_DOTTED_PARTS:
+            what = f"more than {_MAX_DOTTED_PARTS} parts of dotted keys"
+            return SyntaxFault(what, _span_at(text, line.start(), line.start() + 1))
+    return None
 
 
 def _span_at(text: str, start: int, end: int) -> Span:
