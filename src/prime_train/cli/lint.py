@@ -15,8 +15,8 @@ def lint(
         list[str] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="Config files, preset names, or folders to search for run.toml files; - reads standard input. "
-            "Without one: this folder.",
+            help="Config files, preset names, or folders to search for run.toml files and configs of prime-rl; "
+            "- reads standard input. A + between two prime-rl files merges them. Without one: this folder.",
             show_default=False,
         ),
     ] = None,
@@ -24,6 +24,15 @@ def lint(
         list[str] | None, typer.Option(help="Only these rules: codes or prefixes (BAT, CFG001), comma-separated.")
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Not these rules: codes or prefixes.")] = None,
+    prime_rl: Annotated[
+        str | None,
+        typer.Option(
+            "--prime-rl",
+            metavar="GENERATION",
+            help="Judge prime-rl files that name no generation themselves by this one, as 2026-08.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[Format, typer.Option(help="How findings are printed.")] = "full",
     fix: Annotated[bool, typer.Option("--fix", help="Write what can be fixed into the files.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")] = False,
@@ -41,11 +50,15 @@ def lint(
       prime-train lint configs/ --output-format concise --ignore EVA
 
       prime-train lint run.toml --diff
+
+      prime-train lint base.toml + overlay.toml
+
+      prime-train lint rl.toml --fix --prime-rl 2026-08
     """
     from prime_train.cli.linting import check
 
     repair = "diff" if diff else "fix" if fix else ""
-    output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair)
+    output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
     if output:
         print(output)  # noqa: T201 - the result of a command goes to stdout
     if not ok:

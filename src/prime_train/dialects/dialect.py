@@ -22,7 +22,7 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
         return native.read_document(document)
     from prime_train.dialects.prime_rl import read as prime_rl_files
 
-    if prime_rl is None and prime_rl_files.recognised(document.values, path) is None:
+    if prime_rl is None and not _is_prime_rl(document.values, path):
         return native.read_document(document)
     return prime_rl_files.read((document,), prime_rl)
 
@@ -36,13 +36,20 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
 
 def recognises(text: str, path: str) -> bool:
     """Whether a text is a config of one of the dialects, also where it is not all TOML."""
-    values = Document.parse(text, path).values
-    if native.recognises(values):
+    document = Document.parse(text, path)
+    values = document.values
+    if native.recognises(values) or (document.fault is not None and native.has_header(text)):
         return True
     from prime_train.dialects.prime_rl import read as prime_rl_files
 
     choice = prime_rl_files.recognised(values, path)
-    return choice is not None and (choice.known >= 2 or choice.root == "rl")
+    return choice is not None and choice.known > choice.unknown
+
+
+def _is_prime_rl(values: Mapping[str, Any], path: str) -> bool:
+    from prime_train.dialects.prime_rl import read as prime_rl_files
+
+    return prime_rl_files.recognised(values, path, native.known_keys(values)) is not None
 
 
 def _is_native(values: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from prime_train.dialects import dialect
@@ -23,6 +24,7 @@ from prime_train.spec import RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
+_MAX_TOLD = 1000
 _FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled when something is found: not at start-up
 
 
@@ -104,7 +106,7 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         if missing:
             skipped.append(missing)
             continue
-        findings = list(_apply(rule, reading, facts, shadowed))
+        findings = _first(_apply(rule, reading, facts, shadowed))
         found.extend(findings)
         if not findings:
             passed.append(rule.code)
@@ -124,6 +126,15 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         run=reading.run,
         because=reading.because,
     )
+
+
+def _first(findings: Iterator[Finding]) -> list[Finding]:
+    """The findings of one rule, as many as anybody reads: to place a hundred thousand takes seconds."""
+    told = list(islice(findings, _MAX_TOLD + 1))
+    if len(told) > _MAX_TOLD:
+        what = f"{told[-2].what}; there are more than {_MAX_TOLD} of these, and the rest is not told"
+        told[-2:] = [replace(told[-2], what=what)]
+    return told
 
 
 def _silenced(found: list[Finding], reading: Reading, judged: frozenset[str]) -> tuple[list[Finding], tuple[str, ...]]:
@@ -200,7 +211,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         why=explain(rule).why,
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
-        written=written,
+        written="" if fault.hidden else written,
     )
 
 
@@ -217,7 +228,7 @@ def _placed(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
 
     Of files that are merged, the one whose word counts.
     """
-    if not key:
+    if not any(key[0] in part.values for part in reading.parts if key):  # and no position need be looked for
         return reading.parts[0].path, Span(1, 1, 1, 1), ""
     for part in reading.parts:
         place = part.place(key)

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prime_train.dialects.prime_rl.schema import Generation, TableRows, generations, load
+from prime_train.dialects.prime_rl.schema import Generation, Row, TableRows, generations, load
+from prime_train.dialects.prime_rl.values import NONE, fits
 
 _HINTS = (
     ("rl", ("rl",)),
@@ -36,8 +37,9 @@ class Choice(NamedTuple):
     root: str
     because: str
     rivals: tuple[str, ...]
-    unknown: int  # keys that the chosen table does not have
+    unknown: int  # keys that the chosen table does not have, or has for another kind of value
     known: int
+    is_named: bool  # whether the file's own name says that root
 
 
 def choose(values: Mapping[str, Any], path: str, said: str | None, asked: str | None) -> Choice:
@@ -53,63 +55,75 @@ def choose(values: Mapping[str, Any], path: str, said: str | None, asked: str | 
     if installed is not None:
         return _fitted(load(installed[0]), values, path, f"prime-rl {installed[1]} is installed")
     fits = [_fitted(load(name), values, path, "") for name in reversed(generations())]
-    best = min(fits, key=lambda fit: fit.unknown)  # of equals the newest
-    rivals = tuple(fit.generation for fit in fits if fit.unknown == best.unknown and fit is not best)
+    best = min(fits, key=_misfit)  # of equals the newest
+    rivals = tuple(fit.generation for fit in fits if _misfit(fit) == _misfit(best) and fit is not best)
     if rivals:
-        return best._replace(because=f"its keys fit {' and '.join(rivals)} as well", rivals=rivals)
+        return best._replace(because=f"the newest of those that its keys fit: {', '.join(rivals)} too", rivals=rivals)
     return best._replace(because="its keys fit it best")
+
+
+def _misfit(choice: Choice) -> tuple[int, bool]:
+    return choice.unknown - choice.known, not choice.is_named
 
 
 def _fitted(generation: Generation, values: Mapping[str, Any], path: str, because: str) -> Choice:
     """The root of a generation that knows most of the keys."""
     counted = {root: _count(generation, generation.root(root), values) for root in generation.roots}
-    fewest = min(unknown for _, unknown in counted.values())
-    roots = [root for root, (_, unknown) in counted.items() if unknown == fewest]
-    root = _hinted(roots, path)
-    return Choice(generation.name, root, because, (), fewest, counted[root][0])
+    fewest = min(unknown - known for known, unknown in counted.values())
+    roots = [root for root, (known, unknown) in counted.items() if unknown - known == fewest]
+    parts = path.replace("\\", "/").removesuffix(".toml").split("/")
+    hinted = [_hinted(roots, part) for part in reversed(parts)]
+    root = next((root for root in hinted if root), None) or _first(roots)
+    known, unknown = counted[root]
+    return Choice(generation.name, root, because, (), unknown, known, hinted[0] is not None)
 
 
-def _hinted(roots: list[str], path: str) -> str:
-    """The root that the file is named after, else its folders; the first in the usual order where none is."""
-    for part in reversed(path.replace("\\", "/").removesuffix(".toml").split("/")):
-        words = re.split(r"[-_. 0-9]+", part.lower())
-        for root, names in _HINTS:
-            if root in roots and any(name in words for name in names):
-                return root
+def _hinted(roots: list[str], name: str) -> str | None:
+    """The root that a file or folder is named after."""
+    words = re.split(r"[-_. 0-9]+", name.lower())
+    return next((root for root, names in _HINTS if root in roots and any(word in words for word in names)), None)
+
+
+def _first(roots: list[str]) -> str:
     order = [root for root, _ in _HINTS]
     return min(roots, key=lambda root: order.index(root) if root in order else len(order))
 
 
 def _count(generation: Generation, table: TableRows, values: Mapping[str, Any]) -> tuple[int, int]:
-    """(known, unknown) keys among the leaves of a file."""
+    """(known, unknown) keys of a file, those right below an unknown table counted too."""
     known = unknown = 0
-    stack: list[tuple[TableRows | None, Any]] = [(table, values)]
+    stack: list[tuple[TableRows, Any]] = [(table, values)]
     while stack and known + unknown < _MAX_COUNTED:
         around, value = stack.pop()
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, list):
             stack.extend((around, item) for item in value)
-        elif not isinstance(value, dict) or not value:
-            known, unknown = (known + 1, unknown) if around is not None else (known, unknown + 1)
-        else:
-            stack.extend(_below(generation, around, value))
+            continue
+        if not isinstance(value, dict):
+            unknown += 1
+            continue
+        for key, below in value.items():
+            row = _row(around, key)
+            if row is None:
+                is_open = bool(around.open)
+                known, unknown = (known + 1, unknown) if is_open else (known, unknown + 1)
+                unknown += len(below) if not is_open and isinstance(below, dict | list) else 0
+            elif row.table and isinstance(below, dict):
+                known += 1
+                stack.append((generation.table(row.table), below))
+            elif row.array and isinstance(below, list):
+                known += 1
+                stack.append((generation.table(row.array), below))
+            elif row.map and isinstance(below, dict):
+                known += 1
+                stack.extend((generation.table(row.map), item) for item in below.values())
+            else:
+                fitting = fits(row, below) or (below == NONE and row.optional)
+                known, unknown = (known + 1, unknown) if fitting else (known, unknown + 1)
     return known, unknown
 
 
-def _below(
-    generation: Generation, table: TableRows | None, values: dict[str, Any]
-) -> list[tuple[TableRows | None, Any]]:
-    """The values of a table, each with the table that judges what is below it; an open one is its own."""
-    found: list[tuple[TableRows | None, Any]] = []
-    for key, value in values.items():
-        row = table.row(key) or table.row(table.alias(key) or "") if table is not None else None
-        if row is None or table is None:
-            found.append((table if table is not None and table.open else None, value))
-        elif row.map and isinstance(value, dict):
-            below = generation.below(row)
-            found.extend((below, item) for item in value.values())
-        else:
-            found.append((generation.below(row) or table, None if not (row.table or row.array) else value))
-    return found
+def _row(table: TableRows, key: str) -> Row | None:
+    return table.row(key) or table.row(table.alias(key) or "")
 
 
 def installed_generation() -> tuple[str, str] | None:

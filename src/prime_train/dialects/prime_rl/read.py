@@ -11,8 +11,7 @@ from prime_train.dialects.prime_rl.run import Source, run_of
 from prime_train.dialects.prime_rl.schema import Generation, generations, load
 from prime_train.dialects.prime_rl.walk import walk
 from prime_train.dialects.reading import (
-    GENERATION_DIFFERS,
-    GENERATION_NOT_SAID,
+    GENERATION,
     OTHER_MEMBER,
     PASSED_THROUGH,
     SAID_TWICE,
@@ -21,22 +20,25 @@ from prime_train.dialects.reading import (
     Reading,
 )
 from prime_train.document import Document
+from prime_train.findings import Severity
 from prime_train.spec import PrimeTrain, RunSpec, elsewhere
 
 DIALECT = "prime-rl"
 OURS = "prime_train"  # the table that is taken out before prime-rl sees the file
 
-_HARMLESS = (PASSED_THROUGH, GENERATION_NOT_SAID, GENERATION_DIFFERS, OTHER_MEMBER, SAID_TWICE)
+_HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SAID_TWICE)
 
 
-def recognised(values: Mapping[str, Any], path: str) -> Choice | None:
-    """The choice for values that are meant as a prime-rl file: most of their keys are prime-rl's."""
+def recognised(values: Mapping[str, Any], path: str, known_otherwise: int = 0) -> Choice | None:
+    """The choice for values that are meant as a prime-rl file: it knows most of their keys, or more than another
+    dialect, which knows so many."""
     theirs = {key: value for key, value in values.items() if key != OURS}
     said = said_generation(values)
     if not theirs:
         return None
     choice = choose(theirs, path, said, None)
-    return choice if said is not None or choice.known > choice.unknown else None
+    is_theirs = choice.known > known_otherwise and (choice.known > choice.unknown or not known_otherwise)
+    return choice if said is not None or is_theirs else None
 
 
 def said_generation(values: Mapping[str, Any]) -> str | None:
@@ -112,7 +114,8 @@ def is_overlay(generation: Generation, root: str, values: Mapping[str, Any]) -> 
 def _with_field(fault: Fault, fields: Mapping[str, str]) -> Fault:
     from prime_train.document import dotted
 
-    field = fields.get(dotted(fault.key), "")
+    meant = (key for key, value in fault.patch.items() if value is not None and key in fields)
+    field = fields.get(dotted(fault.key), "") or fields.get(next(meant, ""), "")
     return Fault(fault.code, fault.key, fault.what, fault.fix, fault.patch, field, fault.severity)
 
 
@@ -125,12 +128,22 @@ def _of_ours(values: Mapping[str, Any], said: str | None, asked: str | None, cho
     if said in generations() and asked is not None and asked != said:
         what = f"the file is of prime-rl {said}, as it says itself; --prime-rl {asked} is not used"
         key = (OURS, "prime_rl")
-        yield Fault(GENERATION_DIFFERS, key, what, f'prime_train.prime_rl = "{asked}"', {f"{OURS}.prime_rl": asked})
+        yield Fault(
+            GENERATION,
+            key,
+            what,
+            f'prime_train.prime_rl = "{asked}"',
+            {f"{OURS}.prime_rl": asked},
+            severity=Severity.WARNING,
+        )
     if choice.rivals:
-        fitting = " and ".join((choice.generation, *choice.rivals))
+        fitting = ", ".join((choice.generation, *choice.rivals))
         what = f"the keys of this file fit prime-rl {fitting}; it is judged as {choice.generation}"
         yield Fault(
-            GENERATION_NOT_SAID, (), what, f"--prime-rl {choice.generation}, or [prime_train] prime_rl in the file"
+            GENERATION,
+            (OURS, "prime_rl"),
+            what,
+            f"--prime-rl {choice.generation}, or [prime_train] prime_rl in the file",
         )
 
 
