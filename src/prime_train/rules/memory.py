@@ -151,14 +151,30 @@ def weights_beyond_the_servers_gpus(run: RunSpec, facts: Facts) -> Iterator[Prob
         [model]
         name = "Qwen/Qwen3-32B"
         [deployment]
-        num_train_gpus = 6
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
+        [trainer.model]
+        fsdp_cpu_offload = true
         [facts.gpus]
-        devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
     Good (prime-rl 2026-08):
         [model]
         name = "Qwen/Qwen3-1.7B"
+        [deployment]
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
         [facts.gpus]
-        devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
     """
     inference, devices = run.inference, known(facts.gpus).devices
     sizes = sizes_of(inference.model_name) if inference is not None else None
@@ -188,17 +204,30 @@ def training_state_beyond_the_gpus(run: RunSpec, facts: Facts) -> Iterator[Probl
 
     Bad (prime-rl 2026-08):
         [model]
-        name = "Qwen/Qwen3-32B"
+        name = "Qwen/Qwen3-8B"
         [deployment]
-        num_infer_gpus = 4
+        num_train_gpus = 1
+        num_infer_gpus = 1
         [inference.vllm]
-        tensor_parallel_size = 4
         data_parallel_size = 1
         [facts.gpus]
-        devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
     Good (prime-rl 2026-08):
+        [model]
+        name = "Qwen/Qwen3-4B"
+        [deployment]
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
         [facts.gpus]
-        devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
     """
     trainer, devices = run.trainer, known(facts.gpus).devices
     sizes = sizes_of(trainer.model_name) if trainer is not None else None

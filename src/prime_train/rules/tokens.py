@@ -35,28 +35,40 @@ def completion_does_not_fit(run: RunSpec) -> Iterator[Problem]:
     Bad (prime-rl 2026-01):
         [orchestrator.sampling]
         max_tokens = 4096
+    Bad (prime-rl 2026-08):
+        [prime_train]
+        expected_prompt_tokens = 3500
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.sampling]
+        max_completion_tokens = 8192
     Good (prime-rl 2026-08):
         [orchestrator.train.sampling]
         max_completion_tokens = 3072
+    Good (prime-rl 2026-08):
+        [prime_train]
+        expected_prompt_tokens = 2000
     """
-    rollout, inference = run.rollout, run.inference
-    if rollout is None or inference is None or rollout.max_completion_tokens is None or inference.ctx_tokens is None:
+    inference, prompt_tokens = run.inference, run.prime_train.expected_prompt_tokens
+    if inference is None or inference.ctx_tokens is None:
         return
-    prompt_tokens = run.prime_train.expected_prompt_tokens
-    spare = inference.ctx_tokens - rollout.max_completion_tokens - (prompt_tokens or 0)
-    if spare >= _MARGIN_TOKENS:
-        return
-    prompt = f" and a prompt of {prompt_tokens}" if prompt_tokens else ""
-    left = f"leave {spare}" if spare > 0 else "leave no room"
-    fits = inference.ctx_tokens - (prompt_tokens or 0) - _MARGIN_TOKENS
-    yield Problem(
-        "rollout.max_completion_tokens",
-        f"{rollout.max_completion_tokens} completion tokens{prompt} {left} of `inference.ctx_tokens` "
-        f"{inference.ctx_tokens}",
-        fix="" if fits > 0 else "raise `inference.ctx_tokens`",
-        patch={"rollout.max_completion_tokens": fits} if fits > 0 else {},
-        severity=Severity.WARNING if spare > 0 else None,
-    )
+    for at, completion_tokens in _completions(run):
+        spare = inference.ctx_tokens - completion_tokens - (prompt_tokens or 0)
+        if spare >= _MARGIN_TOKENS:
+            continue
+        prompt = f" and a prompt of {prompt_tokens}" if prompt_tokens else ""
+        left = f"leave {spare}" if spare > 0 else "leave no room"
+        fits = inference.ctx_tokens - (prompt_tokens or 0) - _MARGIN_TOKENS
+        yield Problem(
+            at,
+            f"{completion_tokens} completion tokens{prompt} {left} of `inference.ctx_tokens` {inference.ctx_tokens}",
+            fix="" if fits > 0 else "raise `inference.ctx_tokens`",
+            patch={at: fits} if fits > 0 else {},
+            severity=Severity.WARNING if spare > 0 else None,
+        )
 
 
 @rule("LEN002", Severity.WARNING)
@@ -306,3 +318,13 @@ def minimum_beyond_maximum(run: RunSpec) -> Iterator[Problem]:
             fix="take it out",
             patch={"rollout.min_tokens": None},
         )
+
+
+def _completions(run: RunSpec) -> Iterator[tuple[str, int]]:
+    """(RunSpec field, tokens) of every limit on the completions that are trained on."""
+    if run.rollout is not None and run.rollout.max_completion_tokens is not None:
+        yield "rollout.max_completion_tokens", run.rollout.max_completion_tokens
+    sources = run.environments.train if run.environments is not None else None
+    for number, source in enumerate(sources or ()):
+        if source.max_completion_tokens is not None:
+            yield f"environments.train.{number}.max_completion_tokens", source.max_completion_tokens
