@@ -84,7 +84,7 @@ def test_more_processes_than_can_run(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_config_without_a_run_is_linted_only(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("run.toml").write_text("[run]\n")
+    Path("run.toml").write_text("[run]\nseed = 1\n")
     code, out = outcome("run.toml", capsys, as_json=True)
     document = json.loads(out)
     assert code == 1

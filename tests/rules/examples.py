@@ -56,9 +56,9 @@ GOOD_MACHINE = Facts(
     engine=None,
 )
 
-# What a run of prime-rl needs beside it.
+# What a run of prime-rl needs beside it: more GPUs than any example asks for.
 _H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))
-_GOOD_GPUS = Gpus((_H200,) * 8, driver="580.95.05", driver_cuda=(13, 0))
+_GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
 # What an example's folder is where the example itself does not say.
 _SMALL = Architecture(32000, 4, 256, 4, 4, 64, 704, True, False)

@@ -44,6 +44,11 @@ class Question:
     def python(self) -> str:
         return self.manner.python or asked.python(self.run)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether someone said which interpreter the run will use."""
+        return bool(self.manner.python or (self.run.launch is not None and self.run.launch.python))
+
 
 Probe = Callable[[Question], Any]
 
@@ -57,14 +62,19 @@ _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "vllm")
 
 
 def _interpreter(question: Question) -> Any:
-    modules = [*asked.environment_modules(question.run), *_FEATURE_MODULES]
+    environments = asked.environment_modules(question.run)
     clashing = {name for clash in registry.clashes() for name in clash.packages}
-    return interpreter.interpreter(
+    found = interpreter.interpreter(
         question.python,
         {*asked.STACK, *clashing},
-        modules,
-        asked.environment_modules(question.run) if question.manner.deep else (),
+        [*environments, *_FEATURE_MODULES],
+        environments if question.manner.deep else (),
     )
+    if isinstance(found, NotKnown) or question.is_named or question.run.is_native:
+        return found
+    if "prime-rl" not in dict(found.versions):
+        return NotKnown("this Python has no prime-rl: name the run's with --python PATH or [prime_train] python")
+    return found
 
 
 def _engine(question: Question) -> Any:
@@ -103,7 +113,7 @@ PROBES: dict[str, Probe] = {
     "cuda_context": _deep(lambda question: cuda.context(question.python)),
     "engine": _engine,
 }
-_ANYWHERE = frozenset(("model_folder", "tokenizer_folder", "source_files", "hub", "wandb", "gpus"))
+_ANYWHERE = frozenset(("model_folder", "tokenizer_folder", "source_files", "hub", "gpus"))
 
 
 def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner()) -> Facts:

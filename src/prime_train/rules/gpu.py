@@ -159,9 +159,9 @@ def _memory_fraction(run: RunSpec) -> float:
 
 def _too_full_for_inference(run: RunSpec, devices: tuple[Gpu, ...]) -> list[tuple[int, Gpu]]:
     """The GPUs of which less is free than vLLM will ask for."""
-    if run.inference is None:
-        return []
     part = _memory_fraction(run)
+    if run.inference is None or not 0 < part <= 1:
+        return []
     return [
         (number, gpu)
         for number, gpu in _inference_gpus(run, devices)
