@@ -19,7 +19,7 @@ from prime_train.findings import Patch, Span
 KeyPath = tuple[str | int, ...]
 _LARGE_CHARS = 100_000
 _MAX_KEY_PARTS = 64
-_MAX_DOTTED_PARTS = 100_000  # each makes tomli keep two tables, a kilobyte and more (measured: tomli 2.5)
+_MAX_DOTTED_PARTS = 50_000  # each makes tomli keep two tables, a kilobyte and more (measured: tomli 2.5)
 _ENDLESS_KEY = (
     r"""(?m)^[ \t]*\[{0,2}[ \t]*((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d})""" % _MAX_KEY_PARTS  # noqa: UP031
 )
