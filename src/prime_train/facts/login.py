@@ -28,7 +28,7 @@ def wandb(home: Path | None = None) -> Login:
         except FileNotFoundError:
             continue
         except netrc.NetrcParseError as error:
-            problem = f"{path} line {error.lineno} cannot be read: {error.msg}"
+            problem = f"{path} line {error.lineno} cannot be read"  # its message may quote the key
             continue
         except (OSError, UnicodeDecodeError) as error:
             problem = f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}"
