@@ -180,10 +180,11 @@ def weights_beyond_the_servers_gpus(run: RunSpec, facts: Facts) -> Iterator[Prob
     sizes = sizes_of(inference.model_name) if inference is not None else None
     if inference is None or sizes is None or not devices or inference.quantization is not None:
         return
-    width = inference.tensor_parallel or 1
-    share = _WEIGHT_BYTES * sizes.parameters // (width * (inference.pipeline_parallel or 1))
-    room = int(min(gpu.memory_bytes for gpu in devices) * (inference.gpu_memory_fraction or 0.9))
-    if share >= room:
+    width = (inference.tensor_parallel or 1) * (inference.pipeline_parallel or 1)
+    fraction = 0.9 if inference.gpu_memory_fraction is None else inference.gpu_memory_fraction
+    room = int(min(gpu.memory_bytes for gpu in devices) * fraction) if 0 < fraction <= 1 else 0
+    share = _WEIGHT_BYTES * sizes.parameters // max(1, width)
+    if share >= room > 0:
         yield Problem(
             "inference.tensor_parallel",
             f"{format_bytes(share)} of weights on a GPU that gives {format_bytes(room)}",

@@ -262,4 +262,5 @@ def _ports(run: RunSpec) -> Iterator[tuple[str, int]]:
 
 def _free(port: int, run: RunSpec) -> int:
     taken = {port for _, port in _ports(run)}
-    return next(candidate for candidate in range(port + 1, 65536) if candidate not in taken)
+    candidates: tuple[int, ...] = (*range(port + 1, 65536), *range(9000, 9100))
+    return next(candidate for candidate in candidates if candidate not in taken)

@@ -10,6 +10,7 @@ from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
 _USUAL_GROUP = 8
+_EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # what environments call the size of their data
 
 
 @rule("BAT004", Severity.WARNING)
@@ -313,3 +314,42 @@ def always_on_policy(run: RunSpec) -> Iterator[Problem]:
             "0: a rollout that a weight update overtakes is discarded",
             patch={"rollout.max_off_policy_steps": 8},
         )
+
+
+@rule("BAT014", Severity.WARNING)
+def batch_beyond_the_tasks(run: RunSpec) -> Iterator[Problem]:
+    """A batch should not need more tasks than the environment has.
+
+    the same tasks come again in one step: the batch is larger, and the gradient knows no more
+
+    Judged where the environment's arguments say how many tasks it loads.
+
+    Source: prime-rl, batch_size / group_size tasks in a step.
+
+    Bad (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        args = {num_train_examples = 4}
+    Bad (prime-rl 2026-05):
+        [[orchestrator.train.env]]
+        id = "reverse-text"
+        args = {num_train_examples = 4}
+    Good (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        args = {num_train_examples = 1000}
+    """
+    rollout = run.rollout
+    sources = (run.environments.train if run.environments is not None else None) or ()
+    if rollout is None or not rollout.batch_rollouts or not rollout.group_size or len(sources) != 1:
+        return
+    needed = rollout.batch_rollouts // rollout.group_size
+    for name in _EXAMPLES:
+        tasks = (sources[0].args or {}).get(name)
+        if isinstance(tasks, int) and 0 < tasks < needed:
+            yield Problem(
+                f"environments.train.0.args.{name}",
+                f"{tasks} tasks, and a batch takes `rollout.batch_rollouts` {rollout.batch_rollouts} / "
+                f"`rollout.group_size` {rollout.group_size} = {needed}",
+                fix=f"load more tasks, or `rollout.batch_rollouts` = {tasks * rollout.group_size}",
+            )

@@ -71,16 +71,22 @@ def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
     Bad (prime-rl 2026-01):
         [orchestrator.sampling]
         repetition_penalty = 1.1
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling.extra_body]
+        repetition_penalty = 1.1
     Good (prime-rl 2026-01):
         [orchestrator.sampling]
         repetition_penalty = 1.0
     """
-    if run.rollout is not None and run.rollout.repetition_penalty not in (None, 1.0):
-        yield Problem(
-            "rollout.repetition_penalty",
-            f"{run.rollout.repetition_penalty:g}, not 1",
-            patch={"rollout.repetition_penalty": 1.0},
-        )
+    if run.rollout is None:
+        return
+    said = (
+        ("rollout.repetition_penalty", run.rollout.repetition_penalty),
+        ("rollout.extra_body.repetition_penalty", (run.rollout.extra_body or {}).get("repetition_penalty")),
+    )
+    for at, penalty in said:
+        if penalty not in (None, 1, 1.0):
+            yield Problem(at, f"{penalty}, not 1", patch={at: 1.0})
 
 
 @rule("SMP004", Severity.WARNING)
@@ -94,17 +100,23 @@ def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
     Bad (prime-rl 2026-01):
         [orchestrator.sampling]
         seed = 42
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling.extra_body]
+        seed = 42
     Good (prime-rl 2026-01):
         [orchestrator]
         seed = 42
     """
-    if run.rollout is not None and run.rollout.seed is not None and (run.rollout.group_size or 1) > 1:
-        yield Problem(
-            "rollout.seed",
-            f"{run.rollout.seed}, and `rollout.group_size` is {run.rollout.group_size}",
-            fix="take it out",
-            patch={"rollout.seed": None},
-        )
+    if run.rollout is None or (run.rollout.group_size or 1) < 2:
+        return
+    said = (
+        ("rollout.seed", run.rollout.seed),
+        ("rollout.extra_body.seed", (run.rollout.extra_body or {}).get("seed")),
+    )
+    for at, seed in said:
+        if seed is not None:
+            what = f"{seed}, and `rollout.group_size` is {run.rollout.group_size}"
+            yield Problem(at, what, fix="take it out", patch={at: None})
 
 
 @rule("SMP005", Severity.WARNING)
