@@ -36,6 +36,9 @@ def lint(
     output_format: Annotated[Format, typer.Option(help="How findings are printed.")] = "full",
     fix: Annotated[bool, typer.Option("--fix", help="Write what can be fixed into the files.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")] = False,
+    configs_only: Annotated[
+        bool, typer.Option("--configs-only", help="Leave out files that are no such config: for hooks.")
+    ] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Check config files without running anything.
@@ -55,8 +58,12 @@ def lint(
 
       prime-train lint rl.toml --fix --prime-rl 2026-08
     """
-    from prime_train.cli.linting import check
+    from prime_train.cli.linting import check, configs_among
 
+    if configs_only and paths:
+        paths = configs_among(paths)
+        if not paths:
+            return
     repair = "diff" if diff else "fix" if fix else ""
     output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
     if output:

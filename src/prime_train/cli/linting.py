@@ -4,7 +4,7 @@ Without typer, rich and pathlib, whose imports take longer than a lint.
 """
 
 # pathlib takes longer to import than this takes to run.
-# ruff: noqa: PTH112, PTH118
+# ruff: noqa: PTH112, PTH113, PTH118
 
 from __future__ import annotations
 
@@ -160,6 +160,11 @@ def _groups(paths: list[str]) -> list[tuple[str, ...]]:
         else:
             groups.append(tuple(group))
     return list(dict.fromkeys(groups))
+
+
+def configs_among(paths: list[str]) -> list[str]:
+    """The paths without the files that are no config of any dialect: a hook is given every TOML file there is."""
+    return [path for path in paths if not os.path.isfile(path) or _is_config(path)]
 
 
 def _search(folder: str) -> list[str]:
