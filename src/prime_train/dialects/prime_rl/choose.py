@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 from prime_train.dialects.prime_rl.schema import Generation, Row, TableRows, generations, load
@@ -27,7 +28,8 @@ _HINTS = (
     ("synthesize", ("synthesize",)),
     ("trainer", ("train", "trainer")),
 )
-_MAX_COUNTED = 5000  # keys: beyond them the file is something else
+_SUCCESSORS = {"eval": "evals", "synthesize": "evals"}  # roots that another took the place of
+_MAX_COUNTED = 1000  # keys: beyond them the file is something else
 
 
 class Choice(NamedTuple):
@@ -50,16 +52,26 @@ def choose(values: Mapping[str, Any], path: str, said: str | None, asked: str | 
     )
     for name, because in named:
         if name in generations():
-            return _fitted(load(name), values, path, because)
+            return _of_any_age(_fitted(load(name), values, path, because), values, path)
     installed = installed_generation()
     if installed is not None:
-        return _fitted(load(installed[0]), values, path, f"prime-rl {installed[1]} is installed")
+        because = f"prime-rl {installed[1]} is installed"
+        return _of_any_age(_fitted(load(installed[0]), values, path, because), values, path)
     fits = [_fitted(load(name), values, path, "") for name in reversed(generations())]
     best = min(fits, key=_misfit)  # of equals the newest
     rivals = tuple(fit.generation for fit in fits if _misfit(fit) == _misfit(best) and fit is not best)
     if rivals:
         return best._replace(because=f"the newest of those that its keys fit: {', '.join(rivals)} too", rivals=rivals)
     return best._replace(because="its keys fit it best")
+
+
+def _of_any_age(choice: Choice, values: Mapping[str, Any], path: str) -> Choice:
+    """The choice, with the root that the file has in the generation that knows its keys best: it may be older."""
+    if not choice.unknown:
+        return choice
+    best = min((_fitted(load(name), values, path, "") for name in reversed(generations())), key=_misfit)
+    root = _SUCCESSORS.get(best.root, best.root)
+    return choice._replace(root=root) if root in load(choice.generation).roots else choice
 
 
 def _misfit(choice: Choice) -> tuple[int, bool]:
@@ -101,7 +113,7 @@ def _count(generation: Generation, table: TableRows, values: Mapping[str, Any]) 
         if not isinstance(value, dict):
             unknown += 1
             continue
-        for key, below in value.items():
+        for key, below in islice(value.items(), _MAX_COUNTED):
             row = _row(around, key)
             if row is None:
                 is_open = bool(around.open)

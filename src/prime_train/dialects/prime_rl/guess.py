@@ -63,7 +63,9 @@ def _indexes(entries: list[Any], part: str | int) -> bool:
 
 def _moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
     """A table goes as a whole where it can, else key by key."""
-    if isinstance(value, dict) and value and depth < _MAX_DEPTH:
+    row = state.generation.find(state.root, moved.to) if moved.to else None
+    is_free = row is not None and not (row.table or row.map or row.array)  # its keys are the user's own
+    if isinstance(value, dict) and value and depth < _MAX_DEPTH and not is_free:
         together = _table_as_moved(state, path, value, moved)
         if together is None:
             for name, below in value.items():
@@ -80,20 +82,14 @@ def _table_as_moved(state: Walk, path: KeyPath, value: dict[str, Any], moved: Mo
         return None
     made: dict[str, Any] = {}
     for name, below in value.items():
-        step = move(state.generation, state.root, (*path, name))
-        if step is None:
-            row = state.generation.find(state.root, (*moved.to, name))
-            if row is None or isinstance(below, dict):
-                return None
-            made[name] = below
-            continue
-        if step.how or step.to[:-1] != moved.to:
+        step = move(state.generation, state.root, (*path, name)) or Move("", (*moved.to, name), "", "")
+        row = state.generation.find(state.root, step.to) if step.to else None
+        if row is None or step.how or step.to[:-1] != moved.to:
             return None
-        made[str(step.to[-1])] = (
-            _table_as_moved(state, (*path, name), below, step) if isinstance(below, dict) else below
-        )
-        if made[str(step.to[-1])] is None:
+        inside = _table_as_moved(state, (*path, name), below, step) if row.table and isinstance(below, dict) else below
+        if inside is None:
             return None
+        made[str(step.to[-1])] = inside
     return made
 
 
@@ -107,7 +103,7 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
     to = dotted(moved.to)
     what = f"{was}; renamed in {generation}: {to}"
     made = moved_value(moved.how, value)
-    if lookup(state.values, moved.to) is not None:
+    if made is not None and lookup(state.values, moved.to) is not None:
         same = lookup(state.values, moved.to) == made
         patch: Patch = {name: None} if same or made == {} else {}
         return Fault(OTHER_GENERATION, path, what, f"take it out: {to} is set already", patch)

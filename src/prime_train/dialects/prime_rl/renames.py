@@ -18,7 +18,7 @@ _FRONTS = {
     "trainer": ("trainer.", ""),
     "orchestrator": ("orchestrator.", ""),
     "inference": ("inference.",),
-    "evals": ("", "orchestrator."),
+    "evals": ("evals:", "", "orchestrator."),  # "evals:" marks keys that no other root has
 }
 
 
@@ -41,11 +41,12 @@ class _Entry(NamedTuple):
 def _entries() -> tuple[tuple[str, ...], tuple[_Entry, ...]]:
     with open(shipped("prime_rl", "renames.toml"), "rb") as file:
         table = tomli.load(file)
-    columns = tuple(table["generations"])
+    columns = (f"before {table['generations'][0]}", *table["generations"])
     found = []
     for group in table["group"]:
         for row in group["keys"]:
-            names, rest = tuple(row[: len(columns)]), row[len(columns) :]
+            written = row if group.get("before") else ["", *row]
+            names, rest = tuple(written[: len(columns)]), written[len(columns) :]
             found.append(_Entry(names, rest[0] if rest else group.get("how", ""), group.get("why", "")))
     return columns, tuple(found)
 
@@ -64,7 +65,8 @@ def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
                 if rest is None or (best is not None and len(name) <= best[0]):
                     continue
                 went = entry.names[target]
-                to = _in_root(generation, root, went + rest, indices) if went else ()
+                below = "" if entry.how == "person" else rest  # what stands below it went its own way
+                to = _in_root(generation, root, went + below, indices) if went else ()
                 if went and (not to or to == path):
                     continue
                 best = len(name), Move(columns[column], to, entry.how, entry.why)

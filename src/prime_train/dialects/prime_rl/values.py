@@ -112,11 +112,14 @@ def _wrong_type(row: Row, value: Any, key: KeyPath) -> Fault:
     if converted is not None:
         return _lax(value, converted, key)
     words = [word for word in row.words if word != "none"]
-    if len(words) == 1 and not row.choices and words[0] != "map":
+    if len(words) == 1 and not row.choices and words[0] != "map" and not isinstance(value, list):
         fault = plain.value_fault(_field(row, _shape(row, words[0])), value, plain.At(key, ""))
         if fault is not None:
             return fault
-    what = f"{dotted(key)} must be {expected(row)}, not {plain.describe(value)}"
+    name = dotted(key)
+    what = f"{name} must be {expected(row)}, not {plain.describe(value)}"
+    if isinstance(value, list) and len(value) == 1 and value_fault(row, value[0], key) is None:
+        return Fault(WRONG_TYPE, key, what, f"{name} = {plain.describe_short(value[0])}", {name: value[0]})
     return Fault(WRONG_TYPE, key, what, f"give {expected(row)}")
 
 
