@@ -15,6 +15,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ _BOUNDED = {  # keys that every generation bounds -> a value beyond the bound
     "temperature": "-1.5",
 }
 _TOKENS = ("seq_len", "max_tokens", "max_completion_tokens", "max_model_len", "ctx_tokens", "batch_size", "max_steps")
+_FREE_FORM = ("args", "env_vars", "extra_body", "kwargs", "headers", "decode_scorer_overrides")
 _UNITS = ('"4k"', "4e9", '"2 GB"', "2.5e3")
 _OTHER_GENERATION = {  # header -> what another generation calls it
     "2026-01": {"orchestrator.env": "orchestrator.train.env", "inference.model": "inference.vllm"},
@@ -187,7 +189,7 @@ def _on_one_line(leaves: list[Leaf]) -> list[Leaf]:
 
 
 def _dropped_letter(text: str, leaves: list[Leaf], _: str, chance: random.Random) -> Mutant | None:
-    free = [leaf for leaf in leaves if len(str(leaf.path[-1])) >= 4 and not _is_free_form(leaf.path)]
+    free = [leaf for leaf in leaves if _is_plain(leaf, text) and not _is_free_form(leaf.path)]
     if not free:
         return None
     leaf = chance.choice(free)
@@ -198,9 +200,16 @@ def _dropped_letter(text: str, leaves: list[Leaf], _: str, chance: random.Random
     return Mutant("dropped letter", _put(text, span, name[:at] + name[at + 1 :]), frozenset({leaf.key.line}), leaf.path)
 
 
+def _is_plain(leaf: Leaf, text: str) -> bool:
+    """Whether the key is written without quotes, and long enough to miss a letter."""
+    name = str(leaf.path[-1])
+    return len(name) >= 4 and text.split("\n")[leaf.key.line - 1][: leaf.key.end_column - 1].endswith(name)
+
+
 def _is_free_form(path: KeyPath) -> bool:
     """Whether the key lies in a table whose keys are not the tool's own: arguments of an environment, variables."""
-    return any(part in ("args", "env_vars", "extra_body", "kwargs", "taskset", "headers", "data") for part in path[:-1])
+    of_environment = any(a == "env" and isinstance(b, str) for a, b in pairwise(path))
+    return of_environment or any(part in _FREE_FORM for part in path[:-1])
 
 
 def _swapped_sections(text: str, _: list[Leaf], __: str, chance: random.Random) -> Mutant | None:
@@ -244,20 +253,22 @@ def _out_of_bounds(text: str, leaves: list[Leaf], _: str, chance: random.Random)
 
 
 def _other_generation(text: str, _: list[Leaf], generation: str, chance: random.Random) -> Mutant | None:
-    lines = text.split("\n")
     names = _OTHER_GENERATION.get(generation, {})
-    there = [
-        (n, old, new)
-        for n, line in enumerate(lines)
-        for old, new in names.items()
-        if line.startswith((f"[{old}]", f"[[{old}]]"))
-    ]
+    there = [old for old in names if re.search(rf"(?m)^\[\[?{re.escape(old)}\]", text)]
     if not there:
         return None
-    number, old, new = chance.choice(there)
-    lines[number] = lines[number].replace(old, new, 1)
-    end = next((n for n in range(number + 1, len(lines)) if lines[n].startswith("[")), len(lines))
-    return Mutant("other generation", "\n".join(lines), frozenset(range(number + 1, end + 1)))
+    old = chance.choice(there)
+    header = re.compile(rf"(\[\[?){re.escape(old)}(?=[.\]])")
+    lines = text.split("\n")
+    touched: set[int] = set()
+    inside = False
+    for number, line in enumerate(lines):
+        if line.startswith("["):
+            inside = header.match(line) is not None
+            lines[number] = header.sub(rf"\g<1>{names[old]}", line)
+        if inside:
+            touched.add(number + 1)
+    return Mutant("other generation", "\n".join(lines), frozenset(touched))
 
 
 def _set_twice(text: str, leaves: list[Leaf], _: str, chance: random.Random) -> Mutant | None:
@@ -271,7 +282,9 @@ def _set_twice(text: str, leaves: list[Leaf], _: str, chance: random.Random) -> 
 
 
 def _wrong_member(text: str, leaves: list[Leaf], _: str, chance: random.Random) -> Mutant | None:
-    members = [leaf for leaf in _on_one_line(leaves) if leaf.path[-1] in ("type", "kind") and leaf.content]
+    members = [
+        leaf for leaf in _on_one_line(leaves) if leaf.path[-1] in ("type", "kind") and not _is_free_form(leaf.path)
+    ]
     if not members:
         return None
     leaf = chance.choice(members)

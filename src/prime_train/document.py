@@ -84,8 +84,15 @@ class Document(NamedTuple):
         return positions(self.readable or self.text).place(key)
 
     def nearest(self, key: KeyPath) -> Place | None:
-        """The place of `key`, else of the closest table around it that is written; None where none is."""
-        return next((place for n in range(len(key), 0, -1) if (place := self.place(key[:n])) is not None), None)
+        """The place of `key`, else of the first table below it, else of the closest around it; None where none is."""
+        from prime_train.positions import positions
+
+        at = positions(self.readable or self.text)
+        for length in range(len(key), 0, -1):
+            place = at.place(key[:length]) or at.first_below(key[:length])
+            if place is not None:
+                return place
+        return None
 
     def comments(self) -> tuple[Comment, ...]:
         from prime_train.positions import positions

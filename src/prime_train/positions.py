@@ -72,17 +72,29 @@ class Positions:
         self.headers.setdefault((), Header((), self._root, (), False))
         self._pairs: dict[KeyPath, dict[KeyPath, Statement]] = {}  # by the path of the table around
         self._items: dict[KeyPath, list[Any]] = {}
+        self._first_below: dict[KeyPath, Header] | None = None
 
     def place(self, key: KeyPath) -> Place | None:
         """Where `key` is written; None where it is not, or only as the prefix of a longer dotted key."""
-        header = self.headers.get(key)
+        header = self.headers.get(key) or self.headers.get((*key, 0))  # an array of tables begins with its first
         if header is not None:
-            if not key:
-                return None
-            span = self._columns.span(header.node.children[0].start_point, header.node.children[2].end_point)
-            return Place(span, span, "")
+            return self._header_place(header) if key else None
         found = self.find(key)
         return None if found is None else self._place(found.key, found.value)
+
+    def first_below(self, key: KeyPath) -> Place | None:
+        """The first header of a table below `key`, which has none itself; None where there is none."""
+        if self._first_below is None:
+            self._first_below = {}
+            for path, header in self.headers.items():
+                for length in range(1, len(path)):
+                    self._first_below.setdefault(path[:length], header)
+        first = self._first_below.get(key)
+        return None if first is None else self._header_place(first)
+
+    def _header_place(self, header: Header) -> Place:
+        span = self._columns.span(header.node.children[0].start_point, header.node.children[2].end_point)
+        return Place(span, span, "")
 
     def find(self, key: KeyPath) -> Statement | None:
         """The statement that sets `key`: in a table, in an inline table, or an item of an array (its own key)."""
