@@ -258,6 +258,12 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "monitor.offline": ("monitors.wandb.offline", "wandb.offline", "="),
 }
 
+# Counts that prime-rl does not bound itself, and with which no run works below one.
+_COUNTS = frozenset(
+    ("max_steps", "seq_len", "num_train_gpus", "num_train_nodes", "gpus_per_node", "max_completion_tokens")
+    + ("max_model_len", "tensor_parallel_size", "tp", "batch_size", "micro_batch_size", "max_lora_rank", "max_loras")
+)
+
 # Which parts of a RunSpec a root speaks of, and which component its keys leave out in front.
 _SHARED = ("run", "checkpoint", "launch", "resume", "saving", "monitor", "deployment", "weight_broadcast")
 _TRAINING = (*_SHARED, "optim", "schedule", "trainer", "lora")
@@ -320,6 +326,8 @@ def main(folder: Path) -> None:
     for column, origin in enumerate(ORIGINS):
         rows = json.loads((folder / f"fields-{origin.generation}.json").read_text(encoding="utf-8"))
         for row in rows:
+            if row["path"].rpartition(".")[2] in _COUNTS and row["type"] in ("int", "int | None"):
+                row["constraints"] = row.get("constraints") or "ge=1"
             if row["path"].endswith("model.full_offload"):
                 row["type"] += " | bool"  # `full_offload = true` stands in prime-rl's own examples of 2026-08
         table = compact(rows, origin, {})

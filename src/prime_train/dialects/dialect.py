@@ -22,9 +22,10 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
         return native.read_document(document)
     from prime_train.dialects.prime_rl import read as prime_rl_files
 
-    if prime_rl is None and not _is_prime_rl(document.values, path):
-        return native.read_document(document)
-    return prime_rl_files.read((document,), prime_rl)
+    if prime_rl is not None:
+        return prime_rl_files.read((document,), prime_rl)
+    choice = prime_rl_files.recognised(document.values, path, native.known_keys(document.values))
+    return native.read_document(document) if choice is None else prime_rl_files.read((document,), None, choice)
 
 
 def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Reading:
@@ -44,12 +45,6 @@ def recognises(text: str, path: str) -> bool:
 
     choice = prime_rl_files.recognised(values, path)
     return choice is not None and choice.known > choice.unknown
-
-
-def _is_prime_rl(values: Mapping[str, Any], path: str) -> bool:
-    from prime_train.dialects.prime_rl import read as prime_rl_files
-
-    return prime_rl_files.recognised(values, path, native.known_keys(values)) is not None
 
 
 def _is_native(values: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -138,6 +139,7 @@ def _row(table: TableRows, key: str) -> Row | None:
     return table.row(key) or table.row(table.alias(key) or "")
 
 
+@cache
 def installed_generation() -> tuple[str, str] | None:
     """(generation, version) of the prime-rl that this interpreter would import; None where there is none.
 

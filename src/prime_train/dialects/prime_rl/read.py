@@ -48,13 +48,16 @@ def said_generation(values: Mapping[str, Any]) -> str | None:
     return said if isinstance(said, str) else None
 
 
-def read(documents: tuple[Document, ...], asked: str | None) -> Reading:
-    """The reading of files merged left to right, as prime-rl merges them. `asked` is a generation or None."""
+def read(documents: tuple[Document, ...], asked: str | None, chosen: Choice | None = None) -> Reading:
+    """The reading of files merged left to right, as prime-rl merges them. `asked` is a generation or None.
+
+    `chosen` is the choice, where it is made already.
+    """
     values = merged([document.values for document in documents])
     theirs = {key: value for key, value in values.items() if key != OURS}
     shown = documents[0] if len(documents) == 1 else _merged_document(documents, values)
     said = said_generation(values)
-    choice = choose(theirs, shown.path, said, asked)
+    choice = chosen or choose(theirs, shown.path, said, asked)
     generation = load(choice.generation)
     is_broken = any(document.fault is not None for document in documents)
     found = walk(

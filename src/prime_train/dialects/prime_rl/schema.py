@@ -39,17 +39,30 @@ class Row(NamedTuple):
         return "none" in self.words
 
 
-class TableRows(NamedTuple):
-    """The legal keys of one table. `tag` is the key that says which member of a union it is."""
+class TableRows:
+    """The legal keys of one table. `tag` is the key that says which member of a union it is.
 
-    rows: Mapping[str, Any]
-    tag: str
-    open: bool | tuple[str, ...]  # whether unknown keys pass; the members for which they do
+    `open` says whether unknown keys pass; or names the members for which they do.
+    """
+
+    def __init__(self, rows: Mapping[str, Any]) -> None:
+        about = rows.get(".", {})
+        opened = about.get("open", False)
+        self.rows = rows
+        self.tag: str = about.get("tag", "")
+        self.open: bool | tuple[str, ...] = tuple(opened) if isinstance(opened, list) else opened
+        self._parsed: dict[str, Row | None] = {}
+        self._aliases: dict[str, str] | None = None
 
     def names(self) -> Iterator[str]:
         return (name for name in self.rows if name != ".")
 
     def row(self, name: str) -> Row | None:
+        if name not in self._parsed:
+            self._parsed[name] = self._parse(name)
+        return self._parsed[name]
+
+    def _parse(self, name: str) -> Row | None:
         raw = self.rows.get(name) if name != "." else None
         if raw is None:
             return None
@@ -60,10 +73,10 @@ class TableRows(NamedTuple):
 
     def alias(self, name: str) -> str | None:
         """The key that `name` is another word for."""
-        for key, raw in self.rows.items():
-            if isinstance(raw, dict) and name in raw.get("aliases", ()):
-                return key
-        return None
+        if self._aliases is None:
+            listed = [(key, raw) for key, raw in self.rows.items() if isinstance(raw, dict)]
+            self._aliases = {alias: key for key, raw in listed for alias in raw.get("aliases", ())}
+        return self._aliases.get(name)
 
     def member(self, values: Mapping[str, Any]) -> str | None:
         """Which member of the union a table of values is; None where it is no union, ANY_TAG where none is known."""
@@ -102,17 +115,18 @@ class Generation(NamedTuple):
     roots: Mapping[str, str]
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
+    opened: dict[str, TableRows]  # those that were asked for
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Generation:
         """The schema of a table as `table.compact` makes it and the files hold it."""
-        return cls(table["generation"], *(table[name] for name in cls._fields[1:]))
+        told: dict[str, Any] = {name: table[name] for name in cls._fields[1:-1]}
+        return cls(name=table["generation"], opened={}, **told)
 
     def table(self, name: str) -> TableRows:
-        rows = self.tables[name]
-        about = rows.get(".", {})
-        opened = about.get("open", False)
-        return TableRows(rows, about.get("tag", ""), tuple(opened) if isinstance(opened, list) else opened)
+        if name not in self.opened:
+            self.opened[name] = TableRows(self.tables[name])
+        return self.opened[name]
 
     def root(self, name: str) -> TableRows:
         return self.table(self.roots[name])
