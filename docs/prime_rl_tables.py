@@ -260,9 +260,13 @@ FEEDS: dict[str, tuple[str, ...]] = {
 
 # Counts that prime-rl does not bound itself, and with which no run works below one.
 _COUNTS = frozenset(
-    ("max_steps", "seq_len", "num_train_gpus", "num_train_nodes", "gpus_per_node", "max_completion_tokens")
-    + ("max_model_len", "tensor_parallel_size", "tp", "batch_size", "micro_batch_size", "max_lora_rank", "max_loras")
+    (
+        *("max_steps", "seq_len", "num_train_gpus", "num_train_nodes", "gpus_per_node", "max_completion_tokens"),
+        *("max_model_len", "tensor_parallel_size", "tp", "batch_size", "micro_batch_size", "max_lora_rank"),
+        *("max_loras", "max_tokens", "rollouts_per_example", "interval"),
+    )
 )
+_OR_NONE = frozenset(("num_infer_gpus", "num_infer_nodes"))  # the same, and none is legal
 
 # Which parts of a RunSpec a root speaks of, and which component its keys leave out in front.
 _SHARED = ("run", "checkpoint", "launch", "resume", "saving", "monitor", "deployment", "weight_broadcast")
@@ -328,6 +332,8 @@ def main(folder: Path) -> None:
         for row in rows:
             if row["path"].rpartition(".")[2] in _COUNTS and row["type"] in ("int", "int | None"):
                 row["constraints"] = row.get("constraints") or "ge=1"
+            if row["path"].rpartition(".")[2] in _OR_NONE:
+                row["constraints"] = row.get("constraints") or "ge=0"
             if row["path"].endswith("model.full_offload"):
                 row["type"] += " | bool"  # `full_offload = true` stands in prime-rl's own examples of 2026-08
         table = compact(rows, origin, {})

@@ -68,12 +68,19 @@ def _moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: int = 0) 
     if isinstance(value, dict) and value and depth < _MAX_DEPTH and not is_free:
         together = _table_as_moved(state, path, value, moved)
         if together is None:
+            yield _parted(state, path, moved)
             for name, below in value.items():
                 step = move(state.generation, state.root, (*path, name)) or Move(moved.was_of, (), "", moved.why)
                 yield from _moved(state, (*path, name), below, step, depth + 1)
             return
         value = together
     yield _moved_fault(state, path, value, moved)
+
+
+def _parted(state: Walk, path: KeyPath, moved: Move) -> Fault:
+    """What is to be said of a table whose keys go different ways."""
+    what = f"{dotted(path)} is a table of prime-rl {moved.was_of}; {state.generation.name} has its keys elsewhere"
+    return Fault(OTHER_GENERATION, path, what, "move or take out each of its keys, as told below, then the table")
 
 
 def _table_as_moved(state: Walk, path: KeyPath, value: dict[str, Any], moved: Move) -> dict[str, Any] | None:
@@ -221,7 +228,7 @@ def passing(table: TableRows, path: KeyPath) -> Iterator[Fault]:
         yield from passing_vllm(path, table.names())
         return
     key = str(path[-1])
-    if len(key) < 4 or len(key) > _MAX_KEY_CHARS:
+    if len(key) < 3 or len(key) > _MAX_KEY_CHARS:
         return
     close = [name for name in table.names() if len(name) > 3 and _distance(key, name) <= 1]
     if close:
