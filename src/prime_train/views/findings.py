@@ -136,6 +136,7 @@ def file_json(verdict: Verdict) -> dict[str, Any]:
         "path": verdict.path,
         "dialect": verdict.dialect,
         "generation": verdict.generation or None,
+        **({"generation_because": verdict.because} if verdict.because else {}),
         "root": verdict.root,
         "findings": [_finding_json(finding) for finding in verdict.findings],
     }
