@@ -77,6 +77,13 @@ def test_a_key_moves_out_of_an_inline_table_and_into_one() -> None:
     assert "# tuned" in into
 
 
+def test_a_table_is_made_beside_its_sister() -> None:
+    patch = {"a.model.x": None, "a.vllm.x": 1, "a.model.y": None, "a.vllm.y": 2}
+    assert edited("[a.model]\nx = 1 # one\ny = 2\n\n[b]\n", patch) == (
+        "[a.model]\n\n[a.vllm]\nx = 1  # one\ny = 2\n\n[b]\n"
+    )
+
+
 def test_an_array_of_tables_moves_by_its_headers() -> None:
     environments = tomli.loads(TEXT)["orchestrator"]["env"]
     assert edited(TEXT, {"orchestrator.env": None, "orchestrator.train.env": environments}) == TEXT.replace(
@@ -228,6 +235,12 @@ def test_a_value_can_be_moved_or_is_refused(text: str, tables: list[str], data: 
         path = data.draw(st.sampled_from(paths))
         result = _check(text, {dotted(path): None, dotted(("moved", *tables, "here")): _down(values, path)})
         assert result is not None
+        around = data.draw(
+            st.sampled_from([key for key in _keys(values) if isinstance(_down(values, key), dict)] or [()])
+        )
+        if around[: len(path)] != path:
+            beside = (*around, "beside", "here")
+            assert _check(text, {dotted(path): None, dotted(beside): _down(values, path)}) is not None
 
 
 @settings(max_examples=100, deadline=None)

@@ -128,7 +128,7 @@ def inserted(text: str, path: KeyPath, piece: Cut) -> str | None:
         found = at.find(around)
         if found is not None:
             return _in_inline_table(at, found, below, piece)
-        dotted_lines = _lines_below(at, around) if around else []
+        dotted_lines = [line for line in _lines_below(at, around) if len(line.path) - len(line.names) < length]
         if dotted_lines:
             last = max(dotted_lines, key=lambda line: int(line.pair.start_byte))
             names = (*last.names[: len(last.names) - (len(last.path) - length)], *below)
