@@ -83,12 +83,20 @@ def test_nearest_is_the_table_around() -> None:
     assert document.nearest(("gone",)) is None
 
 
+def test_a_table_without_a_header_is_placed_by_the_first_below_it() -> None:
+    document = Document.parse("[a]\nb = 1\n[a.c.d]\ne = 1\n[[a.f.g]]\n[[a.f.g]]\n", "t")
+    for key, line in {("a", "c"): 3, ("a", "f"): 5, ("a", "f", "g"): 5, ("a", "f", "g", 1): 6, ("a", "x"): 1}.items():
+        place = document.nearest(key)
+        assert place is not None
+        assert place.key.line == line
+
+
 def test_comments() -> None:
     assert Document.parse(TEXT, "t").comments() == (
         Comment(1, "# a run", True),
         Comment(2, "# prime-train: ignore[BAT001]", True),
-        Comment(3, "# one", False),
-        Comment(5, "# two", False),
+        Comment(3, "# one", False, 19),
+        Comment(5, "# two", False, 14),
     )
 
 

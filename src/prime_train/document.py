@@ -1,7 +1,7 @@
 """A TOML text with positions: the values, and the place of every key. Reads no files, changes no text.
 
-tomli judges what TOML is and gives the values. Where a key stands is read from a concrete syntax tree,
-and only when asked: a file without findings never imports tree-sitter.
+tomli judges what TOML is and gives the values. Where a key stands is read from a concrete syntax tree
+(positions.py), and only when asked: a file without findings never imports tree-sitter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import math
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from functools import lru_cache
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import tomli
@@ -19,7 +17,13 @@ import tomli
 from prime_train.findings import Patch, Span
 
 KeyPath = tuple[str | int, ...]
-_WRITTEN_CHARS = 60  # a value longer than this is shortened in messages
+_LARGE_CHARS = 100_000
+_MAX_KEY_PARTS = 64
+_MAX_DOTTED_PARTS = 50_000  # each makes tomli keep two tables, a kilobyte and more (measured: tomli 2.5)
+_ENDLESS_KEY = (
+    r"""(?m)^[ \t]*\[{0,2}[ \t]*((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d})""" % _MAX_KEY_PARTS  # noqa: UP031
+)
+_BEFORE_A_VALUE = r"(?m)^[^=#\n]*\.[^=#\n]*"
 
 
 class SyntaxFault(NamedTuple):
@@ -43,22 +47,29 @@ class Comment(NamedTuple):
     line: int
     text: str
     on_top: bool
+    column: int = 1
 
 
 class Document(NamedTuple):
-    """`values` is empty where `fault` says that the text is not TOML."""
+    """Where `fault` says that the text is not TOML, `values` are those of the statements that can be read."""
 
     text: str
     path: str
     values: Mapping[str, Any]
     fault: SyntaxFault | None = None
+    readable: str = ""  # beside a fault: the text with the unreadable statements blanked, every other in its place
 
     @classmethod
     def parse(cls, text: str, path: str) -> Document:
+        if len(text) > _LARGE_CHARS and (endless := _endless(text)) is not None:
+            return cls(text, path, {}, endless)
         try:
             return cls(text, path, tomli.loads(text))
         except tomli.TOMLDecodeError as error:
-            return cls(text, path, {}, SyntaxFault(error.msg, _fault_span(text, error)))
+            from prime_train.recovery import fault_span, recovered
+
+            values, readable = recovered(text, error)
+            return cls(text, path, values, SyntaxFault(error.msg, fault_span(text, error)), readable)
         except RecursionError as error:  # tomli's own limit on nesting
             return cls(text, path, {}, SyntaxFault(str(error), _span_at(text, 0, 1)))
         except ValueError as error:  # an integer of more digits than Python reads
@@ -68,29 +79,40 @@ class Document(NamedTuple):
 
     def place(self, key: KeyPath) -> Place | None:
         """Where `key` is written; None where it is not, or only as the prefix of a longer dotted key."""
-        return _index(self.text).places.get(key)
+        from prime_train.positions import positions  # here: a file without findings never imports tree-sitter
+
+        return positions(self.readable or self.text).place(key)
 
     def nearest(self, key: KeyPath) -> Place | None:
-        """The place of `key`, else of the closest table around it that is written; None where none is."""
-        places = _index(self.text).places
+        """The place of `key`, else of the first table below it, else of the closest around it; None where none is."""
+        from prime_train.positions import positions
+
+        at = positions(self.readable or self.text)
         for length in range(len(key), 0, -1):
-            if key[:length] in places:
-                return places[key[:length]]
+            place = at.place(key[:length]) or at.first_below(key[:length])
+            if place is not None:
+                return place
         return None
 
     def comments(self) -> tuple[Comment, ...]:
-        return _index(self.text).comments
+        from prime_train.positions import positions
+
+        return positions(self.readable or self.text).comments()
 
 
-def _fault_span(text: str, error: tomli.TOMLDecodeError) -> Span:
-    """One character at the fault. A duplicate is noticed at its end and shown at the start of its line."""
-    lines = text.split("\n")
-    line = min(error.lineno, len(lines))
-    column = error.colno
-    if error.msg.startswith(("Cannot overwrite", "Cannot declare", "Cannot mutate", "Cannot redefine")):
-        content = lines[line - 1]
-        column = len(content) - len(content.lstrip()) + 1
-    return Span(line, column, line, column + 1)
+def _endless(text: str) -> SyntaxFault | None:
+    """Why a large text is refused unread: its keys would take more memory than a lint may."""
+    found = re.search(_ENDLESS_KEY, text)
+    if found is not None:
+        what = f"a key of more than {_MAX_KEY_PARTS} parts"
+        return SyntaxFault(what, _span_at(text, found.start(1), found.start(1) + 1))
+    dots = 0
+    for line in re.finditer(_BEFORE_A_VALUE, text):
+        dots += line.group().count(".")
+        if dots > _MAX_DOTTED_PARTS:
+            what = f"more than {_MAX_DOTTED_PARTS} parts of dotted keys"
+            return SyntaxFault(what, _span_at(text, line.start(), line.start() + 1))
+    return None
 
 
 def _span_at(text: str, start: int, end: int) -> Span:
@@ -134,131 +156,41 @@ def to_toml(value: object) -> str:
             raise TypeError(f"TOML cannot hold a {type(value).__name__}")
 
 
+def key_path(key: str, values: Mapping[str, Any]) -> KeyPath:
+    """The key path that `dotted` wrote: a number addresses an array element where the values have an array."""
+    path: list[str | int] = []
+    around: Any = values
+    for part in _parts(key):
+        if isinstance(around, list) and part.isdecimal():
+            path.append(int(part))
+            around = around[int(part)] if int(part) < len(around) else None
+        else:
+            path.append(part)
+            around = around.get(part) if isinstance(around, Mapping) else None
+    return tuple(path)
+
+
+def _parts(key: str) -> list[str]:
+    if '"' not in key:
+        return key.split(".")
+    import json
+
+    found = re.findall(r'"(?:[^"\\]|\\.)*"|[^."]+', key)
+    return [json.loads(part, strict=False) if part.startswith('"') else part for part in found]
+
+
 def patched(values: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
     """A copy of parsed values with the patch applied: each dotted key set, or taken away where None."""
     result: dict[str, Any] = deepcopy(dict(values))
     for key, value in patch.items():
-        *tables, last = key.split(".")
+        *tables, last = key_path(key, result)
         table: Any = result
         for part in tables:
-            table = table[int(part)] if isinstance(table, list) else table.setdefault(part, {})
+            table = table[part] if isinstance(part, int) else table.setdefault(part, {})
         if value is not None:
             table[last] = deepcopy(value)
+        elif isinstance(last, int):
+            del table[last]
         else:
             table.pop(last, None)
     return result
-
-
-# --- positions -----------------------------------------------------------------------------------
-
-
-class _Index(NamedTuple):
-    places: Mapping[KeyPath, Place]
-    comments: tuple[Comment, ...]
-
-
-@lru_cache(maxsize=4)
-def _index(text: str) -> _Index:
-    """Every key and comment of a text. The tree is walked with a stack: nesting must not end in a RecursionError."""
-    from tree_sitter import Language, Parser
-    from tree_sitter_toml import language
-
-    root = Parser(Language(language())).parse(text.encode()).root_node
-    columns = _Columns(text)
-    places: dict[KeyPath, Place] = {}
-    comments: list[Comment] = []
-    elements: dict[KeyPath, int] = {}  # array of tables -> how many of its elements have begun
-    body_starts = next((child.start_byte for child in root.children if child.type != "comment"), math.inf)
-    stack: list[tuple[Any, KeyPath]] = [(root, ())]
-    while stack:
-        node, base = stack.pop()
-        children = node.children
-        match node.type:
-            case "comment":
-                comments.append(
-                    Comment(node.start_point[0] + 1, node.text.decode(errors="replace"), node.start_byte < body_starts)
-                )
-            case "table" | "table_array_element":
-                key = _header_key(_key_parts(children[1]), elements, node.type == "table_array_element")
-                header = columns.span(children[0].start_point, children[2].end_point)
-                places.setdefault(key, Place(header, header, ""))
-                stack.extend((child, key) for child in reversed(children[3:]))
-            case "pair":
-                key = base + _key_parts(children[0])
-                value = next((c for c in children[2:] if c.type != "comment"), children[-1])
-                places.setdefault(key, _place(columns, children[0], value))
-                stack.append((value, key))
-                stack.extend((child, base) for child in children[2:] if child.type == "comment")
-            case "array":
-                items = [child for child in children if child.type not in ("[", "]", ",", "comment")]
-                for number, item in enumerate(items):
-                    places.setdefault((*base, number), _place(columns, item, item))
-                stack.extend((item, (*base, number)) for number, item in enumerate(items))
-                stack.extend((child, base) for child in children if child.type == "comment")
-            case _:
-                stack.extend((child, base) for child in reversed(children))
-    return _Index(places, tuple(sorted(comments, key=lambda comment: comment.line)))
-
-
-def _place(columns: _Columns, key: Any, value: Any) -> Place:
-    written = " ".join(value.text.decode(errors="replace").split())
-    if len(written) > _WRITTEN_CHARS:
-        written = written[: _WRITTEN_CHARS - 3] + "..."
-    return Place(
-        columns.span(key.start_point, key.end_point), columns.span(value.start_point, value.end_point), written
-    )
-
-
-def _header_key(key: KeyPath, elements: dict[KeyPath, int], starts_element: bool) -> KeyPath:
-    """The path a [table] or [[array of tables]] header opens: `data.sources` becomes data.sources.0."""
-    path: KeyPath = ()
-    for depth, part in enumerate(key):
-        path = (*path, part)
-        last = depth == len(key) - 1
-        if last and starts_element:
-            elements[path] = elements.get(path, 0) + 1
-        if path in elements:
-            path = (*path, elements[path] - 1)
-    return path
-
-
-def _key_parts(node: Any) -> KeyPath:
-    """The names in a key node. A dotted_key nests to the left."""
-    parts: list[str] = []
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        match current.type:
-            case "bare_key":
-                parts.append(current.text.decode(errors="replace"))
-            case "quoted_key":
-                parts.append(_unquoted(current.text.decode(errors="replace")))
-            case _:
-                stack.extend(reversed(current.children))
-    return tuple(parts)
-
-
-def _unquoted(key: str) -> str:
-    try:
-        return next(iter(tomli.loads(f"{key} = 0")))
-    except tomli.TOMLDecodeError:
-        return key
-
-
-class _Columns:
-    """Turns tree-sitter's rows and byte columns into lines and character columns from 1."""
-
-    def __init__(self, text: str) -> None:
-        self._lines = text.encode().split(b"\n")
-        self._wide: dict[int, list[int]] = {}  # row -> how many bytes before each byte start no character
-
-    def span(self, start: tuple[int, int], end: tuple[int, int]) -> Span:
-        return Span(start[0] + 1, self._column(*start), end[0] + 1, self._column(*end))
-
-    def _column(self, row: int, byte: int) -> int:
-        """Each in constant time: a file may be one line of a megabyte."""
-        line = self._lines[row]
-        if row not in self._wide:
-            self._wide[row] = [] if line.isascii() else [0, *accumulate(value & 0xC0 == 0x80 for value in line)]
-        wide = self._wide[row]
-        return byte + 1 - (wide[byte] if wide else 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import tomli
 
@@ -28,12 +29,39 @@ class GpuPeak:
     """One GPU type. `name` is what NVML and torch call it, in part."""
 
     name: str
+    id: str
     peak_flops_bf16_dense: float
     memory_gb: float  # as sold
     bandwidth_gb_per_s: float
     source: str
     as_of: str
     usable_gib: float | None = None  # what torch can see; None = not known
+    compute_capability: str | None = None  # "9.0"; None = not an NVIDIA GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Packages that are known not to work together in one interpreter: all of `packages`, each in its versions.
+
+    `packages` maps a distribution to the versions meant, as PEP 440 has them: "==0.28.0", ">=3", "" for every one.
+    `torch_cuda` narrows it to a torch that is built so: "none" without CUDA, "" for all.
+    """
+
+    id: str
+    severity: Literal["warning", "error"]
+    packages: dict[str, str]
+    what: str
+    why: str
+    fix: str
+    source: str
+    as_of: str
+    torch_cuda: Literal["", "none"] = ""
+
+
+@cache
+def clashes() -> tuple[Clash, ...]:
+    with open(_shipped("registry") / "compatibility.toml", "rb") as file:
+        return tuple(Clash(**entry) for entry in tomli.load(file)["clash"])
 
 
 @cache

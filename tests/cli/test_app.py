@@ -11,7 +11,10 @@ from prime_train import __version__
 from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.views.written_runs import WHOLE_LIFE, write_run
 
-COMMANDS = ("lint", "rule", "validate", "run", "status", "logs", "stop", "report", "ckpt list", "ckpt verify")
+COMMANDS = (
+    *("lint", "rule", "validate", "run", "status", "logs", "stop", "report"),
+    *("ckpt list", "ckpt verify", "schema export"),
+)
 # What takes long to import, or must never be part of a command line that only reads.
 HEAVY = ("torch", "numpy", "transformers", "wandb", "rich", "pydantic", "psutil", "matplotlib", "huggingface_hub")
 QUICKSTART = Path(__file__).parents[2] / "presets" / "quickstart.toml"

@@ -190,6 +190,14 @@ def test_a_clean_lint_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_hook_leaves_other_files_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert run(["lint", "--configs-only", "pyproject.toml"], capsys, monkeypatch).out == ""
+    printed = run(["lint", "--configs-only", "pyproject.toml", "bad.toml"], capsys, monkeypatch)
+    assert printed.code == 1
+    assert printed.out.endswith("1 error in 1 file\n")
+
+
 # --- never a traceback ---------------------------------------------------------------------------
 
 _TABLES = ["[run]", "[[data.sources]]", "[data]", 'name = "x"', "max_steps = 5", "a.b.c", " = ", "1979-05-27", "nan"]

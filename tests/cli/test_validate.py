@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -10,7 +14,7 @@ import typer
 from prime_train import registry
 from prime_train.cli.validate import validate
 from prime_train.errors import UserError
-from prime_train.rules.explain import BASE
+from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import needs
 
 
@@ -19,10 +23,10 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def outcome(config: str, capsys: pytest.CaptureFixture[str], *, as_json: bool = False) -> tuple[int, str]:
+def outcome(config: str, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str]:
     code = 0
     try:
-        validate(config, as_json=as_json)
+        validate(config, **options)
     except typer.Exit as end:
         code = end.exit_code
     return code, capsys.readouterr().out
@@ -94,7 +98,7 @@ def test_more_processes_than_can_run(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_config_without_a_run_is_linted_only(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("run.toml").write_text("[run]\n")
+    Path("run.toml").write_text("[run]\nseed = 1\n")
     code, out = outcome("run.toml", capsys, as_json=True)
     document = json.loads(out)
     assert code == 1
@@ -116,3 +120,90 @@ def test_a_little_disk_is_too_little(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert code == 1
     assert "[DSK001]" in out
     assert "[HST002]" in out
+
+
+# --- files of prime-rl ---------------------------------------------------------------------------
+
+PRIME_RL = BASES["prime-rl 2026-08"]
+
+
+def told(out: str) -> dict[str, dict[str, Any]]:
+    return {finding["code"]: finding for finding in json.loads(out)["files"][0]["findings"]}
+
+
+def test_a_run_of_prime_rl_on_a_machine_without_gpus(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    Path("rl.toml").write_text(PRIME_RL)
+    code, out = outcome("rl.toml", capsys, as_json=True, offline=True)
+    assert code == 1
+    assert told(out)["GPU002"]["key"] == "deployment.num_train_gpus"
+    assert told(out)["GPU002"]["line"] == PRIME_RL.split("\n").index("num_train_gpus = 2") + 1
+    skipped = {skip["code"]: skip["reason"] for skip in json.loads(out)["skipped"]}
+    assert "--python PATH" in skipped["PKG003"]
+    assert "not in the local cache" in skipped["SRV002"]
+
+
+def test_a_run_is_judged_for_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rl.toml").write_text(PRIME_RL)
+    code, out = outcome("rl.toml", capsys, as_json=True, offline=True, gpus="8xh100-80gb")
+    assert code == 0, out
+    assert {"GPU002", "GPU005"} <= set(json.loads(out)["passed"])
+    code, out = outcome("rl.toml", capsys, as_json=True, offline=True, gpus="2xh100-80gb")
+    assert code == 1
+    assert "the run takes 4 GPUs, and there are 2 visible" in told(out)["GPU002"]["what"]
+
+
+def test_the_interpreter_that_is_named_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("rl.toml").write_text(f'{PRIME_RL}\n[prime_train]\npython = "{sys.executable}"\n')
+    _, out = outcome("rl.toml", capsys, as_json=True, offline=True)
+    assert "cannot import reverse_text" in told(out)["PKG003"]["what"]
+    assert told(out)["PKG003"]["key"] == "orchestrator.train.source.0.env.taskset.id"
+    _, out = outcome("rl.toml", capsys, as_json=True, offline=True, python="/no/such/python")
+    assert "PKG003" in {skip["code"] for skip in json.loads(out)["skipped"]}
+
+
+def test_gpus_that_nobody_knows_are_a_user_error() -> None:
+    with pytest.raises(UserError, match="9xabacus"):
+        validate("quickstart", gpus="9xabacus")
+
+
+OFFLINE = """
+import os
+import sys
+
+def no_socket(event, arguments):
+    if event.startswith("socket."):
+        os.write(2, f"a socket: {event} {arguments}".encode())
+        os._exit(99)
+
+sys.addaudithook(no_socket)
+"""
+
+
+def audited(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`validate rl.toml --json` where an audit hook, which children load too, ends who opens a socket."""
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(OFFLINE)
+    Path("rl.toml").write_text(PRIME_RL + '\n[monitors.wandb]\nproject = "mine"\n')
+    path = os.pathsep.join([str(hooks), *sys.path])
+    program = "from prime_train.cli.app import main; main()"
+    command = [sys.executable, "-c", program, "validate", "rl.toml", "--json", *options]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+
+
+def test_the_hook_ends_who_opens_a_socket(tmp_path: Path) -> None:
+    done = audited(tmp_path)
+    assert done.returncode == 99
+    assert "a socket" in done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--gpus", "8xh100-80gb"], ["--python", sys.executable]])
+def test_offline_opens_no_socket_in_any_process(tmp_path: Path, options: list[str]) -> None:
+    done = audited(tmp_path, "--offline", *options)
+    assert done.returncode in (0, 1), done.stderr
+    document = json.loads(done.stdout)
+    assert "a socket" not in done.stdout + done.stderr
+    assert document["facts"]["hub"]["not_known"]

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prime_train.facts.disk import save_dir
+import pytest
+
+from prime_train.facts.disk import save_dir, speed
+from prime_train.facts.facts import DiskSpeed, NotKnown
 
 
 def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -32,3 +35,26 @@ def test_checkpoints_of_this_run_count_as_room(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"x" * 1000)
     assert save_dir(tmp_path).held_bytes == 1000
+
+
+def test_the_file_system_has_a_name(tmp_path: Path) -> None:
+    assert save_dir(tmp_path / "mine").file_system
+    assert save_dir(Path("/dev/shm/gone")).file_system == "tmpfs"
+
+
+@pytest.mark.slow
+def test_the_speed_of_a_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    found = speed(tmp_path / "runs" / "mine")
+    assert isinstance(found, DiskSpeed)
+    assert found.bytes_per_s > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_no_file_has_no_speed() -> None:
+    assert speed(Path("/proc/mine")) == NotKnown("a file in /proc: No such file or directory")
+
+
+def test_a_disk_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    found = speed(tmp_path, deadline_s=0.001)
+    assert isinstance(found, NotKnown)
+    assert "no answer" in found.reason

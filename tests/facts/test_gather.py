@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,13 @@ import pytest
 from prime_train import registry
 from prime_train.dialects import native
 from prime_train.facts import gather as gathering
-from prime_train.facts.facts import NOT_ASKED, Cpu, Facts, Gpus, NotKnown, Packages, to_json
-from prime_train.facts.gather import PROBES, gather
-from prime_train.facts.gpus import gpus
+from prime_train.facts.facts import NOT_ASKED, Cpu, Facts, NotKnown, Packages, to_json
+from prime_train.facts.gather import PROBES, Manner, gather
+from prime_train.facts.gpus import of_another_machine
 from prime_train.facts.packages import TRAIN, packages
 from prime_train.rules.judge import needs
 from prime_train.spec import RunSpec
+from prime_train.spec.elsewhere import Launch
 
 
 def quickstart() -> RunSpec:
@@ -42,7 +42,7 @@ def test_everything_that_rules_need_is_known_here_or_says_why(tmp_path: Path) ->
 
 
 def test_a_probe_that_fails_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gathering.PROBES, "cpu", lambda _run, _dir: (tmp_path / "gone").read_text())
+    monkeypatch.setitem(gathering.PROBES, "cpu", lambda _: (tmp_path / "gone").read_text())
     facts = gather(quickstart(), tmp_path, ["cpu"])
     assert facts.cpu == NotKnown("cpu could not be read: No such file or directory")
     assert to_json(facts)["cpu"] == {"not_known": "cpu could not be read: No such file or directory"}
@@ -63,49 +63,26 @@ def test_gathering_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-# --- GPUs ----------------------------------------------------------------------------------------
-
-# Two GPUs behind the names that nvidia-ml-py looks up in libnvidia-ml.so.1. Source: nvml.h, version 13.
-FAKE_NVML = """
-#include <string.h>
-typedef struct { unsigned long long total, free, used; } memory_t;
-static int devices[2];
-int nvmlInit_v2(void) { return 0; }
-int nvmlInitWithFlags(unsigned flags) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int code) { return "fake"; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = &devices[index]; return 0; }
-int nvmlDeviceGetName(void *handle, char *name, unsigned length) { strncpy(name, "NVIDIA H200", length); return 0; }
-int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) { memory->total = 1000; return 0; }
-int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { *major = 9; *minor = 0; return 0; }
-int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
-    strncpy(uuid, handle == &devices[0] ? "GPU-aaaa" : "GPU-bbbb", length);
-    return 0;
-}
-"""
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the stand-in of NVML")
-@pytest.mark.parametrize(
-    ("visible", "count"),
-    [(None, 2), ("", 0), ("-1", 0), ("0", 1), ("1,0", 2), ("0,7,1", 1), ("GPU-bb", 1), ("GPU-cc,0", 0)],
-)
-def test_gpus_that_are_visible(tmp_path: Path, visible: str | None, count: int) -> None:
-    source = tmp_path / "nvml.c"
-    source.write_text(FAKE_NVML)
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
-    program = "from prime_train.facts.gpus import gpus; found = gpus(); print([gpu.name for gpu in found.devices])"
-    environment = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-    environment |= {"LD_LIBRARY_PATH": str(tmp_path)} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(["NVIDIA H200"] * count)
-
-
-def test_hidden_gpus_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus() == Gpus((), "CUDA_VISIBLE_DEVICES hides them")
-
-
 def test_facts_of_nobody_are_all_unasked() -> None:
     assert all(value == {"not_known": "not asked for"} for value in to_json(Facts()).values())
+
+
+def test_what_takes_long_is_left_to_deep(tmp_path: Path) -> None:
+    facts = gather(quickstart(), tmp_path, ["disk_speed", "cuda_context", "engine"])
+    assert facts.disk_speed == facts.cuda_context == NotKnown("only --deep looks")
+    assert facts.engine is None  # this run starts none
+
+
+def test_of_another_machine_only_its_gpus_are_known(tmp_path: Path) -> None:
+    manner = Manner(other_gpus=of_another_machine("8xh100-80gb"))
+    facts = gather(quickstart(), tmp_path, PROBES, manner)
+    assert facts.gpus == manner.other_gpus
+    assert facts.ram == facts.save_dir == facts.interpreter == NotKnown("--gpus judges for another machine")
+    assert facts.source_files == ()
+
+
+def test_a_run_on_slurm_is_not_judged_by_this_machine(tmp_path: Path) -> None:
+    run = replace(quickstart(), launch=Launch(slurm=True))
+    facts = gather(run, tmp_path, ["ram", "gpus", "source_files"])
+    assert facts.ram == facts.gpus == NotKnown("the run starts on nodes of SLURM, not on this machine")
+    assert facts.source_files == ()

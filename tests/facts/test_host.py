@@ -76,3 +76,17 @@ def test_ram_without_a_limit(tmp_path: Path) -> None:
     assert unlimited.total_bytes == whole.total_bytes
     version_1 = {"memory/memory.limit_in_bytes": str(2**63 - 4096), "memory/memory.usage_in_bytes": "5"}
     assert host.ram(write(tmp_path / "v1", version_1)).total_bytes == whole.total_bytes
+
+
+def test_shared_memory(tmp_path: Path) -> None:
+    found = host.shm(tmp_path)
+    assert 0 < found.free_bytes <= found.total_bytes
+
+
+def test_the_clock_and_what_it_cannot_be_before(tmp_path: Path) -> None:
+    witness = tmp_path / "installed"
+    witness.write_text("")
+    os.utime(witness, (5.0, 5.0))
+    found = host.clock(witness)
+    assert found.not_before_unix_s == 5.0
+    assert found.unix_s > 1_700_000_000

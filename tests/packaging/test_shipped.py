@@ -1,5 +1,7 @@
 """The data files that ship with the package are found and well-formed."""
 
+from packaging.specifiers import SpecifierSet
+
 from prime_train import registry
 from prime_train.registry import gpu_peak, gpu_peaks, presets
 
@@ -35,3 +37,22 @@ def test_nvml_names_of_common_cards() -> None:
         "NVIDIA L40S",
     ):
         assert registry.gpu_peak(name) is not None, name
+
+
+def test_gpus_have_names_of_their_own_for_the_command_line() -> None:
+    ids = [gpu.id for gpu in gpu_peaks()]
+    assert len(set(ids)) == len(ids)
+    assert all(gpu.compute_capability is None or float(gpu.compute_capability) >= 7 for gpu in gpu_peaks())
+
+
+def test_every_clash_of_packages_can_be_read_and_has_a_source() -> None:
+    for clash in registry.clashes():
+        assert len(clash.packages) > 1, clash
+        assert all(clash.packages.keys()), clash
+        assert [SpecifierSet(meant) for meant in clash.packages.values()]
+        assert clash.severity in ("error", "warning"), clash
+        assert clash.what, clash
+        assert clash.why, clash
+        assert clash.fix, clash
+        assert clash.source, clash
+        assert clash.as_of, clash

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -14,18 +15,24 @@ import tomli
 from prime_train.architecture import Architecture
 from prime_train.document import to_toml
 from prime_train.facts.facts import (
+    Clock,
     Cpu,
+    CudaContext,
+    DiskSpeed,
     Facts,
+    Gpu,
     Gpus,
+    Interpreter,
     ModelFolder,
     NotKnown,
     OpenFiles,
     Packages,
     Ram,
     SaveDir,
+    Shm,
     TokenizerFolder,
 )
-from prime_train.rules.explain import BASE
+from prime_train.rules.explain import BASES, base_of
 from prime_train.spec import RunSpec
 
 GOOD_MACHINE = Facts(
@@ -38,7 +45,20 @@ GOOD_MACHINE = Facts(
     tokenizer_folder=None,
     source_files=(),
     packages=Packages(()),
+    shm=Shm(total_bytes=2**36, free_bytes=2**36),
+    clock=Clock(1790000100.0, 1790000000.0, "host.py"),
+    disk_speed=DiskSpeed(1e9),
+    interpreter=Interpreter("/venv/bin/python", "3.12.3", (("torch", "2.13.0"),), torch_cuda="13.0"),
+    busy_ports=(),
+    hub=(),
+    wandb=None,
+    cuda_context=CudaContext(8, ""),
+    engine=None,
 )
+
+# What a run of prime-rl needs beside it: more GPUs than any example asks for.
+_H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))
+_GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
 # What an example's folder is where the example itself does not say.
 _SMALL = Architecture(32000, 4, 256, 4, 4, 64, 704, True, False)
@@ -47,13 +67,18 @@ _TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
 
 
 def parse(example: str) -> tuple[str, dict[str, Any]]:
-    """(config text, facts overlay) of an example. One that is not TOML is put below the base as it is."""
+    """(config text, facts overlay) of an example. One that is not TOML is put below the base as it is.
+
+    A value `"-"` in the overlay takes the key out of the base.
+    """
+    base = BASES[base_of(example)]
     try:
         overlay = tomli.loads(example)
     except tomli.TOMLDecodeError:
-        return BASE + example, {}
+        return base + example, {}
     facts = overlay.pop("facts", {})
-    return written(merged(tomli.loads(BASE), overlay)), facts
+    comments = "".join(f"{line}\n" for line in example.splitlines() if line.startswith("#"))
+    return comments + written(merged(tomli.loads(base), overlay)), facts
 
 
 def written(values: Mapping[str, Any]) -> str:
@@ -61,9 +86,12 @@ def written(values: Mapping[str, Any]) -> str:
 
 
 def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged, everything else is replaced."""
+    """Tables are merged, everything else is replaced, and "-" takes a key out."""
     result = deepcopy(dict(base))
     for key, value in overlay.items():
+        if value == "-":
+            result.pop(key, None)
+            continue
         below = result.get(key)
         result[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return result
@@ -71,7 +99,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
     """The good machine with an overlay. A folder that the config names is there unless the overlay says otherwise."""
-    base = GOOD_MACHINE
+    base = GOOD_MACHINE if run.is_native else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:
@@ -100,6 +128,8 @@ def _typed(hint: Any, value: Any) -> Any:
         arguments = get_args(hint)
     if get_origin(hint) is tuple:
         return tuple(_typed(arguments[0], item) for item in value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
     if is_dataclass(hint) and isinstance(hint, type):
         types = get_type_hints(hint)
         empty: dict[type, Any] = {str: "", int: 0}

@@ -7,7 +7,7 @@ import typer
 from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode
 
-Format = Literal["full", "concise", "json", "github"]
+Format = Literal["full", "concise", "json", "github", "sarif"]
 
 
 def lint(
@@ -15,8 +15,8 @@ def lint(
         list[str] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="Config files, preset names, or folders to search for run.toml files; - reads standard input. "
-            "Without one: this folder.",
+            help="Config files, preset names, or folders to search for run.toml files and configs of prime-rl; "
+            "- reads standard input. A + between two prime-rl files merges them. Without one: this folder.",
             show_default=False,
         ),
     ] = None,
@@ -24,22 +24,48 @@ def lint(
         list[str] | None, typer.Option(help="Only these rules: codes or prefixes (BAT, CFG001), comma-separated.")
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Not these rules: codes or prefixes.")] = None,
+    prime_rl: Annotated[
+        str | None,
+        typer.Option(
+            "--prime-rl",
+            metavar="GENERATION",
+            help="Judge prime-rl files that name no generation themselves by this one, as 2026-08.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[Format, typer.Option(help="How findings are printed.")] = "full",
+    fix: Annotated[bool, typer.Option("--fix", help="Write what can be fixed into the files.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")] = False,
+    configs_only: Annotated[
+        bool, typer.Option("--configs-only", help="Leave out files that are no such config: for hooks.")
+    ] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Check config files without running anything.
 
-    Exit code 1 where there is a finding at error level, 2 where a file cannot be read.
+    Exit code 1 where there is a finding at error level, 2 where a file cannot be read. With --fix it speaks
+    of what is left, with --diff of the files as they are.
 
     Examples:
 
       prime-train lint run.toml
 
       prime-train lint configs/ --output-format concise --ignore EVA
-    """
-    from prime_train.cli.linting import check
 
-    output, ok = check(paths or [], _codes(select), _codes(ignore), output_format)
+      prime-train lint run.toml --diff
+
+      prime-train lint base.toml + overlay.toml
+
+      prime-train lint rl.toml --fix --prime-rl 2026-08
+    """
+    from prime_train.cli.linting import check, configs_among
+
+    if configs_only and paths:
+        paths = configs_among(paths)
+        if not paths:
+            return
+    repair = "diff" if diff else "fix" if fix else ""
+    output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
     if output:
         print(output)  # noqa: T201 - the result of a command goes to stdout
     if not ok:

@@ -4,37 +4,79 @@ Without typer, rich and pathlib, whose imports take longer than a lint.
 """
 
 # pathlib takes longer to import than this takes to run.
-# ruff: noqa: PTH112, PTH118
+# ruff: noqa: PTH112, PTH113, PTH118
+
+from __future__ import annotations
 
 import os
 import sys
 
 from prime_train.errors import UserError
-from prime_train.rules.judge import Verdict
-from prime_train.rules.judge import lint as judge
+from prime_train.rules.judge import Verdict, lint, lint_merged
 
-FORMATS = ("full", "concise", "json", "github")
+FORMATS = ("full", "concise", "json", "github", "sarif")
+_AND = "+"  # between files that are merged, the later one overruling the earlier
+_STDIN = "-"
 _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})
 
 
 def check(
-    paths: list[str], wanted: tuple[str, ...] = (), unwanted: tuple[str, ...] = (), output_format: str = "full"
+    paths: list[str],
+    wanted: tuple[str, ...] = (),
+    unwanted: tuple[str, ...] = (),
+    output_format: str = "full",
+    repair: str = "",
+    *,
+    prime_rl: str | None = None,
 ) -> tuple[str, bool]:
     """(what to print, whether no finding is at error level). Raises UserError where a file cannot be read.
 
-    `wanted` and `unwanted` are codes or prefixes of codes; no wanted ones means all.
+    `wanted` and `unwanted` are codes or prefixes of codes; no wanted ones means all. `repair` is "fix": the
+    files are fixed, and what is left is told; or "diff": the change is shown, and what was found decides.
+    `prime_rl` is the generation of prime-rl files that name none.
     """
     from prime_train.dialects.read import read_config
 
     _refuse_unknown(wanted, "--select")
     _refuse_unknown(unwanted, "--ignore")
-    verdicts = [judge(*read_config(path)) for path in _files(paths or ["."])]
-    if wanted or unwanted:
-        verdicts = [verdict.only(wanted or None, unwanted) for verdict in verdicts]
-    return _rendered(verdicts, output_format), all(verdict.ok for verdict in verdicts)
+    _refuse_generation(prime_rl)
+
+    def selected(verdict: Verdict) -> Verdict:
+        return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
+
+    def judge(text: str, path: str) -> Verdict:
+        return lint(text, path, prime_rl)
+
+    groups = _groups(paths or ["."])
+    sources = [tuple(read_config(path) for path in group) for group in groups]
+    if repair:
+        from prime_train.cli.fixing import repaired
+
+        done = repaired(_alone(sources, repair), judge, selected, write=repair == "fix")
+        verdicts = list(done.verdicts)
+        output = _rendered(verdicts, output_format, done.fixed) if repair == "fix" else done.diff
+    else:
+        verdicts = [
+            selected(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources
+        ]
+        output = _rendered(verdicts, output_format)
+    return output, all(verdict.ok for verdict in verdicts)
 
 
-def _rendered(verdicts: list[Verdict], output_format: str) -> str:
+def _alone(sources: list[tuple[tuple[str, str], ...]], repair: str) -> list[tuple[str, str]]:
+    """The sources of one file each. Raises UserError where files are merged: any of them could be the one to change."""
+    for parts in sources:
+        if len(parts) > 1:
+            raise UserError(
+                what=f"--{repair} takes files one by one",
+                where=f" {_AND} ".join(path for _, path in parts),
+                why="what files say together could be cured in any of them",
+                fix=f"prime-train lint --{repair} {parts[0][1]}, then lint them together",
+            )
+    return [parts[0] for parts in sources]
+
+
+def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0) -> str:
     from prime_train.cli.render import paint
     from prime_train.views import findings as view
 
@@ -46,12 +88,18 @@ def _rendered(verdicts: list[Verdict], output_format: str) -> str:
             import json
 
             return json.dumps(view.lint_json(verdicts), indent=1, ensure_ascii=False)
+        case "sarif":
+            import json
+
+            from prime_train.views.sarif import sarif
+
+            return json.dumps(sarif(verdicts), indent=1, ensure_ascii=False)
         case "github":
             blocks = [view.github(verdict) for verdict in verdicts]
         case "concise":
             blocks = [view.concise(verdict, painted) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, painted) for verdict in verdicts] + [view.summary(verdicts)]
+            blocks = [view.full(verdict, painted) for verdict in verdicts] + [view.summary(verdicts, fixed)]
     return "\n".join(block for block in blocks if block)
 
 
@@ -69,46 +117,78 @@ def _refuse_unknown(codes: tuple[str, ...], option: str) -> None:
             )
 
 
-def _files(paths: list[str]) -> list[str]:
-    """The config files among `paths`: files as they are, folders searched for those that are ours."""
-    found: list[str] = []
+def _refuse_generation(prime_rl: str | None) -> None:
+    if prime_rl is None:
+        return
+    from prime_train.dialects.prime_rl.schema import generations
+
+    if prime_rl not in generations():
+        raise UserError(
+            what=f"no generation of prime-rl is called {prime_rl}",
+            where=f"--prime-rl {prime_rl}",
+            why=f"there are tables for {', '.join(generations())}",
+            fix=f"--prime-rl {generations()[-1]}",
+        )
+
+
+# --- which files ---------------------------------------------------------------------------------
+
+
+def _groups(paths: list[str]) -> list[tuple[str, ...]]:
+    """The configs among the arguments: `a + b` is one of two files; folders are searched."""
+    merged: list[list[str]] = []
+    joins = False
     for path in paths:
-        if path != "-" and os.path.isdir(path):
-            found.extend(_search(path))
+        if path == _AND:
+            joins = True
+        elif joins and merged:
+            merged[-1].append(path)
+            joins = False
         else:
-            found.append(path)
-    return list(dict.fromkeys(found))
+            merged.append([path])
+    if joins or paths[0] == _AND:
+        raise UserError(
+            what="a + stands beside no file",
+            where=" ".join(paths),
+            why="it merges the file behind it into the one in front",
+            fix="prime-train lint base.toml + overlay.toml",
+        )
+    groups: list[tuple[str, ...]] = []
+    for group in merged:
+        if len(group) == 1 and group[0] != _STDIN and os.path.isdir(group[0]):
+            groups.extend((path,) for path in _search(group[0]))
+        else:
+            groups.append(tuple(group))
+    return list(dict.fromkeys(groups))
+
+
+def configs_among(paths: list[str]) -> list[str]:
+    """The paths without the files that are no config of any dialect: a hook is given every TOML file there is."""
+    return [path for path in paths if not os.path.isfile(path) or _is_config(path)]
 
 
 def _search(folder: str) -> list[str]:
-    """The run.toml files under a folder. Raises UserError where there is none: nothing checked is not clean."""
+    """The configs under a folder. Raises UserError where there is none: nothing checked is not clean."""
     found: list[str] = []
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_SEARCHED)
         files = [os.path.join(where, name) for name in sorted(names) if name.endswith(".toml")]
-        found.extend(os.path.normpath(file) for file in files if _is_ours(file))
+        found.extend(os.path.normpath(file) for file in files if _is_config(file))
     if not found:
         raise UserError(
-            what="there is no config of prime-train in it",
+            what="there is no config of prime-train or prime-rl in it",
             where=folder,
-            why="folders are searched for *.toml files with [run] and [data]",
+            why="folders are searched for *.toml files that are a run.toml or a config of prime-rl",
             fix="name the file, or start from a preset: prime-train lint quickstart",
         )
     return found
 
 
-def _is_ours(path: str) -> bool:
-    """Whether the file is a run.toml. One that is not TOML is ours when it has a line [run]."""
-    import tomli
-
-    from prime_train.dialects import native
+def _is_config(path: str) -> bool:
+    from prime_train.dialects.dialect import recognises
 
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            text = file.read()
+            return recognises(file.read(), path)
     except OSError:
         return False
-    try:
-        return native.recognises(tomli.loads(text))
-    except (ValueError, RecursionError):
-        return any(line.strip() == "[run]" for line in text.splitlines())

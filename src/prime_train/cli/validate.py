@@ -1,7 +1,6 @@
-"""`prime-train validate`: lint, and what this machine says to the run. Starts nothing, keeps nothing."""
+"""`prime-train validate`: lint, and what machine and services say to the run. Starts no run, keeps nothing."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,10 +13,22 @@ def validate(
     config: Annotated[
         str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
     ],
+    offline: Annotated[bool, typer.Option("--offline", help="Open no socket: ask no service.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also make a CUDA context, start vLLM, write to the disk: up to minutes.")
+    ] = False,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", metavar="8xh100-80gb", help="Judge for another machine's GPUs.", show_default=False),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option("--python", metavar="PATH", help="The interpreter that the run will use.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Check a config against this machine: limits, memory, disk, GPUs, files, packages.
+    """Check a config against this machine: limits, memory, disk, GPUs, ports, packages, logins.
 
     A fact that cannot be had is shown as skipped. Exit code 1 where there is a finding at error level.
 
@@ -25,19 +36,26 @@ def validate(
 
       prime-train validate run.toml
 
+      prime-train validate rl.toml --python ~/prime-rl/.venv/bin/python --deep
+
+      prime-train validate rl.toml --gpus 8xh100-80gb --offline
+
       prime-train validate quickstart --json
     """
     from prime_train.cli.render import paint
     from prime_train.dialects.read import read_config
+    from prime_train.facts import asked
     from prime_train.facts.facts import Facts, to_json
-    from prime_train.facts.gather import gather
+    from prime_train.facts.gather import Manner, gather
+    from prime_train.facts.gpus import of_another_machine
     from prime_train.rules import judge
     from prime_train.views import findings as view
 
+    manner = Manner(offline, deep, python, None if gpus is None else of_another_machine(gpus))
     text, path = read_config(config)
     verdict, facts = judge.lint(text, path), Facts()
     if verdict.run is not None:
-        facts = gather(verdict.run, Path(verdict.run.run.dir).expanduser() / verdict.run.run.name, judge.needs())
+        facts = gather(verdict.run, asked.run_dir(verdict.run), judge.needs(), manner)
         verdict = judge.validate(text, path, facts)
     if as_json:
         import json

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from prime_train.dialects.reading import SYNTAX, Fault, Reading
+from prime_train.dialects.reading import MISSING_KEY, SYNTAX, Fault, Reading
 from prime_train.dialects.shapes import Table, table_of
 from prime_train.dialects.walk import walk
 from prime_train.document import Document
@@ -72,15 +73,35 @@ def recognises(values: Mapping[str, object]) -> bool:
     return isinstance(run, dict) and (isinstance(values.get("data"), dict) or "kind" in run)
 
 
+def has_header(text: str) -> bool:
+    """Whether a text that is not TOML has the header of [run]."""
+    return any(line.strip() == "[run]" for line in text.splitlines())
+
+
 def read(text: str, path: str) -> Reading:
     """The reading of a run.toml. Its `run` is there also beside faults, where defaults can stand in."""
-    document = Document.parse(text, path)
-    if document.fault is not None:
-        fault = Fault(SYNTAX, (), document.fault.what, "correct the line; everything after it is unread")
-        return Reading(document, DIALECT, "", ROOT, None, (fault,), {})
+    return read_document(Document.parse(text, path))
+
+
+def read_document(document: Document) -> Reading:
+    """The same of a text that is parsed already. Of one that is not TOML, what can be read is judged."""
     root = schema()
     run, faults = walk(root, document.values, _ELSEWHERE)
+    if document.fault is not None:
+        unread = Fault(SYNTAX, (), document.fault.what, "correct the line; what stands in it is unread")
+        run, faults = None, [unread, *(fault for fault in faults if fault.code != MISSING_KEY)]
     return Reading(document, DIALECT, "", ROOT, run, tuple(faults), dict(_renamed(root)))
+
+
+def known_keys(values: Mapping[str, Any]) -> int:
+    """How many of a file's keys, one table deep, are keys of a run.toml."""
+    tables = {key: item.shape for key, item in schema().fields.items()}
+    return sum(
+        name in shape.fields
+        for key, value in values.items()
+        if isinstance(shape := tables.get(key), Table) and isinstance(value, dict)
+        for name in value
+    )
 
 
 def _renamed(table: Table, key: str = "", name: str = "") -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prime_train.document import Document, KeyPath
-from prime_train.findings import Patch
+from prime_train.findings import Patch, Severity
 from prime_train.spec import RunSpec
 
 SYNTAX = "CFG001"
@@ -16,6 +16,11 @@ WRONG_TYPE = "CFG003"
 OUT_OF_BOUNDS = "CFG004"
 NOT_A_CHOICE = "CFG005"
 MISSING_KEY = "CFG006"
+OTHER_GENERATION = "CFG007"
+OTHER_MEMBER = "CFG008"
+SAID_TWICE = "CFG009"
+PASSED_THROUGH = "CFG010"
+GENERATION = "CFG011"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class Fault:
     """One place where a file departs from its schema.
 
     `shadows` is the RunSpec field that took its default because of this fault ("" where none did):
-    what a rule says of that field would be about a value the user did not choose.
+    what a rule says of that field would be about a value the user did not choose. `severity` replaces the rule's.
+    `hidden`: what stands there must not be shown.
     """
 
     code: str
@@ -32,10 +38,16 @@ class Fault:
     fix: str
     patch: Patch = field(default_factory=dict)
     shadows: str = ""
+    severity: Severity | None = None
+    hidden: bool = False
 
 
 class Reading(NamedTuple):
-    """`run` is None where no RunSpec can be built. `keys` maps RunSpec fields to keys where the two differ."""
+    """`run` is None where no RunSpec can be built. `keys` maps RunSpec fields to keys.
+
+    Where `all_fields`, a field that `keys` leaves out has its own name as its key; else the file has no such field.
+    `others` are the files that `document` was merged from, the last of which counts; () where it stands alone.
+    """
 
     document: Document
     dialect: str
@@ -44,7 +56,26 @@ class Reading(NamedTuple):
     run: RunSpec | None
     faults: tuple[Fault, ...]
     keys: Mapping[str, str]
+    all_fields: bool = True
+    others: tuple[Document, ...] = ()
+    because: str = ""  # how the generation is known
 
     def key(self, run_field: str) -> str:
         """The user's own key for a RunSpec field."""
-        return self.keys.get(run_field, run_field)
+        if run_field in self.keys or self.all_fields:
+            return self.keys.get(run_field, run_field)
+        around, _, last = run_field.rpartition(".")
+        return f"{self.key(around)}.{last}" if around else run_field
+
+    def has(self, run_field: str) -> bool:
+        """Whether the file's dialect has a key for a RunSpec field, or for what holds it."""
+        name = run_field
+        while name and not self.all_fields and name not in self.keys:
+            around = name.rpartition(".")[0]
+            name = around if "." in around or name.startswith("environments.") else ""
+        return bool(name)
+
+    @property
+    def parts(self) -> tuple[Document, ...]:
+        """The files, the one that counts most first."""
+        return tuple(reversed(self.others)) or (self.document,)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
-from prime_train.spec import Doc, Key
+from prime_train.spec import Doc, Elsewhere, Key
 
 
 class Bound(NamedTuple):
@@ -96,6 +96,8 @@ def table_of(cls: type[Any]) -> Table:
     hints = get_type_hints(cls, include_extras=True)
     table_fields: dict[str, Field] = {}
     for item in fields(cls):
+        if any(isinstance(note, Elsewhere) for note in getattr(hints[item.name], "__metadata__", ())):
+            continue
         shape, metadata = _shape(hints[item.name])
         key = next((note.name for note in metadata if isinstance(note, Key)), item.name)
         doc = next((note.text for note in metadata if isinstance(note, Doc)), "")

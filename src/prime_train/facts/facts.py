@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class SaveDir:
     """Where the run directory will be: `existing` is it or its nearest parent that exists.
 
     `refusal` is what the system says to a file written there, "" where one can be. `held_bytes` is what
-    checkpoints of this run already take.
+    checkpoints of this run already take. `file_system` is its type as the kernel names it, "" where it does not.
     """
 
     path: Path
@@ -56,13 +57,52 @@ class SaveDir:
     free_bytes: int
     held_bytes: int
     refusal: str
+    file_system: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpeed:
+    """Bytes a second that reach the disk under the run directory."""
+
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shm:
+    """/dev/shm, through which processes of one machine hand each other tensors."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock of this machine. It cannot be before `not_before_unix_s`, when `witness` was written."""
+
+    unix_s: float
+    not_before_unix_s: float
+    witness: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process that computes on a GPU. `name` is "" where it is not one of this process namespace."""
+
+    pid: int
+    used_bytes: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
+    """One GPU. `fault` is what the driver says of one that does not answer; nothing else is known of it then."""
+
     name: str
     memory_bytes: int
     compute_capability: tuple[int, int]
+    used_bytes: int = 0
+    users: tuple[GpuUser, ...] = ()
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +111,8 @@ class Gpus:
 
     devices: tuple[Gpu, ...]
     reason: str = ""
+    driver: str = ""
+    driver_cuda: tuple[int, int] | None = None  # the newest CUDA that the driver runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +153,88 @@ class Packages:
     missing: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleFault:
+    """A module that the run's interpreter cannot import, and why."""
+
+    module: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The Python that the run will use, and what was looked for in it.
+
+    `versions` are (distribution, version) of what is installed, `requirements` (distribution, requirement) as its
+    metadata has them, `torch_cuda` the CUDA that torch is built for: "" without torch, "none" where it is for CPUs.
+    """
+
+    python: str
+    version: str
+    versions: tuple[tuple[str, str], ...]
+    requirements: tuple[tuple[str, str], ...] = ()
+    torch_cuda: str = ""
+    faults: tuple[ModuleFault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BusyPort:
+    port: int
+    why: str
+
+
+class HubAnswer(StrEnum):
+    """What the Hugging Face hub, or its cache on this machine, says of a repository."""
+
+    OPEN = "open"
+    CACHED = "cached"
+    NOT_CACHED = "not-cached"  # and HF_HUB_OFFLINE keeps the run from asking
+    LOGIN = "login"  # 401: private, or not there at all
+    BAD_TOKEN = "bad-token"
+    GATED = "gated"  # 403: its terms are not accepted
+    FORBIDDEN = "forbidden"  # 403: the token lacks a right
+    MISSING = "missing"  # 404
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class HubRepository:
+    """`kind` is model or dataset. `has_tokenizer` is None where the hub was not asked."""
+
+    kind: str
+    name: str
+    answer: HubAnswer
+    detail: str
+    has_tokenizer: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where a key for Weights & Biases was found: WANDB_API_KEY or a file; "" for nowhere. Never the key."""
+
+    found: str
+    host: str
+    mode: str  # WANDB_MODE
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaContext:
+    """GPUs that torch computed on in a child process; `failure` is "" where it did on all."""
+
+    devices: int
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStart:
+    """How vLLM started. `failure` is "" or port, environment, driver, memory, model, config, timeout or other."""
+
+    failure: str
+    line: str
+    took_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything a rule may ask about the world. A rule names the fields it needs."""
@@ -124,6 +248,15 @@ class Facts:
     tokenizer_folder: TokenizerFolder | NotKnown | None = NOT_ASKED  # None: the config names none
     source_files: tuple[SourceFiles, ...] | NotKnown = NOT_ASKED
     packages: Packages | NotKnown = NOT_ASKED
+    shm: Shm | NotKnown = NOT_ASKED
+    clock: Clock | NotKnown = NOT_ASKED
+    disk_speed: DiskSpeed | NotKnown = NOT_ASKED
+    interpreter: Interpreter | NotKnown = NOT_ASKED
+    busy_ports: tuple[BusyPort, ...] | NotKnown = NOT_ASKED
+    hub: tuple[HubRepository, ...] | NotKnown = NOT_ASKED
+    wandb: Login | NotKnown | None = NOT_ASKED  # None: the run does not report there
+    cuda_context: CudaContext | NotKnown = NOT_ASKED
+    engine: EngineStart | NotKnown | None = NOT_ASKED  # None: the run starts no vLLM
 
 
 def to_json(facts: Facts) -> dict[str, Any]:

@@ -1,37 +1,139 @@
-"""Gathers the facts that are asked for, each by its own probe. A probe that fails leaves a reason, not a guess."""
+"""Gathers the facts that are asked for, each by its own probe, side by side.
+
+A probe that fails leaves a reason, not a guess.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.facts import disk, files, gpus, host, packages
-from prime_train.facts.facts import Facts, NotKnown
+from prime_train import registry
+from prime_train.facts import asked, cuda, disk, engine, files, gpus, host, hub, interpreter, login, packages, ports
+from prime_train.facts.facts import Facts, Gpus, NotKnown
 from prime_train.spec import RunSpec
 
-Probe = Callable[[RunSpec, Path], Any]
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How facts may be had.
+
+    `offline` opens no socket; `deep` starts what takes seconds to minutes: a CUDA context, vLLM, a write to the disk.
+    `python` replaces the interpreter that the run names. `other_gpus` are those of the machine that the run is
+    judged for, where that is not this one: nothing else is known of it then.
+    """
+
+    offline: bool = False
+    deep: bool = False
+    python: str | None = None
+    other_gpus: Gpus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a probe is told."""
+
+    run: RunSpec
+    run_dir: Path
+    manner: Manner
+
+    @property
+    def python(self) -> str:
+        return self.manner.python or asked.python(self.run)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether someone said which interpreter the run will use."""
+        return bool(self.manner.python or (self.run.launch is not None and self.run.launch.python))
+
+
+Probe = Callable[[Question], Any]
+
+
+def _deep(probe: Probe) -> Probe:
+    return lambda question: probe(question) if question.manner.deep else NotKnown("only --deep looks")
+
+
+# Flash attention 2, 3 and 4 and vLLM, as they are imported.
+_FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "vllm")
+
+
+def _interpreter(question: Question) -> Any:
+    environments = asked.environment_modules(question.run)
+    clashing = {name for clash in registry.clashes() for name in clash.packages}
+    found = interpreter.interpreter(
+        question.python,
+        {*asked.STACK, *clashing},
+        [*environments, *_FEATURE_MODULES],
+        environments if question.manner.deep else (),
+    )
+    if isinstance(found, NotKnown) or question.is_named or question.run.is_native:
+        return found
+    if "prime-rl" not in dict(found.versions):
+        return NotKnown("this Python has no prime-rl: name the run's with --python PATH or [prime_train] python")
+    return found
+
+
+def _engine(question: Question) -> Any:
+    arguments = asked.engine_arguments(question.run)
+    if arguments is None:
+        return None
+    if not question.manner.deep:
+        return NotKnown("only --deep looks")
+    found = interpreter.interpreter(question.python, (), ("vllm",))
+    if isinstance(found, NotKnown):
+        return found
+    if found.faults:
+        return NotKnown(f"{question.python} has no vLLM")
+    return engine.start(question.python, arguments)
+
 
 PROBES: dict[str, Probe] = {
-    "open_files": lambda _run, _dir: host.open_files(),
-    "cpu": lambda _run, _dir: host.cpu(),
-    "ram": lambda _run, _dir: host.ram(),
-    "save_dir": lambda _run, run_dir: disk.save_dir(run_dir),
-    "gpus": lambda _run, _dir: gpus.gpus(),
-    "model_folder": lambda run, _dir: files.model_folder(run.model.path),
-    "tokenizer_folder": lambda run, _dir: files.tokenizer_folder(run.tokenizer.path),
-    "source_files": lambda run, _dir: files.source_files(run.data.sources),
-    "packages": lambda _run, _dir: packages.packages(),
+    "open_files": lambda _: host.open_files(),
+    "cpu": lambda _: host.cpu(),
+    "ram": lambda _: host.ram(),
+    "save_dir": lambda question: disk.save_dir(question.run_dir),
+    "gpus": lambda _: gpus.gpus(),
+    "model_folder": lambda question: files.model_folder(question.run.model.path),
+    "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
+    "source_files": lambda question: files.source_files(question.run.data.sources),
+    "packages": lambda _: packages.packages(),
+    "shm": lambda _: host.shm(),
+    "clock": lambda _: host.clock(),
+    "disk_speed": _deep(lambda question: disk.speed(question.run_dir)),
+    "interpreter": _interpreter,
+    "busy_ports": lambda question: ports.busy(
+        (service.port for service in asked.services(question.run)), offline=question.manner.offline
+    ),
+    "hub": lambda question: hub.repositories(asked.repositories(question.run), offline=question.manner.offline),
+    "wandb": lambda question: login.wandb() if asked.reports_to_wandb(question.run) else None,
+    "cuda_context": _deep(lambda question: cuda.context(question.python)),
+    "engine": _engine,
 }
+_ANYWHERE = frozenset(("model_folder", "tokenizer_folder", "source_files", "hub", "gpus"))
 
 
-def gather(run: RunSpec, run_dir: Path, needs: Iterable[str]) -> Facts:
+def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner()) -> Facts:
     """The facts named in `needs`. `run_dir` is where the run will be; it need not exist, and is not made."""
-    return Facts(**{need: _probe(need, run, run_dir) for need in needs})
+    question = Question(run, run_dir, manner)
+    wanted = tuple(needs)
+    with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
+        return Facts(**dict(zip(wanted, pool.map(lambda need: _probe(need, question), wanted), strict=True)))
 
 
-def _probe(need: str, run: RunSpec, run_dir: Path) -> Any:
+def _probe(need: str, question: Question) -> Any:
+    other = question.manner.other_gpus
+    if other is not None and need == "gpus":
+        return other
+    if need not in _ANYWHERE or need == "gpus":
+        if other is not None:
+            return NotKnown("--gpus judges for another machine")
+        if asked.on_other_machines(question.run):
+            return NotKnown("the run starts on nodes of SLURM, not on this machine")
     try:
-        return PROBES[need](run, run_dir)
+        return PROBES[need](question)
     except OSError as error:
         return NotKnown(f"{need} could not be read: {error.strerror or error}")

@@ -1,44 +1,57 @@
-"""Asks NVML for the GPUs this process may use. Starts no CUDA context."""
+"""Asks NVML, through a child with a deadline, for the GPUs this process may use; or takes those of another machine."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import sys
+from typing import Any
 
-from prime_train.facts.facts import Gpu, Gpus, NotKnown
+from prime_train import registry
+from prime_train.errors import UserError
+from prime_train.facts.child import Answer, ask, script
+from prime_train.facts.facts import Gpu, Gpus, GpuUser, NotKnown
+from prime_train.units import GIB
 
-_NO_DRIVER = ("LibraryNotFound", "DriverNotLoaded")
+DEADLINE_S = 10.0  # eight GPUs without persistence mode take some seconds to wake
 
 
-def gpus() -> Gpus | NotKnown:
+def gpus(deadline_s: float = DEADLINE_S) -> Gpus | NotKnown:
     """The visible GPUs; none, with the reason, on a machine without a driver."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return Gpus((), "CUDA_VISIBLE_DEVICES hides them")
-    import pynvml
+    answer = ask([sys.executable, script("nvml_program")], deadline_s)
+    if isinstance(answer, NotKnown):
+        return NotKnown(f"NVML: {answer.reason}; the driver may be wedged, see `dmesg`")
+    return _of_answer(answer, visible)
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        if any(name in type(error).__name__ for name in _NO_DRIVER):
-            return Gpus((), "no NVIDIA driver")
-        return NotKnown(f"NVML: {error}")
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        found = [
-            Gpu(
-                _text(pynvml.nvmlDeviceGetName(handle)),
-                int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-                tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
-            )
-            for handle in handles
-        ]
-        uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    except pynvml.NVMLError as error:
-        return NotKnown(f"NVML: {error}")
-    finally:
-        pynvml.nvmlShutdown()
-    kept = _visible(visible, uuids)
-    return Gpus(tuple(found[index] for index in kept), "" if kept else "NVML lists none")
+
+def _of_answer(answer: Answer, visible: str | None) -> Gpus | NotKnown:
+    if answer.code != 0:
+        return NotKnown(f"NVML: its child ended with exit code {answer.code}: {answer.last_line}")
+    said = json.loads(answer.out)
+    if "unknown" in said:
+        return NotKnown(said["unknown"])
+    if "none" in said:
+        return Gpus((), said["none"])
+    found = [_gpu(device) for device in said["devices"]]
+    kept = _visible(visible, [device.get("uuid", "") for device in said["devices"]])
+    return Gpus(
+        tuple(found[index] for index in kept),
+        "" if kept else "NVML lists none",
+        driver=said["driver"],
+        driver_cuda=divmod(said["driver_cuda"] // 10, 100) if said["driver_cuda"] else None,  # 12080 is 12.8
+    )
+
+
+def _gpu(device: dict[str, Any]) -> Gpu:
+    if "fault" in device:
+        return Gpu("", 0, (0, 0), fault=device["fault"])
+    major, minor = device["compute_capability"]
+    users = tuple(GpuUser(**user) for user in device["users"])
+    return Gpu(device["name"], device["memory_bytes"], (major, minor), device["used_bytes"], users)
 
 
 def _visible(variable: str | None, uuids: list[str]) -> list[int]:
@@ -60,5 +73,18 @@ def _visible(variable: str | None, uuids: list[str]) -> list[int]:
     return kept
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
+def of_another_machine(asked: str) -> Gpus:
+    """The GPUs of "8xh100-80gb", "h200" (one) and the like, all of their memory free. Raises UserError."""
+    known = {gpu.id: gpu for gpu in registry.gpu_peaks() if gpu.compute_capability is not None}
+    match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", asked.lower())
+    gpu = known.get(match[2]) if match else None
+    if match is None or gpu is None or gpu.compute_capability is None or match[1] == "0":
+        raise UserError(
+            what=f"{asked!r} names no GPUs",
+            where="--gpus",
+            why="it is COUNTxGPU, and the GPUs known are " + ", ".join(sorted(known)),
+            fix="--gpus 8xh100-80gb",
+        )
+    memory_bytes = round(gpu.usable_gib * GIB) if gpu.usable_gib is not None else round(gpu.memory_gb * 1e9)
+    major, minor = (int(part) for part in gpu.compute_capability.split("."))
+    return Gpus((Gpu(gpu.name, memory_bytes, (major, minor)),) * int(match[1] or 1))

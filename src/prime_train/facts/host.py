@@ -1,16 +1,18 @@
-"""Reads what this process gets of the machine: open files, cores, CPU features, memory. Changes no limit."""
+"""Reads what this process gets of the machine: open files, cores, CPU features, memory, clock. Changes no limit."""
 
 from __future__ import annotations
 
 import math
 import os
 import resource
+import time
 from pathlib import Path
 
-from prime_train.facts.facts import Cpu, OpenFiles, Ram
+from prime_train.facts.facts import Clock, Cpu, OpenFiles, Ram, Shm
 
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
+SHM = Path("/dev/shm")
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16")  # the instruction sets that oneDNN uses for bf16 products on x86
 _UNLIMITED_BYTES = 2**60  # version 1 of control groups says "no limit" with a number near 2**63
 
@@ -33,6 +35,16 @@ def ram(cgroup: Path = CGROUP) -> Ram:
     if limit is None or limit >= memory.total:
         return Ram(memory.total, memory.available)
     return Ram(limit, max(0, min(memory.available, limit - used)))
+
+
+def shm(folder: Path = SHM) -> Shm:
+    status = os.statvfs(folder)
+    return Shm(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+
+def clock(witness: Path = Path(__file__)) -> Clock:
+    """The time, and when this package was put here: a clock before that is wrong."""
+    return Clock(time.time(), witness.stat().st_mtime, str(witness))
 
 
 def _bf16_instruction(cpuinfo: Path) -> str:

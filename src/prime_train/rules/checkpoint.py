@@ -1,4 +1,4 @@
-"""Checkpoints that would not be there when they are needed. Pure."""
+"""Checkpoints that would not be there when they are needed, or more of them than the disk holds. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
-from prime_train.spec import RunSpec
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+
+_MANY = 10
+_USUAL_INTERVAL = 50
 
 
 @rule("CKP001", Severity.WARNING)
@@ -55,3 +58,166 @@ def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
         f"{keep_every} is not a multiple of `checkpoint.interval_steps` {interval}",
         patch={"checkpoint.keep_every_steps": max(1, round(keep_every / interval)) * interval},
     )
+
+
+@rule("CKP003", Severity.WARNING)
+def no_checkpoint_at_all(run: RunSpec) -> Iterator[Problem]:
+    """A training run should write checkpoints.
+
+    without [ckpt] nothing is saved, not even at the end: a crash or a full run leaves no model
+
+    Source: prime-rl saves only where [ckpt] is set.
+
+    Bad (prime-rl 2026-08):
+        ckpt = "-"
+    Bad (prime-rl 2026-08 sft):
+        ckpt = "-"
+    Good (prime-rl 2026-08):
+        [ckpt]
+        interval = 50
+    """
+    if run.trainer is None or run.saving is not None or run.resume is not None or run.trainer.fake_data:
+        return
+    yield Problem(
+        "checkpoint.interval_steps",
+        "no checkpoints are configured",
+        patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
+    )
+
+
+@rule("CKP004", Severity.WARNING)
+def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
+    """Checkpoints should have an interval.
+
+    the only one is written at the end: a crash starts the run again from the first step
+
+    Source: prime-rl, ckpt.interval (unset: only a final checkpoint).
+
+    Bad (prime-rl 2026-08):
+        [ckpt]
+        interval = "-"
+        keep_last = "-"
+    Good (prime-rl 2026-08):
+        [ckpt]
+        interval = 20
+    """
+    if run.saving is None or run.trainer is None or run.checkpoint.interval_steps is not None:
+        return
+    if run.saving.keep_last is None:  # else keep_last has a finding of its own
+        yield Problem(
+            "checkpoint.interval_steps",
+            "no interval: the only checkpoint is the one at the end",
+            patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
+        )
+
+
+@rule("CKP005", Severity.WARNING)
+def keep_last_without_interval(run: RunSpec) -> Iterator[Problem]:
+    """keep_last counts only with an interval.
+
+    one checkpoint is written, at the end: there is nothing to choose from, and nothing to go on from before it
+
+    Source: prime-rl, ckpt.interval (unset: only a final checkpoint).
+
+    Bad (prime-rl 2026-08):
+        [ckpt]
+        interval = "-"
+    Good (prime-rl 2026-08):
+        [ckpt]
+        interval = 20
+        keep_last = 3
+    """
+    if run.saving is None or run.checkpoint.interval_steps is not None or run.saving.keep_last is None:
+        return
+    yield Problem(
+        "saving.keep_last",
+        f"{run.saving.keep_last}, and `checkpoint.interval_steps` is not set",
+        patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
+    )
+
+
+@rule("CKP006", Severity.WARNING)
+def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
+    """Many checkpoints should not all be kept.
+
+    each holds the weights and the optimizer's two moments, 12 bytes per parameter: a full disk ends the run
+
+    Source: ZeRO, arXiv 1910.02054, s. 3.1; a 32B model's checkpoint is about 300 GB (prime-rl issue 786).
+
+    Bad (prime-rl 2026-08):
+        [ckpt]
+        interval = 10
+        keep_last = "-"
+    Good (prime-rl 2026-08):
+        [ckpt]
+        interval = 10
+        keep_last = 3
+    """
+    interval, saving, max_steps = run.checkpoint.interval_steps, run.saving, run.run.max_steps
+    if saving is None or saving.keep_last is not None or interval is None or max_steps >= ENDLESS_STEPS:
+        return
+    if run.checkpoint.keep_every_steps is None and max_steps // interval > _MANY:
+        yield Problem(
+            "saving.keep_last",
+            f"{max_steps // interval} checkpoints, one every {interval} steps, and all are kept",
+            patch={"saving.keep_last": 3},
+        )
+
+
+@rule("CKP007", Severity.NOTE)
+def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
+    """keep_last should be 2 at least.
+
+    prime-rl takes the newest step folder, complete or not: with one kept, a crash while saving leaves nothing else
+
+    Source: prime-rl pull request 1825 (a half-written checkpoint is chosen on resume).
+
+    Bad (prime-rl 2026-08):
+        [ckpt]
+        keep_last = 1
+    Good (prime-rl 2026-08):
+        [ckpt]
+        keep_last = 2
+    """
+    if run.saving is not None and run.saving.keep_last == 1 and run.checkpoint.interval_steps is not None:
+        yield Problem("saving.keep_last", "1 checkpoint is kept", patch={"saving.keep_last": 2})
+
+
+@rule("CKP008", Severity.ERROR)
+def checkpoint_intervals_disagree(run: RunSpec) -> Iterator[Problem]:
+    """Trainer and orchestrator must save at the same steps.
+
+    a checkpoint is whole when both halves of it are there: prime-rl refuses two intervals
+
+    Source: prime-rl's validator on ckpt.interval.
+
+    Bad (prime-rl 2026-08):
+        ckpt = "-"
+        [trainer.ckpt]
+        interval = 50
+        keep_last = 2
+        [orchestrator.ckpt]
+        interval = 25
+        keep_last = 2
+    Good (prime-rl 2026-08):
+        ckpt = "-"
+        [trainer.ckpt]
+        interval = 50
+        keep_last = 2
+        [orchestrator.ckpt]
+        interval = 50
+        keep_last = 2
+    """
+    if run.saving is None:
+        return
+    trained, orchestrated = run.saving.trainer_interval_steps, run.saving.orchestrator_interval_steps
+    if trained is not None and orchestrated is not None and trained != orchestrated:
+        yield Problem(
+            "saving.orchestrator_interval_steps",
+            f"{orchestrated} is not `saving.trainer_interval_steps` {trained}",
+            patch={"saving.orchestrator_interval_steps": trained},
+        )
+
+
+def _tenth(max_steps: int) -> int:
+    return _USUAL_INTERVAL if max_steps >= ENDLESS_STEPS else max(1, max_steps // 10)

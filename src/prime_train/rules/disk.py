@@ -9,10 +9,14 @@ from prime_train.findings import Problem, Severity
 from prime_train.rules.base import facts_rule, known
 from prime_train.rules.footprint import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.spec import RunSpec
-from prime_train.units import format_bytes
+from prime_train.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
+
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_OF_A_CONTAINER = ("overlay", "aufs")
+_OBJECT_STORES = ("fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.rclone", "fuse.mountpoint-s3", "fuse.blobfuse2")
 
 
 @facts_rule("DSK001", Severity.ERROR, needs=("save_dir", "model_folder", "tokenizer_folder"))
@@ -66,4 +70,94 @@ def save_dir_not_writable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
             "run.dir",
             f"{folder.existing} takes no file: {folder.refusal}",
             fix=f"give `run.dir` a folder you can write to, or chmod u+w {folder.existing}",
+        )
+
+
+@facts_rule("DSK003", Severity.WARNING, needs=("save_dir",))
+def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """Checkpoints should go to a disk that outlives the process, and that can rename and append.
+
+    what is kept in memory or in a container's own layer is gone with it: a run cannot go on from there
+
+    A bucket that is mounted as a folder is an error for the bundled trainer: it appends to its event file, and
+    takes a checkpoint for complete when a rename made it so. A container's layer and NFS are notes: the one is
+    lost with the container, the other is as fast as its network.
+
+    Source: proc_pid_mountinfo(5); README of s3fs-fuse, limitations; docs.docker.com, storage drivers.
+
+    Bad:
+        [facts.save_dir]
+        file_system = "tmpfs"
+    Bad:
+        [facts.save_dir]
+        file_system = "fuse.s3fs"
+    Bad:
+        [facts.save_dir]
+        file_system = "overlay"
+    Bad:
+        [facts.save_dir]
+        file_system = "nfs4"
+    Good:
+        [facts.save_dir]
+        file_system = "ext4"
+    """
+    folder = known(facts.save_dir)
+    at = "run.dir" if run.is_native else "launch.output_dir"
+    move = f"give `{at}` a folder on another disk"
+    if folder.file_system in _IN_MEMORY:
+        yield Problem(at, f"{folder.existing} is held in memory ({folder.file_system})", fix=move)
+    elif folder.file_system in _OBJECT_STORES:
+        yield Problem(
+            at,
+            f"{folder.existing} is a bucket mounted as a folder ({folder.file_system})",
+            fix=f"{move}, and copy to the bucket from there",
+            why="it can neither append nor rename: checkpoints look complete when they are not",
+            severity=Severity.ERROR if run.is_native else None,
+        )
+    elif folder.file_system in _OF_A_CONTAINER:
+        yield Problem(
+            at,
+            f"{folder.existing} is the container's own layer ({folder.file_system})",
+            fix=f"mount a volume, or {move}",
+            severity=Severity.NOTE,
+        )
+    elif folder.file_system.startswith("nfs"):
+        yield Problem(
+            at,
+            f"{folder.existing} is on a network ({folder.file_system})",
+            fix="see how fast it is: prime-train validate --deep",
+            why="every rank writes at once: a slow server holds the step, and its outage the run",
+            severity=Severity.NOTE,
+        )
+
+
+@facts_rule("DSK004", Severity.WARNING, needs=("save_dir", "disk_speed", "model_folder", "tokenizer_folder"))
+def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """A checkpoint should be written in less time than counts as a hang.
+
+    the supervisor takes a save that lasts longer for a hang, and ends the attempt
+
+    Looked at with --deep alone: a file is written for at most two seconds.
+
+    Bad:
+        [model]
+        layers = 24
+        hidden_size = 1024
+        heads = 16
+        [facts.disk_speed]
+        bytes_per_s = 1000000.0
+    Good:
+        [facts.disk_speed]
+        bytes_per_s = 1000000000.0
+    """
+    decoder, speed = architecture(run, facts), known(facts.disk_speed).bytes_per_s
+    if decoder is None or not run.is_native or speed <= 0:
+        return
+    needed_s, limit_s = checkpoint_bytes(decoder) / speed, run.prime_train.heartbeat.slow_phase_limit_s
+    if needed_s > limit_s:
+        yield Problem(
+            "prime_train.heartbeat.slow_phase_limit_s",
+            f"a checkpoint of {format_bytes(checkpoint_bytes(decoder))} takes {format_seconds(needed_s)} at "
+            f"{format_bytes(speed)}/s, and {format_seconds(limit_s)} of silence count as a hang",
+            patch={"prime_train.heartbeat.slow_phase_limit_s": float(round(3 * needed_s))},
         )

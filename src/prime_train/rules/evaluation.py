@@ -1,4 +1,4 @@
-"""Evaluations that would not be made. Pure."""
+"""Evaluations that would not be made, or cost more than they tell. Pure."""
 
 from __future__ import annotations
 
@@ -29,3 +29,137 @@ def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
             f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
             patch={"eval.interval_steps": max(1, max_steps // 10)},
         )
+
+
+@rule("EVA002", Severity.WARNING)
+def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
+    """Evaluation should not sample more than training does.
+
+    the same GPUs sample both: past that point most of the run is spent on measuring it
+
+    Source: prime-rl, num_examples x group_size per environment against batch_size x interval.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 5
+        num_examples = 500
+        group_size = 4
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 4
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    evaluation, rollout, environments = run.evaluation, run.rollout, run.environments
+    if evaluation is None or rollout is None or environments is None or not rollout.batch_rollouts:
+        return
+    interval = evaluation.interval_steps
+    if interval is None or interval > run.run.max_steps:
+        return
+    asked = 0
+    for source in environments.evaluate or ():
+        examples = source.examples if source.examples is not None else evaluation.examples
+        group = source.group_size or evaluation.group_size or 1
+        asked += max(0, examples or 0) * group
+    trained = rollout.batch_rollouts * interval
+    if asked > trained:
+        needed = -(-asked // rollout.batch_rollouts)
+        yield Problem(
+            "evaluation.interval_steps",
+            f"{asked} rollouts of evaluation for every {trained} of training ({interval} steps of "
+            f"`rollout.batch_rollouts` {rollout.batch_rollouts})",
+            patch={"evaluation.interval_steps": -(-4 * needed // 5) * 5},
+        )
+
+
+@rule("EVA003", Severity.NOTE)
+def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
+    """An evaluation interval beyond max_steps leaves none on the way.
+
+    a policy that gets worse is then seen when the run is over
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 500
+        num_examples = 100
+        group_size = 1
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 1
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    interval, max_steps = (run.evaluation.interval_steps if run.evaluation else None), run.run.max_steps
+    if interval is not None and interval > max_steps:
+        yield Problem(
+            "evaluation.interval_steps",
+            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
+            patch={"evaluation.interval_steps": max(1, max_steps // 10)},
+        )
+
+
+@rule("EVA004", Severity.WARNING)
+def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
+    """At temperature 0 one sample per task is enough.
+
+    the likeliest token is the same each time: every further sample costs its time and says nothing
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 8
+        [orchestrator.eval.sampling]
+        temperature = 0.0
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 1
+        [orchestrator.eval.sampling]
+        temperature = 0.0
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    evaluation = run.evaluation
+    if evaluation is None or evaluation.temperature != 0 or (evaluation.group_size or 1) < 2:
+        return
+    yield Problem(
+        "evaluation.group_size",
+        f"{evaluation.group_size} samples per task, and `evaluation.temperature` is 0",
+        patch={"evaluation.group_size": 1},
+    )

@@ -8,8 +8,11 @@
         a TOML overlay on BASE that makes this rule fire, and no other
     Good:
         a TOML overlay that is clean under every rule
+    Bad (prime-rl 2026-08):
+        the same on another of the BASES
 
-A `[facts.NAME]` table in an overlay changes a fact of the machine. Paragraphs after the why are notes.
+A `[facts.NAME]` table in an overlay changes a fact of the machine. Paragraphs after the why are notes; one
+that begins with "Source:" says where the rule has its numbers from.
 """
 
 from __future__ import annotations
@@ -36,10 +39,150 @@ kind = "python-stdlib"
 micro_batch = 8
 """
 
-_EXAMPLE = r"(?m)^(Bad|Good):\n((?:(?:    .*)?\n)+)"
+_RL_2026_08 = """\
+max_steps = 200
+seq_len = 4096
+
+[run]
+name = "example"
+
+[model]
+name = "Qwen/Qwen3-1.7B"
+
+[ckpt]
+interval = 50
+keep_last = 2
+
+[deployment]
+num_train_gpus = 2
+num_infer_gpus = 2
+
+[trainer]
+
+[orchestrator]
+batch_size = 128
+group_size = 16
+
+[orchestrator.train.sampling]
+max_completion_tokens = 1024
+
+[[orchestrator.train.source]]
+name = "reverse-text"
+
+[orchestrator.train.source.env.taskset]
+id = "reverse-text"
+
+[orchestrator.train.source.env.agent.runtime]
+type = "subprocess"
+
+[inference.vllm]
+max_model_len = 4096
+data_parallel_size = 2
+"""
+
+_SFT_2026_08 = """\
+max_steps = 200
+
+[run]
+name = "example"
+
+[model]
+name = "Qwen/Qwen3-1.7B"
+
+[ckpt]
+interval = 50
+keep_last = 2
+
+[data]
+type = "sft"
+name = "PrimeIntellect/Reverse-Text-SFT"
+seq_len = 4096
+batch_size = 32
+
+[optim]
+lr = 2e-5
+"""
+
+_RL_2026_05 = """\
+max_steps = 200
+seq_len = 4096
+
+[model]
+name = "Qwen/Qwen3-1.7B"
+
+[ckpt]
+interval = 50
+keep_last = 2
+
+[deployment]
+num_train_gpus = 2
+num_infer_gpus = 2
+
+[trainer]
+
+[orchestrator]
+batch_size = 128
+group_size = 16
+
+[orchestrator.train.sampling]
+max_completion_tokens = 1024
+
+[[orchestrator.train.env]]
+id = "reverse-text"
+
+[inference.model]
+max_model_len = 4096
+
+[inference.parallel]
+dp = 2
+"""
+
+_RL_2026_01 = """\
+max_steps = 200
+seq_len = 4096
+trainer_gpu_ids = [0, 1]
+inference_gpu_ids = [2, 3]
+
+[model]
+name = "Qwen/Qwen3-1.7B"
+
+[ckpt]
+interval = 50
+keep_last = 2
+
+[trainer]
+
+[orchestrator]
+batch_size = 128
+rollouts_per_example = 16
+
+[orchestrator.sampling]
+max_tokens = 1024
+
+[[orchestrator.env]]
+id = "reverse-text"
+
+[inference.model]
+max_model_len = 4096
+
+[inference.parallel]
+dp = 2
+"""
+
+BASES = {
+    "": BASE,
+    "prime-rl 2026-08": _RL_2026_08,
+    "prime-rl 2026-08 sft": _SFT_2026_08,
+    "prime-rl 2026-05": _RL_2026_05,
+    "prime-rl 2026-01": _RL_2026_01,
+}
+
+_EXAMPLE = r"(?m)^(Bad|Good)(?: \(([^)\n]*)\))?:\n((?:(?:    .*)?\n)+)"
 
 
 class Explanation(NamedTuple):
+    """An example on another base than run.toml's begins with a comment that names it: `# prime-rl 2026-08`."""
+
     summary: str
     why: str
     notes: tuple[str, ...]
@@ -52,7 +195,7 @@ def explain(rule: Rule) -> Explanation:
     doc = cleandoc(rule.doc) + "\n"
     prose = re.sub(_EXAMPLE, "", doc)
     paragraphs = [" ".join(part.split()) for part in prose.split("\n\n") if part.strip()]
-    examples = [(match.group(1), cleandoc(match.group(2)) + "\n") for match in re.finditer(_EXAMPLE, doc)]
+    examples = [(match.group(1), _example(match)) for match in re.finditer(_EXAMPLE, doc)]
     return Explanation(
         summary=paragraphs[0] if paragraphs else "",
         why=paragraphs[1] if len(paragraphs) > 1 else "",
@@ -60,3 +203,14 @@ def explain(rule: Rule) -> Explanation:
         bad=tuple(text for kind, text in examples if kind == "Bad"),
         good=tuple(text for kind, text in examples if kind == "Good"),
     )
+
+
+def base_of(example: str) -> str:
+    """The key in BASES of the config that an example is laid over."""
+    first = example.partition("\n")[0].removeprefix("# ")
+    return first if first in BASES else ""
+
+
+def _example(match: re.Match[str]) -> str:
+    label, text = match.group(2), cleandoc(match.group(3)) + "\n"
+    return f"# {label}\n{text}" if label else text

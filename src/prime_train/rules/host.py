@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
+from prime_train.rules.anchor import anchor
 from prime_train.rules.base import facts_rule, known
 from prime_train.rules.footprint import architecture, training_bytes
 from prime_train.spec import RunSpec
-from prime_train.units import format_bytes
+from prime_train.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts
+    from prime_train.facts.facts import Facts, OpenFiles
 
 _OPEN_FILES_WANTED = 65536  # sockets between ranks, loader workers and shards add up; 1024 is a login shell's default
 _OPEN_FILES_NEEDED = 256  # below it Python, torch and its loader workers fail to start
 _BF16_CAPABILITY = (8, 0)  # Ampere. Source: NVIDIA CUDA programming guide, compute capabilities
+_SHM_WANTED_BYTES = GIB  # docker gives a container 64 MiB, and NCCL takes some for each pair of ranks
+_CLOCK_SLACK_S = 3600.0  # a file server's clock, which dated the file, may go before ours
 _ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
 
 
@@ -26,28 +29,49 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     each rank, loader worker and data shard holds some open: a long run dies of "Too many open files"
 
-    A run raises its soft limit to the hard one by itself. Below 256 it is an error: the trainer does not start.
-    For a single process it is a note: it has no other ranks to talk to. In systemd: `LimitNOFILE=65536`; in a
-    container: `docker run --ulimit nofile=65536:65536`.
+    The bundled trainer raises its soft limit to the hard one by itself. Below 256 it is an error: it does not
+    start. For a single process it is a note: it has no other ranks to talk to. prime-rl keeps the soft limit, and
+    with rollouts it is an error: at 32768, runs of it died at step 15. In this shell: `ulimit -n 65536`; in
+    systemd: `LimitNOFILE=65536`; in a container: `docker run --ulimit nofile=65536:65536`.
 
     Bad:
         [facts.open_files]
         soft = 1024
         hard = 4096
+    Bad (prime-rl 2026-08):
+        [facts.open_files]
+        soft = 32768
+        hard = 1048576
     Good:
         [facts.open_files]
         soft = 1024
         hard = 1048576
     """
     limit = known(facts.open_files)
-    if limit.hard is None or limit.hard >= _OPEN_FILES_WANTED:
+    if not run.is_native:
+        yield from _few_for_prime_rl(run, limit)
+    elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
+        yield Problem(
+            "parallel.processes",
+            f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes} x "
+            f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
+            fix="raise the hard limit: as root, or LimitNOFILE, or docker run --ulimit nofile",
+            severity=_severity(limit.hard, run.parallel.processes),
+        )
+
+
+def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Iterator[Problem]:
+    """prime-rl raises no limit: the soft one is what its orchestrator has, with a socket for every rollout."""
+    if limit.soft >= _OPEN_FILES_WANTED:
         return
+    within = limit.hard is None or limit.hard >= _OPEN_FILES_WANTED
     yield Problem(
-        "parallel.processes",
-        f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes} x "
-        f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
-        fix="raise the hard limit: as root, or LimitNOFILE, or docker run --ulimit nofile",
-        severity=_severity(limit.hard, run.parallel.processes),
+        anchor(run),
+        f"a process may open {limit.soft} files, and each rollout in flight holds sockets and files",
+        fix=f"ulimit -n {_OPEN_FILES_WANTED}, in the shell that starts the run"
+        if within
+        else f"raise the hard limit of {limit.hard}: as root, or LimitNOFILE, or docker run --ulimit nofile",
+        severity=Severity.WARNING if run.rollout is None else Severity.ERROR,
     )
 
 
@@ -199,3 +223,87 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     missing = [name for name in known(facts.packages).missing if name in needed]
     if missing:
         yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')
+
+
+@facts_rule("HST003", Severity.WARNING, needs=("shm",))
+def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """/dev/shm should have room for what processes hand each other.
+
+    NCCL and data workers pass buffers through it: where it is full they end in "Bus error"
+
+    Source: NCCL user guide, troubleshooting, shared memory; docker run, --shm-size.
+
+    Bad:
+        [parallel]
+        processes = 2
+        [facts.shm]
+        total_bytes = 67108864
+        free_bytes = 67108864
+    Bad (prime-rl 2026-08):
+        [facts.shm]
+        total_bytes = 67108864
+        free_bytes = 67108864
+    Good:
+        [facts.shm]
+        total_bytes = 67108864
+        free_bytes = 67108864
+    """
+    shm = known(facts.shm)
+    if shm.free_bytes >= _SHM_WANTED_BYTES or (run.is_native and run.parallel.processes == 1):
+        return
+    yield Problem(
+        anchor(run),
+        f"/dev/shm has {format_bytes(shm.free_bytes)} free of {format_bytes(shm.total_bytes)}",
+        fix="docker run --shm-size=16g or --ipc=host; else: mount -o remount,size=16g /dev/shm"
+        if shm.total_bytes < _SHM_WANTED_BYTES
+        else "take away what ended processes left there: ls -l /dev/shm",
+    )
+
+
+@facts_rule("HST004", Severity.NOTE, needs=("cpu",))
+def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """There should be a core for every loader worker.
+
+    workers that take turns with the trainer slow the step that they are to feed
+
+    Bad:
+        [data]
+        loader_workers = 32
+    Good:
+        [data]
+        loader_workers = 2
+    """
+    workers, cores = run.parallel.processes * run.data.loader_workers, known(facts.cpu).cores
+    if workers > max(cores, run.parallel.processes):
+        yield Problem(
+            "data.loader_workers",
+            f"{run.parallel.processes} x {run.data.loader_workers} workers, and there are {cores} cores",
+            patch={"data.loader_workers": max(1, cores // run.parallel.processes - 1)},
+        )
+
+
+@facts_rule("HST005", Severity.WARNING, needs=("clock",))
+def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The clock may not show a time before this program was installed.
+
+    certificates and signed requests to the hub, to storage and to W&B are refused, and logs do not line up
+
+    Bad:
+        [facts.clock]
+        unix_s = 1000000000.0
+        not_before_unix_s = 1790000000.0
+        witness = "host.py"
+    Good:
+        [facts.clock]
+        unix_s = 1790000100.0
+        not_before_unix_s = 1790000000.0
+        witness = "host.py"
+    """
+    clock = known(facts.clock)
+    behind_s = clock.not_before_unix_s - clock.unix_s
+    if behind_s > _CLOCK_SLACK_S:
+        yield Problem(
+            anchor(run),
+            f"the clock stands {format_seconds(behind_s)} before the time at which {clock.witness} was written",
+            fix="timedatectl set-ntp true, on the host where this is a container",
+        )

@@ -8,21 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from prime_train.dialects import native
-from prime_train.dialects.reading import Fault, Reading
+from prime_train.dialects import dialect
+from prime_train.dialects.reading import SYNTAX, Fault, Reading
 from prime_train.document import KeyPath, dotted, to_toml
 from prime_train.findings import Finding, Patch, Problem, Severity, Skipped, Span
 from prime_train.rules.base import Rule
 from prime_train.rules.catalogue import RULES
 from prime_train.rules.explain import explain
+from prime_train.rules.ignores import silence
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_IGNORE = r"#\s*prime-train:\s*ignore\[([A-Z0-9, ]*)\]"
+_MAX_TOLD = 1000
 _FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled when something is found: not at start-up
 
 
@@ -31,6 +33,7 @@ class Verdict:
     """What was found in one file. `run` is None where no RunSpec can be built from it.
 
     `passed` are the codes that judged and found nothing, `ignored` those that a comment silenced.
+    `because` says how the generation is known, "" for a dialect that has one only.
     """
 
     path: str
@@ -42,6 +45,7 @@ class Verdict:
     passed: tuple[str, ...]
     ignored: tuple[str, ...]
     run: RunSpec | None
+    because: str = ""
 
     def only(self, wanted: tuple[str, ...] | None, unwanted: tuple[str, ...]) -> Verdict:
         """The verdict without the rules that are not wanted. Both are codes or prefixes of codes."""
@@ -66,14 +70,23 @@ class Verdict:
         return self.worst is not Severity.ERROR
 
 
-def lint(text: str, path: str) -> Verdict:
-    """The verdict on a config text, without any fact of the machine. `path` is only shown."""
-    return judge(native.read(text, path), None)
+def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
+    """The verdict on a config text, without any fact of the machine.
+
+    `prime_rl` is the generation to judge a prime-rl file by that names none itself. `path` is shown, and a hint
+    at what the file is.
+    """
+    return judge(dialect.read(text, path, prime_rl), None)
 
 
-def validate(text: str, path: str, facts: Facts) -> Verdict:
+def lint_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Verdict:
+    """The verdict on what several prime-rl texts, each with its path, say together: a later one overrules."""
+    return judge(dialect.read_merged(parts, prime_rl), None)
+
+
+def validate(text: str, path: str, facts: Facts, prime_rl: str | None = None) -> Verdict:
     """The verdict with facts. Rules whose facts are not known are skipped, and say so."""
-    return judge(native.read(text, path), facts)
+    return judge(dialect.read(text, path, prime_rl), facts)
 
 
 def needs() -> frozenset[str]:
@@ -93,12 +106,14 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         if missing:
             skipped.append(missing)
             continue
-        findings = list(_apply(rule, reading, facts, shadowed))
+        findings = _first(_apply(rule, reading, facts, shadowed))
         found.extend(findings)
         if not findings:
             passed.append(rule.code)
-    kept, ignored = _without_ignored(found, reading)
-    kept.sort(key=lambda finding: (finding.span.line, finding.span.column, finding.code))
+    judged = frozenset(passed).union(finding.code for finding in found)
+    kept, ignored = _silenced(found, reading, judged)
+    told = {finding.code for finding in kept}
+    kept.sort(key=lambda finding: (finding.path, finding.span.line, finding.span.column, finding.code))
     return Verdict(
         path=reading.document.path,
         dialect=reading.dialect,
@@ -106,10 +121,31 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         root=reading.root,
         findings=tuple(kept),
         skipped=tuple(skipped),
-        passed=tuple(passed),
-        ignored=tuple(sorted(ignored)),
+        passed=tuple(code for code in passed if code not in told),
+        ignored=ignored,
         run=reading.run,
+        because=reading.because,
     )
+
+
+def _first(findings: Iterator[Finding]) -> list[Finding]:
+    """The findings of one rule, as many as anybody reads: to place a hundred thousand takes seconds."""
+    told = list(islice(findings, _MAX_TOLD + 1))
+    if len(told) > _MAX_TOLD:
+        what = f"{told[-2].what}; there are more than {_MAX_TOLD} of these, and the rest is not told"
+        told[-2:] = [replace(told[-2], what=what)]
+    return told
+
+
+def _silenced(found: list[Finding], reading: Reading, judged: frozenset[str]) -> tuple[list[Finding], tuple[str, ...]]:
+    """The findings that no comment of their file silences, and the codes of those that one does."""
+    kept: list[Finding] = []
+    ignored: set[str] = set()
+    for part in reading.parts:
+        left, silent = silence([finding for finding in found if finding.path == part.path], part, judged)
+        kept.extend(left)
+        ignored.update(silent)
+    return kept, tuple(sorted(ignored))
 
 
 def _missing_facts(rule: Rule, facts: Facts | None) -> Skipped | None:
@@ -130,10 +166,10 @@ def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozense
         match found:
             case Fault():
                 yield _of_fault(rule, found, reading)
-            case Problem() if shadowed.isdisjoint(_fields_of(found)):
+            case Problem() if reading.has(found.at) and shadowed.isdisjoint(_fields_of(found)):
                 yield _of_problem(rule, found, reading)
             case Problem():
-                pass  # it speaks of a default that stands in for a faulty value
+                pass  # it speaks of a default that stands in for a faulty value, or of what this format does not have
 
 
 def _fields_of(problem: Problem) -> set[str]:
@@ -144,12 +180,13 @@ def _fields_of(problem: Problem) -> set[str]:
 
 def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
     key = _path(reading.key(problem.at))
-    span, written = _placed(reading, key)
-    patch = {reading.key(at): value for at, value in problem.patch.items()}
+    path, span, written = _placed(reading, key)
+    can_patch = all(reading.has(at) for at in problem.patch)
+    patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
     return Finding(
         code=rule.code,
         severity=rule.severity if problem.severity is None else problem.severity,
-        path=reading.document.path,
+        path=path,
         span=span,
         key=dotted(key),
         field=problem.at,
@@ -162,12 +199,11 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
 
 
 def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    syntax = reading.document.fault
-    span, written = (syntax.span, "") if syntax is not None else _placed(reading, fault.key)
+    path, span, written = _syntax(reading, fault) if fault.code == SYNTAX else _placed(reading, fault.key)
     return Finding(
         code=rule.code,
-        severity=rule.severity,
-        path=reading.document.path,
+        severity=rule.severity if fault.severity is None else fault.severity,
+        path=path,
         span=span,
         key=dotted(fault.key),
         field=fault.shadows,
@@ -175,18 +211,35 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         why=explain(rule).why,
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
-        written=written,
+        written="" if fault.hidden else written,
     )
 
 
-def _placed(reading: Reading, key: KeyPath) -> tuple[Span, str]:
-    """Where a finding points: the key and its value, else the table that should hold it, else the first line."""
-    place = reading.document.place(key)
-    if place is not None:
-        start, end = place.key, place.value
-        return Span(start.line, start.column, end.end_line, end.end_column), place.written
-    around = reading.document.nearest(key)
-    return (around.key, "") if around is not None else (Span(1, 1, 1, 1), "")
+def _syntax(reading: Reading, fault: Fault) -> tuple[str, Span, str]:
+    """Where a file is not TOML."""
+    for part in reading.parts:
+        if part.fault is not None and part.fault.what == fault.what:
+            return part.path, part.fault.span, ""
+    return reading.parts[0].path, Span(1, 1, 1, 1), ""
+
+
+def _placed(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
+    """Where a finding points: the key and its value, else the table that should hold it, else the first line.
+
+    Of files that are merged, the one whose word counts.
+    """
+    if not any(key[0] in part.values for part in reading.parts if key):  # and no position need be looked for
+        return reading.parts[0].path, Span(1, 1, 1, 1), ""
+    for part in reading.parts:
+        place = part.place(key)
+        if place is not None:
+            start, end = place.key, place.value
+            return part.path, Span(start.line, start.column, end.end_line, end.end_column), place.written
+    for part in reading.parts:
+        around = part.nearest(key)
+        if around is not None:
+            return part.path, around.key, ""
+    return reading.parts[0].path, Span(1, 1, 1, 1), ""
 
 
 def _path(key: str) -> KeyPath:
@@ -204,27 +257,3 @@ def _fix_of(patch: Patch) -> str:
 def _in_users_words(text: str, reading: Reading) -> str:
     """Names RunSpec fields as the user's file does."""
     return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
-
-
-def _without_ignored(found: list[Finding], reading: Reading) -> tuple[list[Finding], set[str]]:
-    """The findings that no comment silences, and the codes of those that one does."""
-    if not found or reading.document.fault is not None or "ignore[" not in reading.document.text:
-        return found, set()
-    everywhere: set[str] = set()
-    by_line: dict[int, set[str]] = {}
-    for comment in reading.document.comments():
-        for match in re.finditer(_IGNORE, comment.text):
-            codes = {code.strip() for code in match.group(1).split(",")}
-            if comment.on_top:
-                everywhere |= codes
-            by_line.setdefault(comment.line, set()).update(codes)
-    kept: list[Finding] = []
-    ignored: set[str] = set()
-    for finding in found:
-        lines = range(finding.span.line, finding.span.end_line + 1)
-        silenced = everywhere.union(*(by_line.get(line, ()) for line in lines))
-        if finding.code in silenced:
-            ignored.add(finding.code)
-        else:
-            kept.append(finding)
-    return kept, ignored

@@ -141,3 +141,108 @@ def missing_key(reading: Reading) -> Iterator[Fault]:
         kind = "python-stdlib"
     """
     return _of(reading, codes.MISSING_KEY)
+
+
+@file_rule(codes.OTHER_GENERATION, Severity.ERROR)
+def other_generation(reading: Reading) -> Iterator[Fault]:
+    """A prime-rl file must use the keys of one generation of prime-rl.
+
+    prime-rl renames its keys every few months and refuses the old ones, or before 2026-05 lets them fall silently
+
+    Source: the tables in registry/prime_rl/, read out of prime-rl at e794fbe, 618de8a and 559b447.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator]
+        rollouts_per_example = 16
+        group_size = "-"
+    Bad (prime-rl 2026-08):
+        [wandb]
+        project = "example"
+    Bad (prime-rl 2026-01):
+        [orchestrator]
+        group_size = 16
+        rollouts_per_example = "-"
+    Good (prime-rl 2026-08):
+        [monitors.wandb]
+        project = "example"
+    """
+    return _of(reading, codes.OTHER_GENERATION)
+
+
+@file_rule(codes.OTHER_MEMBER, Severity.ERROR)
+def other_member(reading: Reading) -> Iterator[Fault]:
+    """A key must belong to the variant that its table chooses.
+
+    a table with a `type` knows the keys of that type alone, and refuses or drops the others
+
+    Source: the discriminated unions in prime-rl's config classes.
+
+    Bad (prime-rl 2026-08):
+        [trainer.scheduler]
+        type = "constant"
+        warmup_steps = 10
+    Good (prime-rl 2026-08):
+        [trainer.scheduler]
+        type = "linear"
+        warmup_steps = 10
+    """
+    return _of(reading, codes.OTHER_MEMBER)
+
+
+@file_rule(codes.SAID_TWICE, Severity.ERROR)
+def said_twice(reading: Reading) -> Iterator[Fault]:
+    """A key must not be set again under another of its names.
+
+    one of the two values is dropped, and nothing says which
+
+    Source: the validation aliases in prime-rl's config classes.
+
+    Bad (prime-rl 2026-05):
+        [orchestrator]
+        rollouts_per_example = 16
+    Good (prime-rl 2026-05):
+        [orchestrator]
+        rollouts_per_example = 16
+        group_size = "-"
+    """
+    return _of(reading, codes.SAID_TWICE)
+
+
+@file_rule(codes.PASSED_THROUGH, Severity.WARNING)
+def passed_through(reading: Reading) -> Iterator[Fault]:
+    """A key that prime-rl hands on unread should be one that the receiver knows.
+
+    a wrong name shows only when vLLM starts, minutes into the run, or not at all
+
+    Source: registry/vllm_arguments.json, the engine and server arguments of vLLM 0.32.0.
+
+    Bad (prime-rl 2026-08):
+        [inference.vllm]
+        executor_backend = "ray"
+    Bad (prime-rl 2026-08):
+        [inference.vllm]
+        max_num_seq = 64
+    Good (prime-rl 2026-08):
+        [inference.vllm]
+        max_num_seqs = 64
+    """
+    return _of(reading, codes.PASSED_THROUGH)
+
+
+@file_rule(codes.GENERATION, Severity.NOTE)
+def generation_in_doubt(reading: Reading) -> Iterator[Fault]:
+    """It should be plain which generation of prime-rl a file is of.
+
+    what is legal, and what an unset key means, differs from one generation to the next
+
+    A file that fits several is judged by the newest of them. One that names its own is judged by it, whatever
+    --prime-rl says: then this is a warning.
+
+    Bad (prime-rl 2026-08 sft):
+        run = "-"
+    Good (prime-rl 2026-08 sft):
+        run = "-"
+        [prime_train]
+        prime_rl = "2026-08"
+    """
+    return _of(reading, codes.GENERATION)

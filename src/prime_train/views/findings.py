@@ -85,8 +85,8 @@ def _place(finding: Finding) -> str:
     return f"{finding.path}:{finding.span.line}:{finding.span.column}"
 
 
-def summary(verdicts: Sequence[Verdict]) -> str:
-    """One line: "2 errors, 1 warning in 3 files", "1 file is clean"."""
+def summary(verdicts: Sequence[Verdict], fixed: int = 0) -> str:
+    """One line: "2 errors, 1 warning in 3 files", "1 file is clean; 2 findings fixed"."""
     counts = _counts(verdicts)
     files = _counted(len(verdicts), "file")
     said = [
@@ -94,9 +94,10 @@ def summary(verdicts: Sequence[Verdict]) -> str:
         for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
         if counts[severity]
     ]
+    done = f"; {_counted(fixed, 'finding')} fixed" if fixed else ""
     if said:
-        return f"{', '.join(said)} in {files}"
-    return f"{files} {'is' if len(verdicts) == 1 else 'are'} clean"
+        return f"{', '.join(said)} in {files}{done}"
+    return f"{files} {'is' if len(verdicts) == 1 else 'are'} clean{done}"
 
 
 def tally(verdict: Verdict) -> str:
@@ -135,6 +136,7 @@ def file_json(verdict: Verdict) -> dict[str, Any]:
         "path": verdict.path,
         "dialect": verdict.dialect,
         "generation": verdict.generation or None,
+        **({"generation_because": verdict.because} if verdict.because else {}),
         "root": verdict.root,
         "findings": [_finding_json(finding) for finding in verdict.findings],
     }

@@ -3,14 +3,19 @@
 The annotations are the schema of prime-train's own run.toml: types and bounds (annotated-types, which
 pydantic understands too) and a Doc each, from which docs/config.md is generated. What one field alone
 can say wrong is refused by its type and bounds; what only a combination of fields can say wrong is a
-rule in `rules/`. Plain dataclasses, because `lint` must start in a tenth of a second: importing
-pydantic and building these models with it takes longer than that by itself.
+rule in `rules/`. The parts that only other formats have are in `elsewhere`, and None in a run.toml.
+Plain dataclasses, because `lint` must start in a tenth of a second: importing pydantic and building
+these models with it takes longer than that by itself.
 """
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
+
+from prime_train.spec import elsewhere
+
+ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,11 @@ class Key:
     """The key in run.toml where it cannot be the field's name (`async` is a Python keyword)."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Marks a part that run.toml does not have: other dialects fill it, and it is None in ours."""
 
 
 Positive = Annotated[int, Gt(0)]
@@ -196,6 +206,7 @@ class PrimeTrain:
     restart: Annotated[Restart, Doc("What happens after a crash.")] = Restart()
     heartbeat: Annotated[Heartbeat, Doc("When silence counts as a hang.")] = Heartbeat()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time the trainer gets to checkpoint before it is ended.")] = 60.0
+    expected_prompt_tokens: Annotated[Positive | None, Doc("Tokens of the longest prompt."), Elsewhere()] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +225,25 @@ class RunSpec:
     eval: Eval = Eval()
     precision: Precision = Precision()
     prime_train: PrimeTrain = PrimeTrain()
+    launch: Annotated[elsewhere.Launch | None, Elsewhere()] = None
+    resume: Annotated[elsewhere.Resume | None, Elsewhere()] = None
+    saving: Annotated[elsewhere.Saving | None, Elsewhere()] = None
+    deployment: Annotated[elsewhere.Deployment | None, Elsewhere()] = None
+    trainer: Annotated[elsewhere.Trainer | None, Elsewhere()] = None
+    finetune: Annotated[elsewhere.Finetune | None, Elsewhere()] = None
+    lora: Annotated[elsewhere.Lora | None, Elsewhere()] = None
+    rollout: Annotated[elsewhere.Rollout | None, Elsewhere()] = None
+    environments: Annotated[elsewhere.Environments | None, Elsewhere()] = None
+    evaluation: Annotated[elsewhere.Evaluation | None, Elsewhere()] = None
+    inference: Annotated[elsewhere.Inference | None, Elsewhere()] = None
+    weight_broadcast: Annotated[elsewhere.WeightBroadcast | None, Elsewhere()] = None
+    transport: Annotated[elsewhere.Transport | None, Elsewhere()] = None
+    monitor: Annotated[elsewhere.Monitor | None, Elsewhere()] = None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the bundled trainer does the training: no part of another program's config is there."""
+        return self.launch is None and self.trainer is None and self.rollout is None and self.inference is None
 
     @property
     def global_batch(self) -> int:

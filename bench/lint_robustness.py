@@ -1,0 +1,101 @@
+"""Lints N hostile inputs: mutants of configs, random scraps, broken bytes, and large texts of a megabyte.
+
+Counts tracebacks (there must be none) and measures, in a process of its own each, the time and the memory that
+a megabyte takes. Prints one JSON line per measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import record
+
+sys.path.insert(0, str(record.HERE.parent))
+
+from tests.hostile import SCRAPS, broken, large_texts, mutant
+
+from prime_train.cli.linting import check
+from prime_train.errors import UserError
+from prime_train.rules.judge import lint
+
+MEGABYTE = 1_000_000
+_LINT_ALONE = """
+import resource, sys, time
+from prime_train.cli.linting import check
+began = time.perf_counter()
+check([sys.argv[1]])
+print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("n", type=int, nargs="?", default=20_000, help="hostile inputs (default: 20000)")
+    parser.add_argument("--folder", type=Path, action="append", default=[], help="config files to mutate as well")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    folders = [record.HERE.parent / "presets", *asked.folder]
+    texts = [path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.rglob("*.toml"))]
+    with tempfile.TemporaryDirectory() as directory:
+        rows = [_many(texts, asked.n, asked.seed, Path(directory)), *_megabytes(Path(directory))]
+    record.write("lint_robustness", rows)
+    if any(row.get("tracebacks") for row in rows):
+        sys.exit(1)
+
+
+def _many(texts: list[str], count: int, seed: int, folder: Path) -> dict[str, object]:
+    chance = random.Random(seed)
+    samples: list[float] = []
+    tracebacks = 0
+    for _ in range(count):
+        began_s = time.perf_counter()
+        try:
+            _one(texts, chance, folder)
+        except Exception:  # any is what this looks for
+            tracebacks += 1
+            traceback.print_exc()
+        samples.append(time.perf_counter() - began_s)
+    return record.emit("lint, hostile inputs", samples, tracebacks=tracebacks, worst=round(max(samples), 3), seed=seed)
+
+
+def _one(texts: list[str], chance: random.Random, folder: Path) -> None:
+    match chance.randrange(10):
+        case 0:
+            lint("".join(chance.choices(SCRAPS, k=chance.randint(0, 40))), "t.toml")
+        case 1:
+            file = folder / "broken.toml"
+            file.write_bytes(broken(chance.choice(texts).encode(), chance))
+            with contextlib.suppress(UserError):
+                check([str(file)])
+        case 2:
+            lint(chance.choice(list(large_texts(chance.randint(10, 5000)).values())), "t.toml")
+        case _:
+            lint(mutant(chance.choice(texts), chance), "t.toml")
+
+
+def _megabytes(folder: Path) -> list[dict[str, object]]:
+    rows = []
+    for name, text in large_texts(MEGABYTE).items():
+        file = folder / f"{name}.toml"
+        file.write_text(text, encoding="utf-8", newline="")
+        command = [sys.executable, "-c", _LINT_ALONE, str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(done.stderr, file=sys.stderr)
+            rows.append(record.emit(f"lint, 1 MB: {name}", [0.0], tracebacks=1))
+            continue
+        seconds, peak_mib = (float(number) for number in done.stdout.split())
+        rows.append(record.emit(f"lint, 1 MB: {name}", [seconds], peak_mib=round(peak_mib)))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

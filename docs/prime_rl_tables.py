@@ -1,0 +1,345 @@
+"""Writes registry/prime_rl/<generation>.json from field rows: `python docs/prime_rl_tables.py FOLDER`.
+
+FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. What a table knows
+beside them, which key feeds which part of a RunSpec, stands here: one line per field, the key in 2026-08, 2026-05
+and 2026-01. "=" is the key of the generation after, "" none, "|" parts the keys of which the first said counts.
+"#" in front counts the elements of a list, "?" asks whether a table is there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from prime_train.dialects.prime_rl.schema import Generation
+from prime_train.dialects.prime_rl.table import Origin, compact, to_json
+
+TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
+
+# The releases come from prime-rl's tags: v0.5.0 2026-03-30, v0.7.0 2026-07-14.
+ORIGINS = (
+    Origin("2026-08", "prime-rl 559b447 (v0.8.1.dev67)", "2026-08-21", ("0.7.0", "")),
+    Origin("2026-05", "prime-rl 618de8a (v0.5.1.dev261)", "2026-05-30", ("0.5.0", "0.7.0")),
+    Origin("2026-01", "prime-rl e794fbe (v0.3.0+65)", "2026-01-30", ("", "0.5.0")),
+)
+
+_CLIENT = ("orchestrator.model.client", "orchestrator.student.client", "orchestrator.client")
+FEEDS: dict[str, tuple[str, ...]] = {
+    "run.name": ("run.name", "", ""),
+    "run.max_steps": ("max_steps|trainer.max_steps", "=", "="),
+    "checkpoint.interval_steps": ("ckpt.interval|trainer.ckpt.interval", "=", "="),
+    "checkpoint.keep_every_steps": ("ckpt.keep_interval", "=", "="),
+    "optim.lr": ("trainer.optim.lr", "=", "="),
+    "optim.weight_decay": ("trainer.optim.weight_decay", "=", "="),
+    "optim.clip_norm": ("trainer.optim.max_norm", "=", "="),
+    "optim.beta1": ("trainer.optim.betas1", "=", "="),
+    "optim.beta2": ("trainer.optim.betas2", "=", "="),
+    "schedule.kind": ("trainer.scheduler.type", "=", "="),
+    "schedule.warmup_steps": ("trainer.scheduler.warmup_steps", "=", "="),
+    "schedule.decay_steps": ("trainer.scheduler.decay_steps", "=", "="),
+    "launch.output_dir": ("output_dir", "=", "="),
+    "launch.run_dir": ("run.dir", "", ""),
+    "launch.run_name": ("run.name", "", ""),
+    "launch.clean": ("clean", "clean_output_dir", "clean"),
+    "launch.dry_run": ("dry_run", "=", ""),
+    "launch.env_vars": ("env_vars", "", ""),
+    "launch.trainer_env_vars": ("trainer.env_vars", "", ""),
+    "launch.orchestrator_env_vars": ("orchestrator.env_vars", "", ""),
+    "launch.inference_env_vars": ("inference.env_vars", "", ""),
+    "launch.slurm": ("?slurm", "=", ""),
+    "resume.step": ("resume.step", "ckpt.resume_step", "="),
+    "resume.dir": ("resume.dir", "", ""),
+    "saving": ("ckpt|trainer.ckpt", "=", "="),
+    "saving.keep_last": ("ckpt.keep_last|trainer.ckpt.keep_last", "=", "="),
+    "saving.output_dir": ("ckpt.output_dir", "=", ""),
+    "saving.trainer_interval_steps": ("trainer.ckpt.interval", "=", "="),
+    "saving.orchestrator_interval_steps": ("orchestrator.ckpt.interval", "=", "="),
+    "saving.skip_optimizer": ("trainer.ckpt.skip_optimizer", "=", "="),
+    "saving.skip_scheduler": ("trainer.ckpt.skip_scheduler", "=", "="),
+    "saving.skip_dataloader": ("trainer.ckpt.skip_dataloader", "=", "="),
+    "saving.skip_progress": ("trainer.ckpt.skip_progress", "=", "="),
+    "deployment.kind": ("deployment.type", "=", ""),
+    "deployment.gpus_per_node": ("deployment.gpus_per_node", "=", ""),
+    "deployment.train_gpus": (
+        "deployment.num_train_gpus",
+        "deployment.num_train_gpus|deployment.num_gpus",
+        "#trainer_gpu_ids",
+    ),
+    "deployment.infer_gpus": ("deployment.num_infer_gpus", "=", "#inference_gpu_ids"),
+    "deployment.train_nodes": (
+        "deployment.num_train_nodes",
+        "deployment.num_train_nodes|deployment.num_nodes",
+        "",
+    ),
+    "deployment.infer_nodes": ("deployment.num_infer_nodes", "=", ""),
+    "deployment.nodes_per_fsdp_group": ("deployment.nodes_per_fsdp_group", "=", ""),
+    "deployment.train_gpu_ids": ("", "", "trainer_gpu_ids"),
+    "deployment.infer_gpu_ids": ("", "", "inference_gpu_ids"),
+    "trainer.model_name": ("trainer.model.name|model.name", "=", "="),
+    "trainer.ctx_tokens": ("trainer.model.seq_len|seq_len", "=", "="),
+    "trainer.max_steps": ("trainer.max_steps", "=", "="),
+    "trainer.impl": ("trainer.model.impl", "=", "="),
+    "trainer.attention": ("trainer.model.attn", "=", "="),
+    "trainer.trust_remote_code": ("trainer.model.trust_remote_code", "=", "="),
+    "trainer.vision": ("?trainer.model.vlm|?model.vlm", "=", "="),
+    "trainer.freeze_vision": ("trainer.model.vlm.freeze_vision_encoder|model.vlm.freeze_vision_encoder", "=", "="),
+    "trainer.dp_replicate": ("trainer.model.dp_replicate", "=", "="),
+    "trainer.context_parallel": ("trainer.model.cp", "=", "="),
+    "trainer.expert_parallel": ("trainer.model.ep", "=", "="),
+    "trainer.tensor_parallel": ("", "", "trainer.model.tp"),
+    "trainer.cp_style": ("trainer.model.cp_style", "=", ""),
+    "trainer.fsdp_cpu_offload": ("trainer.model.fsdp_cpu_offload", "=", "="),
+    "trainer.optim_cpu_offload": ("trainer.model.optim_cpu_offload", "=", "="),
+    "trainer.activation_checkpointing": ("?trainer.model.ac", "=", "="),
+    "trainer.activation_offloading": ("?trainer.model.ac_offloading", "=", "="),
+    "trainer.reshard_after_forward": ("trainer.model.reshard_after_forward", "=", "="),
+    "trainer.optimization_dtype": ("trainer.model.optimization_dtype", "=", "="),
+    "trainer.reduce_dtype": ("trainer.model.reduce_dtype", "=", "="),
+    "trainer.quantization": ("trainer.model.quantization.type", "", ""),
+    "trainer.head_chunk_tokens": ("trainer.model.fused_lm_head_token_chunk_size", "=", ""),
+    "trainer.optimizer": ("trainer.optim.type", "=", "="),
+    "trainer.min_lr": ("trainer.scheduler.min_lr", "=", "="),
+    "trainer.dist_timeout_s": ("trainer.dist_timeout_seconds", "=", "="),
+    "trainer.metrics_port": ("trainer.metrics_server.port", "=", "="),
+    "trainer.heartbeat_url": ("trainer.heartbeat.url", "=", "="),
+    "trainer.trace_path": ("trainer.trace_path", "=", "="),
+    "trainer.tokenizer_name": ("trainer.tokenizer.name|tokenizer.name", "=", "="),
+    "trainer.chat_template": ("trainer.tokenizer.chat_template|tokenizer.chat_template", "=", ""),
+    "trainer.output_dir": ("trainer.output_dir", "=", "="),
+    "trainer.fake_data": ("?trainer.data.fake", "=", "="),
+    "trainer.kl_tau": ("trainer.loss.kl_tau", "=", "="),
+    "finetune": ("data", "=", "="),
+    "finetune.data_name": ("data.name", "=", "="),
+    "finetune.ctx_tokens": ("data.seq_len", "=", "="),
+    "finetune.batch_sequences": ("data.batch_size", "=", "="),
+    "finetune.micro_batch_sequences": ("data.micro_batch_size", "=", "="),
+    "finetune.pack": ("", "data.pack_function", "="),
+    "finetune.splits": ("data.splits", "=", "="),
+    "finetune.subsets": ("data.subsets", "=", "="),
+    "finetune.sampling_probs": ("data.probabilities", "=", "="),
+    "lora": ("trainer.model.lora", "=", "="),
+    "lora.rank": ("trainer.model.lora.rank", "=", "="),
+    "lora.alpha": ("trainer.model.lora.alpha", "=", "="),
+    "lora.dropout": ("trainer.model.lora.dropout", "=", "="),
+    "lora.target_modules": ("trainer.model.lora.target_modules", "=", "="),
+    "lora.modules_to_save": ("trainer.model.lora.modules_to_save", "=", "="),
+    "rollout": ("orchestrator", "=", "="),
+    "rollout.model_name": (
+        "orchestrator.model.name|model.name",
+        "orchestrator.student.model.name|model.name",
+        "orchestrator.model.name|model.name",
+    ),
+    "rollout.lora_name": (
+        "orchestrator.model.lora.name",
+        "orchestrator.student.model.lora.name",
+        "orchestrator.model.lora.name",
+    ),
+    "rollout.lora_rank": (
+        "orchestrator.model.lora.rank",
+        "orchestrator.student.model.lora.rank",
+        "orchestrator.model.lora.rank",
+    ),
+    "rollout.lora_alpha": (
+        "orchestrator.model.lora.alpha",
+        "orchestrator.student.model.lora.alpha",
+        "orchestrator.model.lora.alpha",
+    ),
+    "rollout.algorithm": ("orchestrator.algo.type", "orchestrator.training_mode", ""),
+    "rollout.ctx_tokens": ("orchestrator.seq_len|seq_len", "=", "="),
+    "rollout.max_steps": ("orchestrator.max_steps", "=", "="),
+    "rollout.batch_rollouts": ("orchestrator.batch_size", "=", "="),
+    "rollout.batch_tokens": ("orchestrator.token_batch_size", "=", ""),
+    "rollout.group_size": ("orchestrator.group_size", "=", "orchestrator.rollouts_per_example"),
+    "rollout.max_completion_tokens": (
+        "orchestrator.train.sampling.max_completion_tokens",
+        "=",
+        "orchestrator.sampling.max_tokens",
+    ),
+    "rollout.min_tokens": ("", "", "orchestrator.sampling.min_tokens"),
+    "rollout.temperature": ("orchestrator.train.sampling.temperature", "=", "orchestrator.sampling.temperature"),
+    "rollout.seed": ("", "orchestrator.train.sampling.seed", "orchestrator.sampling.seed"),
+    "rollout.repetition_penalty": ("", "", "orchestrator.sampling.repetition_penalty"),
+    "rollout.extra_body": ("orchestrator.train.sampling.extra_body", "=", "orchestrator.sampling.extra_body"),
+    "rollout.max_off_policy_steps": ("orchestrator.max_off_policy_steps", "=", "="),
+    "rollout.max_async_level": ("", "", "orchestrator.max_async_level|max_async_level"),
+    "rollout.initial_inflight": ("orchestrator.concurrency.initial_inflight", "", ""),
+    "rollout.max_inflight": (
+        "orchestrator.concurrency.max_inflight",
+        "orchestrator.max_inflight_rollouts",
+        "orchestrator.max_concurrent",
+    ),
+    "rollout.min_inflight": ("orchestrator.concurrency.min_inflight", "", ""),
+    "rollout.oversampling_factor": ("", "orchestrator.oversampling_factor", "="),
+    "rollout.filter_zero_advantages": ("orchestrator.train.filter_zero_advantages", "", ""),
+    "rollout.wait_for_ready_s": (f"{_CLIENT[0]}.wait_for_ready_timeout", f"{_CLIENT[1]}.wait_for_ready_timeout", ""),
+    "rollout.base_urls": tuple(f"{client}.base_url" for client in _CLIENT),
+    "rollout.headers": tuple(f"{client}.headers" for client in _CLIENT),
+    "rollout.trust_remote_code": (
+        "orchestrator.model.trust_remote_code",
+        "orchestrator.student.model.trust_remote_code",
+        "orchestrator.model.trust_remote_code",
+    ),
+    "rollout.env_server_base_port": ("orchestrator.env_server_base_port", "", ""),
+    "rollout.output_dir": ("orchestrator.output_dir", "=", "="),
+    "rollout.chat_template": ("orchestrator.tokenizer.chat_template|tokenizer.chat_template", "=", ""),
+    "rollout.renderer": ("orchestrator.renderer.name", "=", ""),
+    "environments.train": ("orchestrator.train.source", "orchestrator.train.env", "orchestrator.env"),
+    "environments.evaluate": ("orchestrator.eval.source", "orchestrator.eval.env", "="),
+    "evaluation": ("orchestrator.eval", "=", "="),
+    "evaluation.interval_steps": ("orchestrator.eval.interval", "=", "="),
+    "evaluation.examples": ("orchestrator.eval.num_examples", "=", "="),
+    "evaluation.group_size": ("orchestrator.eval.group_size", "=", "orchestrator.eval.rollouts_per_example"),
+    "evaluation.max_completion_tokens": (
+        "orchestrator.eval.sampling.max_completion_tokens",
+        "=",
+        "orchestrator.eval.sampling.max_tokens",
+    ),
+    "evaluation.temperature": ("orchestrator.eval.sampling.temperature", "=", "="),
+    "evaluation.skip_first_step": ("orchestrator.eval.skip_first_step", "", ""),
+    "inference": ("inference", "=", "="),
+    "inference.model_name": ("inference.vllm.model|model.name", "inference.model.name|model.name", "="),
+    "inference.ctx_tokens": (
+        "inference.vllm.max_model_len",
+        "inference.model.max_model_len",
+        "inference.model.max_model_len|max_model_len",
+    ),
+    "inference.tensor_parallel": ("inference.vllm.tensor_parallel_size", "inference.parallel.tp", "="),
+    "inference.data_parallel": ("inference.vllm.data_parallel_size", "inference.parallel.dp", "="),
+    "inference.pipeline_parallel": ("inference.vllm.pipeline_parallel_size", "", ""),
+    "inference.gpu_memory_fraction": ("inference.vllm.gpu_memory_utilization", "inference.gpu_memory_utilization", "="),
+    "inference.dtype": ("inference.vllm.dtype", "inference.model.dtype", "="),
+    "inference.quantization": ("inference.vllm.quantization", "", ""),
+    "inference.enable_lora": ("inference.vllm.enable_lora", "inference.enable_lora", "="),
+    "inference.max_lora_rank": ("inference.vllm.max_lora_rank", "inference.max_lora_rank", "="),
+    "inference.max_loras": ("inference.vllm.max_loras", "inference.max_loras", "="),
+    "inference.max_cpu_loras": ("inference.vllm.max_cpu_loras", "inference.max_cpu_loras", "="),
+    "inference.expert_parallel": ("inference.vllm.enable_expert_parallel", "inference.enable_expert_parallel", ""),
+    "inference.prefix_caching": ("inference.vllm.enable_prefix_caching", "inference.enable_prefix_caching", ""),
+    "inference.enforce_eager": ("inference.vllm.enforce_eager", "inference.model.enforce_eager", "="),
+    "inference.trust_remote_code": ("inference.vllm.trust_remote_code", "inference.model.trust_remote_code", "="),
+    "inference.tool_call_parser": ("inference.vllm.tool_call_parser", "inference.model.tool_call_parser", "="),
+    "inference.reasoning_parser": ("inference.vllm.reasoning_parser", "inference.model.reasoning_parser", "="),
+    "inference.auto_tool_choice": ("", "", "inference.model.enable_auto_tool_choice"),
+    "inference.chat_template": ("inference.vllm.chat_template", "inference.model.chat_template", ""),
+    "inference.rope_scaling": ("inference.vllm.rope_scaling", "inference.model.rope_scaling", "="),
+    "inference.api_servers": ("inference.vllm.api_server_count", "inference.api_server_count", "="),
+    "inference.max_sequences": ("inference.vllm.max_num_seqs", "", ""),
+    "inference.host": ("inference.server.host", "=", "="),
+    "inference.port": ("inference.server.port", "=", "="),
+    "inference.backend_port": ("inference.backend_port", "inference.deployment.backend_port", ""),
+    "inference.rpc_port": ("inference.vllm.data_parallel_rpc_port", "inference.data_parallel_rpc_port", ""),
+    "inference.router": ("inference.router.type", "", ""),
+    "inference.output_dir": ("inference.output_dir", "=", ""),
+    "weight_broadcast.kind": ("weight_broadcast.type", "=", "="),
+    "weight_broadcast.trainer_kind": ("trainer.weight_broadcast.type", "=", "="),
+    "weight_broadcast.rollout_kind": ("orchestrator.weight_broadcast.type", "=", "="),
+    "weight_broadcast.inference_kind": ("inference.weight_broadcast.type", "=", "="),
+    "weight_broadcast.host": (
+        "weight_broadcast.host|trainer.weight_broadcast.host",
+        "trainer.weight_broadcast.host",
+        "=",
+    ),
+    "weight_broadcast.port": (
+        "weight_broadcast.port|trainer.weight_broadcast.port",
+        "=",
+        "trainer.weight_broadcast.port",
+    ),
+    "weight_broadcast.timeout_s": (
+        "weight_broadcast.timeout|trainer.weight_broadcast.timeout",
+        "=",
+        "trainer.weight_broadcast.timeout",
+    ),
+    "transport.kind": ("rollout_transport.type|trainer.rollout_transport.type", "trainer.rollout_transport.type", "="),
+    "transport.port": ("rollout_transport.port|trainer.rollout_transport.port", "trainer.rollout_transport.port", "="),
+    "monitor": ("monitors.wandb", "wandb", "="),
+    "monitor.project": ("monitors.wandb.project", "wandb.project", "="),
+    "monitor.name": ("monitors.wandb.name", "wandb.name", "="),
+    "monitor.offline": ("monitors.wandb.offline", "wandb.offline", "="),
+}
+
+# Counts that prime-rl does not bound itself, and with which no run works below one.
+_COUNTS = frozenset(
+    (
+        *("max_steps", "seq_len", "num_train_gpus", "num_train_nodes", "gpus_per_node", "max_completion_tokens"),
+        *("max_model_len", "tensor_parallel_size", "tp", "batch_size", "micro_batch_size", "max_lora_rank"),
+        *("max_loras", "max_tokens", "rollouts_per_example", "interval"),
+    )
+)
+_OR_NONE = frozenset(("num_infer_gpus", "num_infer_nodes"))  # the same, and none is legal
+
+# Which parts of a RunSpec a root speaks of, and which component its keys leave out in front.
+_SHARED = ("run", "checkpoint", "launch", "resume", "saving", "monitor", "deployment", "weight_broadcast")
+_TRAINING = (*_SHARED, "optim", "schedule", "trainer", "lora")
+_ROOTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "rl": (
+        (*_TRAINING, "rollout", "environments", "evaluation", "inference", "transport"),
+        ("",),
+    ),
+    "sft": ((*_TRAINING, "finetune", "environments", "evaluation", "inference"), ("", "trainer.", "orchestrator.")),
+    "trainer": ((*_TRAINING, "transport"), ("trainer.", "")),
+    "orchestrator": (
+        (*_SHARED, "rollout", "environments", "evaluation", "transport"),
+        ("orchestrator.", ""),
+    ),
+    "inference": (("launch", "inference", "deployment", "weight_broadcast"), ("inference.",)),
+    "evals": (("launch", "environments", "evaluation", "monitor"), ("", "orchestrator.")),
+}
+
+
+def feeds_of(schema: Generation, column: int) -> dict[str, dict[str, list[str]]]:
+    """Root -> RunSpec field -> the keys that say it, of those that the table has."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for root, (parts, fronts) in _ROOTS.items():
+        if root not in schema.roots:
+            continue
+        keys_of = {name: _in_root(schema, root, fronts, _column(keys, column)) for name, keys in FEEDS.items()}
+        found[root] = {name: keys for name, keys in keys_of.items() if keys and name.partition(".")[0] in parts}
+    return found
+
+
+def _column(keys: tuple[str, ...], column: int) -> list[str]:
+    while keys[column] == "=":
+        column -= 1
+    return keys[column].split("|")
+
+
+def _in_root(schema: Generation, root: str, fronts: tuple[str, ...], keys: list[str]) -> list[str]:
+    """The keys as the root has them: without the component that it is itself."""
+    legal: list[str] = []
+    for written in keys:
+        mark, key = (written[0], written[1:]) if written[:1] in ("#", "?") else ("", written)
+        for front in fronts:
+            inside = key.removeprefix(front)
+            if (not front or key.startswith(front)) and inside and _is_legal(schema, root, inside):
+                legal.append(mark + inside)
+                break
+    return list(dict.fromkeys(legal))
+
+
+def _is_legal(schema: Generation, root: str, key: str) -> bool:
+    path = tuple(key.split("."))
+    if schema.find(root, path) is not None:
+        return True
+    around = schema.find(root, path[:-1])  # an open table: it has the key without naming it
+    below = schema.below(around) if around is not None else None
+    return below is not None and below.open is True
+
+
+def main(folder: Path) -> None:
+    for column, origin in enumerate(ORIGINS):
+        rows = json.loads((folder / f"fields-{origin.generation}.json").read_text(encoding="utf-8"))
+        for row in rows:
+            if row["path"].rpartition(".")[2] in _COUNTS and row["type"] in ("int", "int | None"):
+                row["constraints"] = row.get("constraints") or "ge=1"
+            if row["path"].rpartition(".")[2] in _OR_NONE:
+                row["constraints"] = row.get("constraints") or "ge=0"
+            if row["path"].endswith("model.full_offload"):
+                row["type"] += " | bool"  # `full_offload = true` stands in prime-rl's own examples of 2026-08
+        table = compact(rows, origin, {})
+        table["feeds"] = feeds_of(Generation.of(table), column)
+        (TABLES / f"{origin.generation}.json").write_text(to_json(table), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

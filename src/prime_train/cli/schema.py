@@ -1,0 +1,91 @@
+"""`prime-train schema`: config schemas, for other programs and from them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.options import NoColor
+from prime_train.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, help="Config schemas, for other programs and from them.")
+
+
+@app.callback()
+def _schema() -> None:
+    pass
+
+
+@app.command("export", short_help="Write the JSON Schema of run.toml.")
+def export(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; else standard output.", show_default=False)
+    ] = None,
+    _no_color: NoColor = False,
+) -> None:
+    """Write the JSON Schema of run.toml, for editors.
+
+    A first line `#:schema ./run.schema.json` in a run.toml tells editors with taplo to use it.
+
+    Examples:
+
+      prime-train schema export > run.schema.json
+
+      prime-train schema export -o .vscode/run.schema.json
+    """
+    import json
+
+    from prime_train.dialects import native
+    from prime_train.views.json_schema import json_schema
+
+    text = json.dumps(json_schema(native.schema()), indent=1, ensure_ascii=False) + "\n"
+    _write(text, output)
+
+
+@app.command("import", short_help="Read the table of an installed prime-rl.")
+def import_(
+    python: Annotated[
+        str, typer.Option("--python", metavar="PATH", help="The interpreter that has prime-rl.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write; else standard output.", show_default=False)
+    ] = None,
+    generation: Annotated[
+        str | None, typer.Option("--generation", metavar="NAME", help="Its name; else this month.", show_default=False)
+    ] = None,
+    _no_color: NoColor = False,
+) -> None:
+    """Read every legal key out of an installed prime-rl: the table that lint judges its files by.
+
+    The interpreter walks its own classes; prime-rl is not imported here. A file of registry/prime_rl/ is one
+    such table.
+
+    Examples:
+
+      prime-train schema import --python ~/prime-rl/.venv/bin/python
+
+      prime-train schema import --python ~/prime-rl/.venv/bin/python --generation 2026-11 -o 2026-11.json
+    """
+    from datetime import date
+
+    from prime_train.dialects.prime_rl.table import to_json
+    from prime_train.facts import prime_rl_schema
+
+    today = date.today()
+    _write(to_json(prime_rl_schema.table(python, generation or f"{today:%Y-%m}", today)), output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            what="the schema cannot be written",
+            where=str(output),
+            why=error.strerror or str(error),
+            fix="name a file in a folder that is there and writable",
+        ) from None

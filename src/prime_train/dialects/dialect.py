@@ -1,0 +1,58 @@
+"""Chooses the dialect of a config and reads it: prime-train's own run.toml, or a prime-rl file. Judges nothing.
+
+What belongs to prime-rl is loaded only for a file that may be prime-rl's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prime_train.dialects import native
+from prime_train.dialects.reading import Reading
+from prime_train.document import Document
+
+_ROOT_TABLES = ("orchestrator", "inference", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
+
+
+def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
+    """The reading of one text. `prime_rl` is the generation to judge a prime-rl file by that names none itself."""
+    document = Document.parse(text, path)
+    if _is_native(document.values):
+        return native.read_document(document)
+    from prime_train.dialects.prime_rl import read as prime_rl_files
+
+    if prime_rl is not None:
+        return prime_rl_files.read((document,), prime_rl)
+    choice = prime_rl_files.recognised(document.values, path, native.known_keys(document.values))
+    return native.read_document(document) if choice is None else prime_rl_files.read((document,), None, choice)
+
+
+def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Reading:
+    """The reading of several (text, path), merged left to right as prime-rl merges its files."""
+    from prime_train.dialects.prime_rl import read as prime_rl_files
+
+    return prime_rl_files.read(tuple(Document.parse(text, path) for text, path in parts), prime_rl)
+
+
+def recognises(text: str, path: str) -> bool:
+    """Whether a text is a config of one of the dialects, also where it is not all TOML."""
+    document = Document.parse(text, path)
+    values = document.values
+    if native.recognises(values) or (document.fault is not None and native.has_header(text)):
+        return True
+    from prime_train.dialects.prime_rl import read as prime_rl_files
+
+    choice = prime_rl_files.recognised(values, path)
+    return choice is not None and choice.known > choice.unknown
+
+
+def _is_native(values: Mapping[str, Any]) -> bool:
+    """Whether no other dialect need be asked. prime-rl has a table [run] too, with a name and a dir alone."""
+    if not values:
+        return True
+    run, data = values.get("run"), values.get("data")
+    if any(table in values for table in _ROOT_TABLES) or not isinstance(run, dict):
+        return False
+    is_ours = bool(run.keys() & {"max_steps", "kind", "seed"})
+    return is_ours or (isinstance(data, dict) and bool(data.keys() & {"sources", "ctx_tokens"}))

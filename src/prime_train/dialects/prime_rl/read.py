@@ -1,0 +1,168 @@
+"""prime-rl's config files: one text, or several merged, become a RunSpec with every fault. Pure but for the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from prime_train.dialects.prime_rl.choose import Choice, choose
+from prime_train.dialects.prime_rl.run import Source, run_of
+from prime_train.dialects.prime_rl.schema import Generation, generations, load
+from prime_train.dialects.prime_rl.walk import walk
+from prime_train.dialects.reading import (
+    GENERATION,
+    OTHER_MEMBER,
+    PASSED_THROUGH,
+    SAID_TWICE,
+    SYNTAX,
+    Fault,
+    Reading,
+)
+from prime_train.document import Document
+from prime_train.findings import Severity
+from prime_train.spec import PrimeTrain, RunSpec, elsewhere
+
+DIALECT = "prime-rl"
+OURS = "prime_train"  # the table that is taken out before prime-rl sees the file
+
+_HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SAID_TWICE)
+
+
+def recognised(values: Mapping[str, Any], path: str, known_otherwise: int = 0) -> Choice | None:
+    """The choice for values that are meant as a prime-rl file: it knows most of their keys, or more than another
+    dialect, which knows so many."""
+    theirs = {key: value for key, value in values.items() if key != OURS}
+    said = said_generation(values)
+    if not theirs:
+        return None
+    choice = choose(theirs, path, said, None)
+    is_theirs = choice.known > known_otherwise and (choice.known > choice.unknown or not known_otherwise)
+    return choice if said is not None or is_theirs else None
+
+
+def said_generation(values: Mapping[str, Any]) -> str | None:
+    """What [prime_train] prime_rl says, legal or not."""
+    ours = values.get(OURS)
+    said = ours.get("prime_rl") if isinstance(ours, dict) else None
+    return said if isinstance(said, str) else None
+
+
+def read(documents: tuple[Document, ...], asked: str | None, chosen: Choice | None = None) -> Reading:
+    """The reading of files merged left to right, as prime-rl merges them. `asked` is a generation or None.
+
+    `chosen` is the choice, where it is made already.
+    """
+    values = merged([document.values for document in documents])
+    theirs = {key: value for key, value in values.items() if key != OURS}
+    shown = documents[0] if len(documents) == 1 else _merged_document(documents, values)
+    said = said_generation(values)
+    choice = chosen or choose(theirs, shown.path, said, asked)
+    generation = load(choice.generation)
+    is_broken = any(document.fault is not None for document in documents)
+    found = walk(
+        generation, choice.root, theirs, whole=not is_broken and not is_overlay(generation, choice.root, theirs)
+    )
+    run_faults = [fault for fault in found.faults if fault.code not in _HARMLESS and fault.severity is None]
+    faulty = frozenset(fault.key for fault in run_faults)
+    run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty, values.get(OURS)))
+    run = _with_python(run, values.get(OURS))
+    fields = {key: field for field, key in reversed(keys.items())}
+    faults = [
+        *(
+            Fault(SYNTAX, (), document.fault.what, "correct the line; keys that stand in it are unread")
+            for document in documents
+            if document.fault is not None
+        ),
+        *_of_ours(values, said, asked, choice),
+        *(_with_field(fault, fields) for fault in found.faults),
+    ]
+    others = documents if len(documents) > 1 else ()
+    return Reading(
+        shown, DIALECT, choice.generation, choice.root, run, tuple(faults), keys, False, others, choice.because
+    )
+
+
+def _with_python(run: RunSpec, ours: Any) -> RunSpec:
+    """The run with the interpreter that [prime_train] python names: its generation has no such key."""
+    named = ours.get("python") if isinstance(ours, dict) else None
+    if not isinstance(named, str):
+        return run
+    return replace(run, launch=(run.launch or elsewhere.Launch())._replace(python=named))
+
+
+def merged(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Tables are merged, everything else is replaced. Source: prime-pydantic-config 0.4.3, _deep_merge."""
+    result: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            below = result.get(key)
+            both = isinstance(below, dict) and isinstance(value, dict)
+            result[key] = merged([below, value]) if both and below is not None else value
+    return result
+
+
+def _merged_document(documents: tuple[Document, ...], values: Mapping[str, Any]) -> Document:
+    last = documents[-1]
+    path = " + ".join(document.path for document in documents)
+    return Document(last.text, path, values, next((d.fault for d in documents if d.fault is not None), None))
+
+
+def is_overlay(generation: Generation, root: str, values: Mapping[str, Any]) -> bool:
+    """Whether a file is plainly made to be merged onto another: none of what its root cannot do without is there."""
+    required = list(generation.root(root).required(None))
+    return "toml_files" in values or (bool(required) and not any(key in values for key in required))
+
+
+def _with_field(fault: Fault, fields: Mapping[str, str]) -> Fault:
+    from prime_train.document import dotted
+
+    meant = (key for key, value in fault.patch.items() if value is not None and key in fields)
+    field = fields.get(dotted(fault.key), "") or fields.get(next(meant, ""), "")
+    return Fault(fault.code, fault.key, fault.what, fault.fix, fault.patch, field, fault.severity)
+
+
+# --- our own table -------------------------------------------------------------------------------
+
+
+def _of_ours(values: Mapping[str, Any], said: str | None, asked: str | None, choice: Choice) -> Iterator[Fault]:
+    if OURS in values:
+        yield from _table_of_ours(values[OURS])
+    if said in generations() and asked is not None and asked != said:
+        what = f"the file is of prime-rl {said}, as it says itself; --prime-rl {asked} is not used"
+        key = (OURS, "prime_rl")
+        yield Fault(
+            GENERATION,
+            key,
+            what,
+            f'prime_train.prime_rl = "{asked}"',
+            {f"{OURS}.prime_rl": asked},
+            severity=Severity.WARNING,
+        )
+    if choice.rivals:
+        fitting = ", ".join((choice.generation, *choice.rivals))
+        what = f"the keys of this file fit prime-rl {fitting}; it is judged as {choice.generation}"
+        yield Fault(
+            GENERATION,
+            (OURS, "prime_rl"),
+            what,
+            f"--prime-rl {choice.generation}, or [prime_train] prime_rl in the file",
+        )
+
+
+def _table_of_ours(ours: Any) -> Iterator[Fault]:
+    """The faults of [prime_train], by the same walk as a run.toml's."""
+    from prime_train.dialects import shapes
+    from prime_train.dialects.walk import walk as plain_walk
+
+    table = shapes.table_of(PrimeTrain)
+    legal = dict(table.fields)
+    legal["prime_rl"] = shapes.Field("prime_rl", "prime_rl", shapes.Choice(generations()), "", None)
+    prompt_tokens = shapes.Number(True, (shapes.Bound(">", 0),))
+    legal["expected_prompt_tokens"] = shapes.Field(
+        "expected_prompt_tokens", "expected_prompt_tokens", prompt_tokens, "", None
+    )
+    legal["python"] = shapes.Field("python", "python", shapes.Text(), "", None)
+    inner = shapes.Field(OURS, OURS, shapes.Table(legal, dict), "", None)
+    _, faults = plain_walk(shapes.Table({OURS: inner}, dict), {OURS: ours}, {})
+    yield from faults

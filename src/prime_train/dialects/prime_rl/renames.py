@@ -1,0 +1,149 @@
+"""Knows where the keys of one prime-rl generation went in another. Reads its table once, and only when asked."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import tomli
+
+from prime_train.dialects.prime_rl.schema import Generation, generations, load
+from prime_train.dialects.prime_rl.shipped import shipped
+from prime_train.document import KeyPath
+
+# What the keys of a root leave out in front: the rename table says every key as the `rl` root has it.
+_FRONTS = {
+    "rl": ("",),
+    "sft": ("", "trainer."),
+    "trainer": ("trainer.", ""),
+    "orchestrator": ("orchestrator.", ""),
+    "inference": ("inference.",),
+    "evals": ("evals:", "", "orchestrator."),  # "evals:" marks keys that no other root has
+}
+
+
+class Move(NamedTuple):
+    """Where a key went. `to` is () where nothing took its place; `how` says what its value becomes."""
+
+    was_of: str  # the generation that has the key
+    to: KeyPath
+    how: str  # "": the value as it is; else a name that `moved_value` knows; "person": nobody but the user can say
+    why: str  # where nothing took its place, and nothing more is to be said: ""
+
+
+class _Entry(NamedTuple):
+    names: tuple[str, ...]  # one per generation of the file, "" where it has none
+    how: str
+    why: str
+
+
+@cache
+def _entries() -> tuple[tuple[str, ...], tuple[_Entry, ...]]:
+    with open(shipped("prime_rl", "renames.toml"), "rb") as file:
+        table = tomli.load(file)
+    columns = (f"before {table['generations'][0]}", *table["generations"])
+    found = []
+    for group in table["group"]:
+        for row in group["keys"]:
+            written = row if group.get("before") else ["", *row]
+            names, rest = tuple(written[: len(columns)]), written[len(columns) :]
+            found.append(_Entry(names, rest[0] if rest else group.get("how", ""), group.get("why", "")))
+    return columns, tuple(found)
+
+
+def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
+    """Where a key that `generation` does not have went; None where no generation is known to have had it."""
+    columns, entries = _entries()
+    target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
+    written, indices = _as_pattern(path)
+    fronts = _FRONTS.get(root, ("",))
+    best: tuple[int, Move] | None = None
+    for front in fronts:
+        for entry in entries:
+            for column, name in enumerate(entry.names):
+                rest = _rest(front + written, name) if name and column != target else None
+                if rest is None or (best is not None and len(name) <= best[0]):
+                    continue
+                went = entry.names[target]
+                below = "" if entry.how == "person" else rest  # what stands below it went its own way
+                to = _in_root(generation, root, went + below, indices) if went else ()
+                if went and (not to or to == path):
+                    continue
+                best = len(name), Move(columns[column], to, entry.how, entry.why)
+    if best is not None:
+        return best[1]
+    had = next((name for name in reversed(generations()) if name != generation.name and _has(name, root, path)), None)
+    return None if had is None else Move(had, (), "", "")
+
+
+def _has(name: str, root: str, path: KeyPath) -> bool:
+    schema = load(name)
+    return root in schema.roots and schema.find(root, path) is not None
+
+
+def _rest(path: str, name: str) -> str | None:
+    """What of a path stands below a name: "" where it is the name itself, None where it is elsewhere."""
+    if path == name:
+        return ""
+    return path[len(name) :] if path.startswith((f"{name}.", f"{name}[]")) else None
+
+
+def _as_pattern(path: KeyPath) -> tuple[str, list[int]]:
+    """A key path with [] in place of array indices, and these."""
+    written, indices = "", []
+    for part in path:
+        if isinstance(part, int):
+            written += "[]"
+            indices.append(part)
+        else:
+            written += f".{part}" if written else part
+    return written, indices
+
+
+def _in_root(generation: Generation, root: str, written: str, indices: list[int]) -> KeyPath:
+    """The key path in a root's own words; () where the root has no such key."""
+    for front in _FRONTS.get(root, ("",)):
+        if not written.startswith(front):
+            continue
+        left = iter(indices)
+        path: list[str | int] = []
+        for part in written[len(front) :].split("."):
+            path.append(part.removesuffix("[]"))
+            if part.endswith("[]"):
+                path.append(next(left, 0))
+        row = generation.find(root, tuple(path))
+        around = generation.find(root, tuple(path[:-1]))
+        below = generation.below(around) if around is not None else None
+        if row is not None or (below is not None and below.open is True):
+            return tuple(path)
+    return ()
+
+
+def moved_value(how: str, value: Any) -> Any:
+    """What the value of a moved key becomes; None where only the user can say."""
+    match how, value:
+        case "", _:
+            return value
+        case "count", list():
+            return len(value)
+        case "resume", int() if value >= 1:
+            return {"step": value}
+        case "resume", -1:
+            return {}
+        case "sources", list():
+            sources = [_source(item) for item in value]
+            return sources if all(sources) else None
+        case "algorithm", "rl":
+            return "grpo"
+        case _:
+            return None
+
+
+def _source(environment: Any) -> dict[str, Any] | None:
+    """A source of 2026-08 for an environment of an earlier generation; None where it says more than its id."""
+    if not isinstance(environment, dict) or not isinstance(environment.get("id"), str):
+        return None
+    kept = {key: environment[key] for key in ("name", "ratio", "group_size", "num_examples") if key in environment}
+    if set(environment) - set(kept) - {"id"}:
+        return None
+    return {"name": environment["id"]} | kept | {"env": {"taskset": {"id": environment["id"]}}}

@@ -1,0 +1,157 @@
+"""Applies a patch to the text of a config and keeps its comments and layout. Writes no file, judges no value.
+
+Each step is checked by tomli: an edit either says exactly what was asked, and nothing else, or is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tomli
+
+from prime_train.document import KeyPath, key_path, patched, to_toml
+from prime_train.findings import Patch
+from prime_train.splices import Cut, cut, headers_renamed, inserted, removed, renamed, replaced, statements_below
+
+_ABSENT: Any = object()
+
+
+class EditRefused(Exception):
+    """The patch cannot be written into the text as it is laid out. The message says what stands in the way."""
+
+
+def edited(text: str, patch: Patch) -> str:
+    """The text with every key of the patch set, or taken away where None. Raises EditRefused.
+
+    A key taken away whose value another key gets is moved: with its comments, and as it was written.
+    """
+    moves, others = _moves(_values(text), patch)
+    for old, new in moves:
+        text = _step(text, {old: None, new: _at(_values(text), old)}, lambda t: _moved(t, old, new))  # noqa: B023
+    for key, value in others.items():
+        step = _removed(key) if value is None else _set(key, value)
+        text = _step(text, {key: value}, step)
+    return text
+
+
+def _values(text: str) -> dict[str, Any]:
+    try:
+        return tomli.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise EditRefused(f"the text is not TOML: {error}") from None
+
+
+def _moves(values: Mapping[str, Any], patch: Patch) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """(keys that change their name, what else the patch asks for)."""
+    others = dict(patch)
+    moves: list[tuple[str, str]] = []
+    for old in [key for key, value in patch.items() if value is None]:
+        value = _at(values, old)
+        for new, wanted in list(others.items()):
+            if wanted is not None and value is not _ABSENT and _same(wanted, value) and _at(values, new) is _ABSENT:
+                moves.append((old, new))
+                del others[old], others[new]
+                break
+    return moves, others
+
+
+def _step(text: str, patch: Patch, ways: Callable[[str], Iterator[str | None]]) -> str:
+    """The first way that leads to what the patch asks for."""
+    values = _values(text)
+    try:
+        wanted = _without_empty(patched(values, patch), patch)
+    except (AttributeError, IndexError, TypeError):
+        raise EditRefused(f"{', '.join(patch)} lies below a value that is no table") from None
+    for result in ways(text):
+        if result is None:
+            continue
+        try:
+            got = tomli.loads(result)
+        except (ValueError, RecursionError):
+            continue
+        if _same(_without_empty(got, patch), wanted):
+            return result
+    raise EditRefused(f"no way to write {', '.join(patch)} into this layout")
+
+
+def _moved(text: str, old: str, new: str) -> Iterator[str | None]:
+    values = _values(text)
+    source, target = key_path(old, values), key_path(new, values)
+    yield renamed(text, source, target)
+    yield headers_renamed(text, source, target)
+    yield _statements_moved(text, source, target)
+    yield from _set(new, _at(values, old))(removed(text, source))
+
+
+def _statements_moved(text: str, source: KeyPath, target: KeyPath) -> str | None:
+    result: str | None = text
+    for path in statements_below(text, source):
+        piece = cut(result, path) if result is not None else None
+        if piece is None:
+            return None
+        result = inserted(piece.text, (*target, *path[len(source) :]), piece)
+    return result
+
+
+def _removed(key: str) -> Callable[[str], Iterator[str | None]]:
+    def ways(text: str) -> Iterator[str | None]:
+        yield removed(text, key_path(key, _values(text)))
+
+    return ways
+
+
+def _set(key: str, value: Any) -> Callable[[str], Iterator[str | None]]:
+    def ways(text: str) -> Iterator[str | None]:
+        path = key_path(key, _values(text))
+        try:
+            written = to_toml(value)
+        except TypeError as error:
+            raise EditRefused(str(error)) from None
+        yield replaced(text, path, written)
+        yield inserted(text, path, Cut(text, written, "", ()))
+        yield inserted(removed(text, path), path, Cut(text, written, "", ()))
+
+    return ways
+
+
+def _at(values: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; _ABSENT where there is none."""
+    current: Any = values
+    for part in key_path(key, values):
+        if isinstance(current, list) and isinstance(part, int) and part < len(current):
+            current = current[part]
+        elif isinstance(current, Mapping) and part in current:
+            current = current[str(part)]
+        else:
+            return _ABSENT
+    return current
+
+
+def _without_empty(values: dict[str, Any], patch: Patch) -> dict[str, Any]:
+    """Without the tables that a key taken away leaves empty: some layouts write them, some do not."""
+    for key in [key for key, value in patch.items() if value is None]:
+        path = key_path(key, values)
+        for length in range(len(path) - 1, 0, -1):
+            around, name = _down(values, path[: length - 1]), path[length - 1]
+            if isinstance(around, dict) and around.get(str(name)) == {}:
+                del around[str(name)]
+    return values
+
+
+def _down(values: Any, path: KeyPath) -> Any:
+    for part in path:
+        if isinstance(values, list):
+            values = values[part] if isinstance(part, int) and part < len(values) else None
+        else:
+            values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal in value and type: 1, 1.0 and true are three values in TOML, and nan is itself."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    return type(a) is type(b) and (a == b or (a != a and b != b))

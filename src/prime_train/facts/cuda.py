@@ -1,0 +1,32 @@
+"""Makes a CUDA context in a child process of the run's interpreter. This process never loads torch or CUDA."""
+
+from __future__ import annotations
+
+from prime_train.facts.child import ask
+from prime_train.facts.facts import CudaContext, NotKnown
+
+DEADLINE_S = 120.0  # importing torch from a cold disk, then a context on each of eight GPUs
+
+_PROGRAM = """
+import torch
+if not torch.cuda.is_available():
+    torch.cuda.init()  # says why
+for index in range(torch.cuda.device_count()):
+    with torch.cuda.device(index):
+        torch.ones(8, device="cuda").sum().item()
+print(torch.cuda.device_count())
+"""
+
+
+def context(python: str, deadline_s: float = DEADLINE_S) -> CudaContext | NotKnown:
+    """Whether torch computes on each GPU; the failure as CUDA tells it."""
+    answer = ask([python, "-c", _PROGRAM], deadline_s)
+    if isinstance(answer, NotKnown):
+        if answer.reason.startswith("no answer"):
+            return CudaContext(0, f"torch made no CUDA context within {deadline_s:g} s")
+        return answer
+    if answer.code == 0 and answer.out.strip().isdigit():
+        return CudaContext(int(answer.out), "")
+    if "No module named 'torch'" in answer.last_line:
+        return NotKnown(f"{python} has no torch")
+    return CudaContext(0, answer.last_line or f"the child ended with exit code {answer.code}")

@@ -1,0 +1,54 @@
+"""Looks which of the ports that a run will listen on are taken on this machine. Connects to nobody."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from prime_train.facts.facts import BusyPort
+
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_EPHEMERAL = range(49152, 65536)  # RFC 6335, s. 6: dynamic ports
+_LISTENING = "0A"  # TCP_LISTEN of include/net/tcp_states.h in the Linux kernel
+
+
+def busy(ports: Iterable[int], *, offline: bool) -> tuple[BusyPort, ...]:
+    """Those of `ports` that nothing more can listen on. Offline no socket is opened: the kernel's table is read."""
+    wanted = sorted(set(ports))
+    if not offline:
+        return tuple(BusyPort(port, why) for port in wanted if (why := _refusal(port)))
+    listening = _listening(TABLES)
+    return tuple(BusyPort(port, "something listens there") for port in wanted if port in listening)
+
+
+def unused() -> int:
+    """A port that nothing listens on, without opening a socket to find it: another may take it meanwhile."""
+    taken = _listening(TABLES)
+    return next(port for port in random.sample(_EPHEMERAL, len(_EPHEMERAL)) if port not in taken)
+
+
+def _refusal(port: int) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just closed is free
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)  # two sockets may be bound with SO_REUSEADDR: only one of them may listen
+        except OSError as error:
+            return "it is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+    return ""
+
+
+def _listening(tables: Iterable[Path]) -> frozenset[int]:
+    """Ports with a listener, whatever its address. Source: proc_pid_net(5): the port is hexadecimal."""
+    found: set[int] = set()
+    for table in tables:
+        if not table.exists():  # a kernel without IPv6
+            continue
+        for line in table.read_text().splitlines()[1:]:
+            columns = line.split()
+            if len(columns) > 3 and columns[3] == _LISTENING:
+                found.add(int(columns[1].rpartition(":")[2], 16))
+    return frozenset(found)

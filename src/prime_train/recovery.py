@@ -1,0 +1,107 @@
+"""Reads what can be read of a text that is not TOML: blanks one unreadable statement after another. Repairs nothing.
+
+tomli stays the judge: a statement is unreadable where tomli stops in it. Blanks take the place of what is
+taken out, so that everything else keeps its line and column.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tomli
+
+from prime_train.findings import Span
+
+_MAX_FAULTS = 20  # a file with more is something else than a config
+_MAX_PARSED_CHARS = 4_000_000  # tomli reads about ten million in a second
+_STATEMENT = re.compile(r"""\s*(\[\[?[^\[\],{}]+\]\]?\s*(#.*)?$|("[^"]*"|'[^']*'|[\w-])[^=\[\]{},]*=)""")
+_HEADER = re.compile(r"\s*\[")
+_NOTICED_AT_ITS_END = ("Cannot overwrite", "Cannot declare", "Cannot mutate", "Cannot redefine")
+_NEVER_CLOSED = ("Unclosed", "Unterminated string", "Expected \"'''\"", 'Expected "\'"')
+
+
+def fault_span(text: str, error: tomli.TOMLDecodeError) -> Span:
+    """One character at the fault.
+
+    A duplicate is noticed at its end and shown at the start of its line. What is never closed is noticed
+    where the next statement stands, or at the end of the text, and shown where its value begins.
+    """
+    lines = text.split("\n")
+    line = min(error.lineno, len(lines))
+    column = error.colno
+    if error.msg.startswith(_NOTICED_AT_ITS_END):
+        column = _indent(lines[line - 1]) + 1
+    elif error.msg.startswith(_NEVER_CLOSED) or (error.msg == "Invalid value" and _STATEMENT.match(lines[line - 1])):
+        start = _statement_start(lines, line - 1, _MAX_PARSED_CHARS // 2)
+        if start is not None and start < line - 1:
+            line, column = start + 1, _value_column(lines[start])
+    return Span(line, column, line, column + 1)
+
+
+def recovered(text: str, error: tomli.TOMLDecodeError) -> tuple[dict[str, Any], str]:
+    """(values, text) without the statements that tomli cannot read; ({}, "") where nothing can be saved."""
+    lines = text.split("\n")
+    parsed_chars = 0
+    for _ in range(_MAX_FAULTS):
+        budget = _MAX_PARSED_CHARS - parsed_chars
+        start = _statement_start(lines, min(error.lineno, len(lines)) - 1, budget // 2)
+        if start is None or parsed_chars + len(text) > _MAX_PARSED_CHARS:
+            return {}, ""
+        end = _statement_end(lines, start)
+        lines[start:end] = [" " * len(line.rstrip("\r")) + "\r" * line.endswith("\r") for line in lines[start:end]]
+        parsed_chars += len(text)
+        try:
+            readable = "\n".join(lines)
+            return tomli.loads(readable), readable
+        except tomli.TOMLDecodeError as next_error:
+            error = next_error
+        except (RecursionError, ValueError):
+            return {}, ""
+    return {}, ""
+
+
+def _statement_start(lines: list[str], at: int, budget_chars: int) -> int | None:
+    """The first line of the statement in which tomli stops at line `at`: all above it is TOML, and nothing more.
+
+    Searched in growing steps back from the fault, then by halves; None where that would parse too much.
+    """
+    starts = [0, *(line for line in range(1, at) if _STATEMENT.match(lines[line])), *([at] if at else [])]
+    low, refused, step = len(starts) - 1, len(starts), 1
+
+    def is_toml_above(line: int) -> bool:
+        nonlocal budget_chars
+        above = "\n".join([*lines[:line], ""])
+        budget_chars -= len(above)
+        return budget_chars >= 0 and _is_toml(above)
+
+    while low > 0 and not is_toml_above(starts[low]):
+        refused, low, step = low, max(0, low - step), step * 2
+    while refused - low > 1:
+        middle = (low + refused) // 2
+        low, refused = (middle, refused) if is_toml_above(starts[middle]) else (low, middle)
+    return starts[low] if budget_chars >= 0 else None
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomli.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _statement_end(lines: list[str], start: int) -> int:
+    """The line after the statement: where another seems to begin. Without its header a table goes as a whole."""
+    another = _HEADER if _HEADER.match(lines[start]) else _STATEMENT
+    return next((line for line in range(start + 1, len(lines)) if another.match(lines[line])), len(lines))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _value_column(line: str) -> int:
+    """The column where the value of a `key = value` line begins."""
+    _, equals, value = line.partition("=")
+    return len(line) - len(value.lstrip()) + 1 if equals else _indent(line) + 1

@@ -1,0 +1,150 @@
+"""Where tasks come from and where their tools run. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import rule
+from prime_train.spec import RunSpec
+from prime_train.spec.elsewhere import Environment
+
+_REMOTE = "prime"
+_RESERVED = "agg"
+
+
+@rule("ENV002", Severity.WARNING)
+def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
+    """An environment with tools should not run each call on a remote executor.
+
+    a remote executor adds about 1.5 s to every call, and a local one is 10 to 15 times as fast: the GPUs wait
+
+    Source: operators' measurements of executor_backend = "prime" against "local".
+
+    Bad (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        [orchestrator.env.args]
+        executor_backend = "prime"
+    Good (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        [orchestrator.env.args]
+        executor_backend = "local"
+    """
+    for at, source in _sources(run):
+        if source.executor_backend == _REMOTE:
+            yield Problem(
+                f"{at}.executor_backend",
+                f'"{_REMOTE}": every tool call goes over the network',
+                patch={f"{at}.executor_backend": "local"},
+            )
+
+
+@rule("ENV003", Severity.NOTE)
+def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
+    """An environment with an agent should say where the agent runs.
+
+    unsaid, the runtime is the environment's own choice, and for agents with tools that is a remote sandbox
+
+    Source: prime-rl's examples, env.agent.runtime.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    for at, source in _sources(run):
+        if source.has_agent and source.runtime is None and source.harness not in (None, "null"):
+            yield Problem(
+                f"{at}.runtime",
+                f'the harness "{source.harness}" runs wherever its default is',
+                fix=f'`{at}.runtime` = "subprocess" for this machine, or the sandbox that is meant',
+            )
+
+
+@rule("ENV004", Severity.ERROR)
+def names_not_unique(run: RunSpec) -> Iterator[Problem]:
+    """Environments must have names of their own.
+
+    servers, metrics and checkpoints are told apart by the name: prime-rl refuses two of one name
+
+    Source: prime-rl's validator on source names; an environment without a name is called by its id.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "math"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+        [[orchestrator.train.source]]
+        name = "math"
+        env = {taskset = {id = "aime"}, agent = {runtime = {type = "subprocess"}}}
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "gsm8k"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+        [[orchestrator.train.source]]
+        name = "aime"
+        env = {taskset = {id = "aime"}, agent = {runtime = {type = "subprocess"}}}
+    """
+    if run.environments is None:
+        return
+    for part, sources in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+        names = [source.name or source.id for source in sources or ()]
+        seen: Counter[str] = Counter()
+        for number, name in enumerate(names):
+            if name is None:
+                continue
+            seen[name] += 1
+            if seen[name] > 1:
+                at = f"environments.{part}.{number}.name"
+                yield Problem(
+                    at,
+                    f'"{name}" names {names.count(name)} environments',
+                    patch={at: f"{name}-{seen[name]}"},
+                )
+
+
+@rule("ENV005", Severity.ERROR)
+def name_reserved(run: RunSpec) -> Iterator[Problem]:
+    """No environment may be called "agg".
+
+    metrics over all environments go by that name, and prime-rl refuses it
+
+    Source: prime-rl's validator on source names.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "agg"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "gsm8k"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+    """
+    if run.launch is None or run.launch.generation != "2026-08":
+        return
+    for at, source in _sources(run):
+        if source.name == _RESERVED:
+            yield Problem(f"{at}.name", f'"{_RESERVED}" is reserved', patch={f"{at}.name": source.id or "tasks"})
+
+
+def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:
+    """(RunSpec field, environment) of every source, of training first."""
+    if run.environments is None:
+        return
+    for part, sources in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+        for number, source in enumerate(sources or ()):
+            yield f"environments.{part}.{number}", source

@@ -1,0 +1,89 @@
+"""Applies the patches of findings to a config's text, as far as that makes it no worse. No I/O.
+
+A patch is kept only where the text still parses, says what the patch asked for, and has no more errors than
+before. Patches that do not touch each other are applied together; where that fails, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from prime_train.edits import EditRefused, edited
+from prime_train.findings import Finding, Severity
+from prime_train.rules.judge import Verdict
+
+Judge = Callable[[str], Verdict]
+_MAX_ROUNDS = 12  # a cured finding may uncover another: a renamed table, then its keys
+_MAX_ALONE = 100  # patches that are tried one by one; each costs a judgement
+
+
+class Fixed(NamedTuple):
+    """The text with its verdict, the findings that were cured, and those whose patch could not be applied."""
+
+    text: str
+    verdict: Verdict
+    applied: tuple[Finding, ...]
+    refused: tuple[Finding, ...]
+
+
+def fixed(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = lambda verdict: verdict) -> Fixed:
+    """The text with every patch that helps. `judge` gives the whole verdict on a text, `selected` what of it to fix."""
+    state = Fixed(text, judge(text), (), ())
+    tried: set[tuple[str, str, str]] = set()
+    alone_left = _MAX_ALONE
+    for _ in range(_MAX_ROUNDS):
+        found = selected(state.verdict).findings
+        open_ = [finding for finding in found if finding.patch and _id(finding) not in tried]
+        batch = _apart(open_)
+        if not batch:
+            break
+        tried.update(_id(finding) for finding in batch)
+        together = _try(state, batch, judge)
+        if together is not None:
+            state = together
+            continue
+        for finding in batch[:alone_left]:
+            state = _try(state, [finding], judge) or state._replace(refused=(*state.refused, finding))
+        state = state._replace(refused=(*state.refused, *batch[alone_left:]))
+        alone_left = max(0, alone_left - len(batch))
+    return state
+
+
+def _try(state: Fixed, findings: list[Finding], judge: Judge) -> Fixed | None:
+    """The state with these patches applied; None where one cannot be, or where it would be worse for them."""
+    text = state.text
+    try:
+        for finding in findings:
+            text = edited(text, finding.patch)
+    except EditRefused:
+        return None
+    verdict = judge(text)
+    if _errors(verdict) > _errors(state.verdict):
+        return None
+    return state._replace(text=text, verdict=verdict, applied=(*state.applied, *findings))
+
+
+def _apart(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, in order, whose patches touch no key of an earlier one's, nor anything above or below it."""
+    touched: list[tuple[str, ...]] = []
+    chosen: list[Finding] = []
+    for finding in findings:
+        keys = [tuple(key.split(".")) for key in finding.patch]
+        if not any(_overlap(key, other) for key in keys for other in touched):
+            touched.extend(keys)
+            chosen.append(finding)
+    return chosen
+
+
+def _overlap(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
+    shared = min(len(a), len(b))
+    return a[:shared] == b[:shared]
+
+
+def _errors(verdict: Verdict) -> int:
+    return sum(finding.severity is Severity.ERROR for finding in verdict.findings)
+
+
+def _id(finding: Finding) -> tuple[str, str, str]:
+    return finding.code, finding.key, repr(dict(finding.patch))

@@ -1,0 +1,218 @@
+"""What GPUs, driver, CUDA and torch can do together, against what the run asks. Pure: the facts are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.anchor import anchor
+from prime_train.rules.base import facts_rule, known
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+# What a feature needs: lowest compute capability, first one too high (0 = none), what it is called.
+_FEATURES = {
+    "bf16": ((8, 0), (0, 0), "bf16"),
+    "fp8": ((8, 9), (0, 0), "fp8"),
+    "mxfp8": ((10, 0), (0, 0), "mxfp8"),
+    "flash_attention_2": ((8, 0), (0, 0), "flash attention 2"),
+    "flash_attention_3": ((9, 0), (10, 0), "flash attention 3"),
+}
+
+
+@facts_rule("GPU005", Severity.ERROR, needs=("gpus",))
+def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The GPUs must have what the config asks for: bf16, fp8, flash attention 3.
+
+    the kernels are not built for another architecture: the first step ends in "no kernel image", or in a refusal
+
+    bf16 and flash attention 2 need compute capability 8.0, fp8 8.9, mxfp8 10.0; flash attention 3 is written for
+    9.0 alone. With fp8 weights vLLM falls back to 16-bit products below 8.9: a warning.
+
+    Source: CUDA C++ programming guide, compute capabilities; README of Dao-AILab/flash-attention.
+
+    Bad (prime-rl 2026-08):
+        [trainer.model]
+        attn = "flash_attention_3"
+        [[facts.gpus.devices]]
+        name = "NVIDIA L40S"
+        memory_bytes = 48305799168
+        compute_capability = [8, 9]
+        [[facts.gpus.devices]]
+        name = "NVIDIA L40S"
+        memory_bytes = 48305799168
+        compute_capability = [8, 9]
+        [[facts.gpus.devices]]
+        name = "NVIDIA L40S"
+        memory_bytes = 48305799168
+        compute_capability = [8, 9]
+        [[facts.gpus.devices]]
+        name = "NVIDIA L40S"
+        memory_bytes = 48305799168
+        compute_capability = [8, 9]
+    Good (prime-rl 2026-08):
+        [trainer.model]
+        attn = "flash_attention_3"
+    """
+    devices = [gpu for gpu in known(facts.gpus).devices if not gpu.fault]
+    for field, feature, severity in _asked_features(run):
+        lowest, too_high, name = _FEATURES[feature]
+        unfit = [
+            gpu for gpu in devices if gpu.compute_capability < lowest or (0, 0) < too_high <= gpu.compute_capability
+        ]
+        if unfit:
+            version = ".".join(str(part) for part in unfit[0].compute_capability)
+            needed = f"{lowest[0]}.{lowest[1]}" + ("" if too_high == (0, 0) else " alone")
+            yield Problem(
+                field,
+                f"{unfit[0].name} has compute capability {version}, and {name} needs {needed}",
+                fix=f"another value of `{field}`, or another GPU",
+                severity=severity,
+            )
+
+
+def _asked_features(run: RunSpec) -> Iterator[tuple[str, str, Severity]]:
+    """(RunSpec field, feature, severity) of what the config asks of the hardware."""
+    if run.trainer is not None:
+        if run.trainer.attention in _FEATURES:
+            yield "trainer.attention", run.trainer.attention, Severity.ERROR
+        if run.trainer.quantization in _FEATURES:
+            yield "trainer.quantization", run.trainer.quantization, Severity.ERROR
+    if run.inference is not None:
+        if run.inference.quantization == "fp8":
+            yield "inference.quantization", "fp8", Severity.WARNING
+        if run.inference.dtype in ("bfloat16", "bf16"):
+            yield "inference.dtype", "bf16", Severity.ERROR
+
+
+@facts_rule("GPU006", Severity.ERROR, needs=("interpreter",))
+def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The flash attention that the config asks for must be installed where the run runs.
+
+    it is no part of torch: without the package the model does not load
+
+    Bad (prime-rl 2026-08):
+        [trainer.model]
+        attn = "flash_attention_2"
+        [facts.interpreter]
+        faults = [{module = "flash_attn", fault = "it is not installed"}]
+    Good (prime-rl 2026-08):
+        [trainer.model]
+        attn = "flash_attention_2"
+    """
+    modules = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+    wanted = modules.get(run.trainer.attention or "") if run.trainer is not None else None
+    interpreter = known(facts.interpreter)
+    for missing in interpreter.faults:
+        if missing.module == wanted:
+            yield Problem(
+                "trainer.attention",
+                f"{interpreter.python} cannot import {wanted}: {missing.fault}",
+                fix='install it there, or `trainer.attention` = "sdpa"',
+            )
+
+
+@facts_rule("GPU007", Severity.ERROR, needs=("gpus", "interpreter"))
+def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The driver must be new enough for the CUDA that torch is built for.
+
+    torch then finds no GPU: "The NVIDIA driver on your system is too old"
+
+    Within one major version of CUDA an older driver does; across them it does not, unless NVIDIA's package for
+    forward compatibility is installed.
+
+    Source: CUDA compatibility guide, minor version compatibility.
+
+    Bad:
+        [facts.gpus]
+        driver = "550.54.15"
+        driver_cuda = [12, 4]
+        [[facts.gpus.devices]]
+        name = "NVIDIA H200"
+        memory_bytes = 150754820096
+        compute_capability = [9, 0]
+        [facts.interpreter]
+        torch_cuda = "13.0"
+    Good:
+        [facts.gpus]
+        driver = "550.54.15"
+        driver_cuda = [12, 4]
+        [[facts.gpus.devices]]
+        name = "NVIDIA H200"
+        memory_bytes = 150754820096
+        compute_capability = [9, 0]
+        [facts.interpreter]
+        torch_cuda = "12.8"
+    """
+    gpus, interpreter = known(facts.gpus), known(facts.interpreter)
+    major = interpreter.torch_cuda.partition(".")[0]
+    if not gpus.devices or gpus.driver_cuda is None or not major.isdigit() or gpus.driver_cuda[0] >= int(major):
+        return
+    newest = ".".join(str(part) for part in gpus.driver_cuda)
+    yield Problem(
+        anchor(run),
+        f"driver {gpus.driver} runs CUDA {newest} at most, and torch in {interpreter.python} is built for CUDA "
+        f"{interpreter.torch_cuda}",
+        fix=f"a newer driver, or a torch wheel for CUDA {gpus.driver_cuda[0]}",
+    )
+
+
+@facts_rule("GPU008", Severity.ERROR, needs=("gpus", "interpreter"))
+def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """On a machine with GPUs, torch should be built with CUDA.
+
+    a torch for CPUs sees no GPU: prime-rl ends at once, the bundled trainer runs on the processor
+
+    For the bundled trainer it is a warning: the run works, slowly.
+
+    Bad:
+        [[facts.gpus.devices]]
+        name = "NVIDIA H200"
+        memory_bytes = 150754820096
+        compute_capability = [9, 0]
+        [facts.interpreter]
+        torch_cuda = "none"
+    Good:
+        [facts.interpreter]
+        torch_cuda = "none"
+    """
+    interpreter = known(facts.interpreter)
+    if known(facts.gpus).devices and interpreter.torch_cuda == "none":
+        yield Problem(
+            anchor(run),
+            f"torch in {interpreter.python} is built without CUDA, and there are {len(known(facts.gpus).devices)} GPUs",
+            fix="install torch from PyPI, without +cpu",
+            severity=Severity.WARNING if run.is_native else None,
+        )
+
+
+@facts_rule("GPU009", Severity.ERROR, needs=("gpus", "cuda_context"))
+def no_cuda_context(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """A process must be able to compute on each GPU.
+
+    a driver that lists its GPUs may still be unable to use them: no fabric manager, another library version
+
+    Looked at with --deep alone: torch makes a context on each GPU, in a process of its own.
+
+    Bad:
+        [[facts.gpus.devices]]
+        name = "NVIDIA H200"
+        memory_bytes = 150754820096
+        compute_capability = [9, 0]
+        [facts.cuda_context]
+        devices = 0
+        failure = "RuntimeError: CUDA error: system not yet initialized"
+    Good:
+        [[facts.gpus.devices]]
+        name = "NVIDIA H200"
+        memory_bytes = 150754820096
+        compute_capability = [9, 0]
+        [facts.cuda_context]
+        devices = 1
+    """
+    context = known(facts.cuda_context)
+    if known(facts.gpus).devices and context.failure:
+        yield Problem(anchor(run), context.failure, fix="nvidia-smi; systemctl status nvidia-fabricmanager; dmesg")

@@ -1,0 +1,292 @@
+"""Optimizers that would learn nothing, or undo what the model knows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import rule
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+
+_LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
+_FULL_RL_HIGH, _FULL_SFT_HIGH, _PRETRAIN_HIGH = 1e-4, 1e-3, 3e-2
+_ADAM = ("adamw", None)
+_PRETRAINING_DECAY = 0.1
+_TRACE_STEPS = 10
+
+
+@rule("OPT001", Severity.WARNING)
+def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
+    """The learning rate should be in the range that works for what is trained.
+
+    too small and an adapter does not move in the steps of a run; too large and the model forgets what it knew
+
+    With AdamW: LoRA above 2e-6 and at most 2e-3, full fine-tuning at most 1e-3, full RL at most 1e-4, pretraining at
+    most 3e-2.
+
+    Source: LoRA Without Regret (Thinking Machines, 2025: about ten times the full rate); rates of prime-rl's
+    examples, 1e-6 to 1e-4.
+
+    Bad (prime-rl 2026-08):
+        [trainer.model.lora]
+        rank = 16
+        [orchestrator.model.lora]
+        name = "adapter"
+    Bad (prime-rl 2026-08):
+        [trainer.optim]
+        lr = 0.001
+    Bad (prime-rl 2026-08 sft):
+        [optim]
+        lr = 0.02
+    Bad:
+        [optim]
+        lr = 0.5
+    Good (prime-rl 2026-08):
+        [trainer.optim]
+        lr = 3e-6
+    """
+    lr, trainer = run.optim.lr, run.trainer
+    if lr == 0 or (trainer is not None and trainer.optimizer not in _ADAM):
+        return
+    low = 0.0
+    if run.lora is not None:
+        low, high, what, usual = _LORA_LOW, _LORA_HIGH, "LoRA", 1e-5 if run.finetune is None else 1e-4
+    elif run.rollout is not None:
+        high, what, usual = _FULL_RL_HIGH, "RL on all weights", 1e-6
+    elif trainer is not None:
+        high, what, usual = _FULL_SFT_HIGH, "fine-tuning all weights", 2e-5
+    else:
+        high, what, usual = _PRETRAIN_HIGH, "pretraining", 1e-3
+    if not low < lr <= high:
+        yield Problem(
+            "optim.lr",
+            f"{lr:g} is {'low' if lr <= low else 'high'} for {what}",
+            patch={"optim.lr": usual},
+        )
+
+
+@rule("OPT002", Severity.WARNING)
+def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
+    """Weight decay of 0.1 belongs to pretraining.
+
+    it pulls a trained model's weights, or an adapter's, towards zero in every step: away from what they know
+
+    Source: prime-rl's default 0.01 and its examples, 0 to 0.1; AdamW, arXiv 1711.05101.
+
+    Bad (prime-rl 2026-08):
+        [trainer.optim]
+        weight_decay = 0.1
+    Good (prime-rl 2026-08):
+        [trainer.optim]
+        weight_decay = 0.0
+    """
+    if (run.rollout is not None or run.lora is not None) and run.optim.weight_decay >= _PRETRAINING_DECAY:
+        yield Problem("optim.weight_decay", f"{run.optim.weight_decay:g}", patch={"optim.weight_decay": 0.0})
+
+
+@rule("OPT003", Severity.WARNING)
+def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
+    """Gradients should be clipped.
+
+    one batch with a wild gradient can undo the run: the step is as large as the gradient says
+
+    Source: On the difficulty of training recurrent neural networks, arXiv 1211.5063, s. 3.2.
+
+    Bad (prime-rl 2026-08):
+        [trainer.optim]
+        max_norm = "None"
+    Good (prime-rl 2026-08):
+        [trainer.optim]
+        max_norm = 1.0
+    """
+    if run.trainer is not None and run.optim.clip_norm is None:
+        yield Problem("optim.clip_norm", "no limit", patch={"optim.clip_norm": 1.0})
+
+
+@rule("OPT004", Severity.ERROR)
+def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
+    """A clipping norm of 0 leaves no gradient.
+
+    every gradient is scaled to the norm: at 0 none is left, and nothing is learnt
+
+    Source: torch.nn.utils.clip_grad_norm_.
+
+    Bad (prime-rl 2026-08):
+        [trainer.optim]
+        max_norm = 0.0
+    Good (prime-rl 2026-08):
+        [trainer.optim]
+        max_norm = 0.5
+    """
+    if run.optim.clip_norm == 0:
+        yield Problem("optim.clip_norm", "0: every gradient becomes zero", patch={"optim.clip_norm": 1.0})
+
+
+@rule("OPT005", Severity.WARNING)
+def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
+    """A learning rate of 0 trains nothing.
+
+    every step leaves the weights as they are
+
+    Bad (prime-rl 2026-08):
+        [trainer.optim]
+        lr = 0.0
+    Good (prime-rl 2026-08):
+        [trainer.optim]
+        lr = 1e-6
+    """
+    if run.optim.lr == 0:
+        yield Problem("optim.lr", "0", patch={"optim.lr": 1e-6})
+
+
+@rule("OPT006", Severity.WARNING)
+def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
+    """Weights in bf16 swallow small updates.
+
+    bf16 has 8 bits of mantissa: an update below 1/256 of a weight is rounded away, and at these rates nearly all are
+
+    Source: Revisiting BFloat16 Training, arXiv 2010.06192, s. 3.
+
+    Bad (prime-rl 2026-08):
+        [trainer.model]
+        optimization_dtype = "bfloat16"
+    Good (prime-rl 2026-08):
+        [trainer.model]
+        optimization_dtype = "float32"
+    """
+    trainer = run.trainer
+    if trainer is None or trainer.optimization_dtype != "bfloat16" or trainer.vision or run.lora is not None:
+        return
+    if 0 < run.optim.lr < 1e-4 and trainer.optimizer in _ADAM:
+        yield Problem(
+            "trainer.optimization_dtype",
+            f'"bfloat16", at `optim.lr` {run.optim.lr:g}',
+            patch={"trainer.optimization_dtype": "float32"},
+        )
+
+
+@rule("OPT007", Severity.WARNING)
+def betas_swapped(run: RunSpec) -> Iterator[Problem]:
+    """The second moment should decay more slowly than the first.
+
+    a step is the first moment over the root of the second: the other way round a single gradient decides both
+
+    Source: Adam, arXiv 1412.6980, s. 2.
+
+    Bad:
+        [optim]
+        beta1 = 0.95
+        beta2 = 0.9
+    Bad (prime-rl 2026-08):
+        [trainer.optim]
+        betas1 = 0.99
+        betas2 = 0.9
+    Good:
+        [optim]
+        beta1 = 0.9
+        beta2 = 0.95
+    """
+    beta1, beta2 = run.optim.beta1, run.optim.beta2
+    if beta2 < beta1:
+        yield Problem(
+            "optim.beta2",
+            f"{beta2:g} is less than `optim.beta1` {beta1:g}",
+            patch={"optim.beta1": beta2, "optim.beta2": beta1},
+        )
+
+
+@rule("OPT008", Severity.WARNING)
+def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
+    """The rate should not end above its peak.
+
+    what is called a decay would raise it
+
+    Bad (prime-rl 2026-08):
+        [trainer.scheduler]
+        type = "cosine"
+        warmup_steps = 10
+        min_lr = 1e-4
+    Good (prime-rl 2026-08):
+        [trainer.scheduler]
+        type = "cosine"
+        warmup_steps = 10
+        min_lr = 1e-7
+    """
+    min_lr = run.trainer.min_lr if run.trainer is not None else None
+    if min_lr is not None and run.schedule.kind != "constant" and min_lr > run.optim.lr > 0:
+        yield Problem(
+            "trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", patch={"trainer.min_lr": 0.0}
+        )
+
+
+@rule("SCH003", Severity.WARNING)
+def no_last_step(run: RunSpec) -> Iterator[Problem]:
+    """A run should have a last step.
+
+    it goes on, and costs, until somebody stops it; the final checkpoint is never written
+
+    Source: prime-rl, max_steps (unset: no end).
+
+    Bad (prime-rl 2026-08):
+        max_steps = "-"
+    Good (prime-rl 2026-08):
+        max_steps = 200
+    """
+    if run.trainer is not None and run.run.max_steps >= ENDLESS_STEPS:
+        yield Problem("run.max_steps", "no last step is set", fix="`run.max_steps` = 1000, say")
+
+
+@rule("SCH004", Severity.ERROR)
+def step_counts_disagree(run: RunSpec) -> Iterator[Problem]:
+    """Trainer and orchestrator must take the same number of steps.
+
+    one would wait for the other for ever: prime-rl refuses two numbers
+
+    Source: prime-rl's validator on max_steps.
+
+    Bad (prime-rl 2026-08):
+        [trainer]
+        max_steps = 200
+        [orchestrator]
+        max_steps = 100
+    Good (prime-rl 2026-08):
+        max_steps = 200
+    """
+    if run.trainer is None or run.rollout is None:
+        return
+    trained, orchestrated = run.trainer.max_steps, run.rollout.max_steps
+    if trained is not None and orchestrated is not None and trained != orchestrated:
+        yield Problem(
+            "rollout.max_steps",
+            f"{orchestrated} is not `trainer.max_steps` {trained}",
+            patch={"rollout.max_steps": trained},
+        )
+
+
+@rule("SCH005", Severity.ERROR)
+def trace_of_a_long_run(run: RunSpec) -> Iterator[Problem]:
+    """A profiler trace is for fewer than 10 steps.
+
+    a trace grows by gigabytes a step: prime-rl refuses more
+
+    Source: prime-rl's validator on trace_path.
+
+    Bad (prime-rl 2026-08):
+        [trainer]
+        trace_path = "trace"
+    Good (prime-rl 2026-08):
+        max_steps = 5
+        [ckpt]
+        interval = 2
+        [trainer]
+        trace_path = "trace"
+    """
+    if run.trainer is not None and run.trainer.trace_path and run.run.max_steps >= _TRACE_STEPS:
+        yield Problem(
+            "trainer.trace_path",
+            f"a trace, and `run.max_steps` is {run.run.max_steps}"
+            if run.run.max_steps < ENDLESS_STEPS
+            else "a trace, and no last step",
+            fix="take it out, or `run.max_steps` = 5",
+            patch={"trainer.trace_path": None},
+        )

@@ -1,0 +1,79 @@
+"""Secrets that stand in a config file, where everybody who gets the file gets them. Never repeats what it found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prime_train.dialects.reading import Fault, Reading
+from prime_train.document import KeyPath
+from prime_train.findings import Severity
+from prime_train.rules.base import file_rule
+
+CODE = "SEC001"
+# Each kind of token by the prefix its issuer documents: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS, Slack,
+# Google, Prime Intellect; then URLs with a password, and private keys.
+_TOKEN = (
+    r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}"
+    r"|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}|AIza[\w-]{30,}|pit_[\w-]{16,})"
+    r"|://[^/\s:@]+:[^/\s@]{3,}@|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+_KEY = r"(?i)(?:^|[_-])(?:api[_-]?key|apikey|token|secret|password|passwd|access[_-]?key)$"
+_LOOKS_SECRET = r"[A-Za-z0-9+/=_.-]{16,}"
+_VARIABLE = r"\$|\A[A-Z][A-Z0-9_]*\Z"  # a reference to a variable, not a value
+
+
+@file_rule(CODE, Severity.WARNING)
+def secret_in_file(reading: Reading) -> Iterator[Fault]:
+    """A config must not hold secrets.
+
+    a config is committed, copied into every run directory and sent to the experiment tracker, and the secret with it
+
+    Source: the token formats that GitHub, GitLab, Hugging Face, AWS, Slack and Google document.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.env_vars]
+        WANDB_API_KEY = "0123456789abcdef0123456789abcdef01234567"
+    Bad (prime-rl 2026-08):
+        [orchestrator.model.client.headers]
+        Authorization = "Bearer hf_abcdefghijklmnopqrstuvwx"
+    Good (prime-rl 2026-08):
+        [orchestrator.model.client]
+        api_key_var = "VLLM_API_KEY"
+    """
+    if reading.document.fault is not None:
+        return
+    for key, value in _strings(reading.document.values, ()):
+        if _is_secret(str(key[-1]), value):
+            name = next(str(part) for part in reversed(key) if isinstance(part, str))
+            yield Fault(
+                CODE,
+                key,
+                f"a secret of {len(value)} characters",
+                f"withdraw it, and pass {name} through the environment",
+                hidden=True,
+            )
+
+
+def _strings(value: Any, key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    match value:
+        case str():
+            yield key, value
+        case Mapping():
+            for name, below in value.items():
+                yield from _strings(below, (*key, name))
+        case list():
+            for number, below in enumerate(value):
+                yield from _strings(below, (*key, number))
+        case _:
+            pass
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if len(value) < 8:
+        return False
+    if re.search(_TOKEN, value):
+        return True
+    named = re.search(_KEY, name) is not None
+    return named and re.fullmatch(_LOOKS_SECRET, value) is not None and re.search(_VARIABLE, value) is None

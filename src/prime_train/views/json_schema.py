@@ -1,0 +1,55 @@
+"""Renders the schema of run.toml as JSON Schema, for editors that complete and check as one types. Judges nothing.
+
+It is read from the table that `lint` walks, so that editor and linter say the same of every key by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, is_dataclass
+from typing import Any
+
+from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Shape, Table, Text
+
+_KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
+
+
+def json_schema(root: Table) -> dict[str, Any]:
+    """The JSON Schema of a whole file."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",  # the draft that taplo and most editors read
+        "title": "run.toml of prime-train",
+        **_of_table(root),
+    }
+
+
+def _of_table(table: Table) -> dict[str, Any]:
+    properties = {key: _of_field(item) for key, item in table.fields.items()}
+    required = [key for key, item in table.fields.items() if item.required]
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    return schema | ({"required": required} if required else {})
+
+
+def _of_field(item: Field) -> dict[str, Any]:
+    schema = _of_shape(item.shape)
+    if item.doc:
+        schema = {"description": item.doc, **schema}
+    if item.default is not MISSING and item.default is not None and not is_dataclass(item.default):
+        schema["default"] = list(item.default) if isinstance(item.default, tuple) else item.default
+    return schema
+
+
+def _of_shape(shape: Shape) -> dict[str, Any]:
+    match shape:
+        case Table():
+            return _of_table(shape)
+        case Array(item=item, min_len=min_len):
+            return {"type": "array", "items": _of_shape(item)} | ({"minItems": min_len} if min_len else {})
+        case Choice(values=values):
+            return {"type": "string", "enum": list(values)}
+        case Number(whole=whole, bounds=bounds):
+            limits = {_KEYWORDS[bound.sign]: bound.limit for bound in bounds}
+            return {"type": "integer" if whole else "number", **limits}
+        case Flag():
+            return {"type": "boolean"}
+        case Text():
+            return {"type": "string"}

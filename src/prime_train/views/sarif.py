@@ -1,0 +1,96 @@
+"""Renders verdicts as SARIF 2.1.0, for code scanning. Prints nothing, judges nothing.
+
+Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from prime_train import __version__
+from prime_train.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from prime_train.rules.judge import Verdict
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The log of one run over all files: its rules are those that found something."""
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    codes = sorted({finding.code for finding in findings})
+    numbers = {code: number for number, code in enumerate(codes)}
+    driver = {
+        "name": "prime-train",
+        "semanticVersion": __version__,
+        "rules": [_rule(code) for code in codes],
+    }
+    return {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "columnKind": "unicodeCodePoints",
+                "artifacts": [{"location": {"uri": _uri(path)}} for path in _paths(verdicts)],
+                "results": [_result(finding, numbers[finding.code]) for finding in findings],
+            }
+        ],
+    }
+
+
+def _paths(verdicts: Iterable[Verdict]) -> list[str]:
+    return list(dict.fromkeys(verdict.path for verdict in verdicts))
+
+
+def _rule(code: str) -> dict[str, Any]:
+    from prime_train.rules.catalogue import RULES
+    from prime_train.rules.explain import explain
+
+    if code not in RULES:
+        return {"id": code}
+    rule = RULES[code]
+    page = explain(rule)
+    return {
+        "id": code,
+        "name": "".join(word.capitalize() for word in rule.name.split("_")),
+        "shortDescription": {"text": page.summary},
+        "fullDescription": {"text": page.why or page.summary},
+        "help": {"text": f"prime-train rule {code}"},
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
+    span = finding.span
+    parts = [finding.what, f"why: {finding.why}" if finding.why else "", f"fix: {finding.fix}" if finding.fix else ""]
+    place = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(finding.path)},
+            "region": {
+                "startLine": span.line,
+                "startColumn": span.column,
+                "endLine": span.end_line,
+                "endColumn": span.end_column,
+            },
+        }
+    }
+    if finding.key:
+        place["logicalLocations"] = [{"fullyQualifiedName": finding.key}]  # type: ignore[assignment]  # a list beside a table
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": rule_index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": "\n".join(part for part in parts if part)},
+        "locations": [place],
+    }
+
+
+def _uri(path: str) -> str:
+    """A path as a URI reference: relative to where the command ran, unless it is absolute."""
+    return Path(path).as_uri() if Path(path).is_absolute() else quote(path)

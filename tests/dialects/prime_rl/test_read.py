@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tomli
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.dialects import dialect
+from prime_train.dialects.prime_rl.schema import generations, load
+from prime_train.dialects.reading import (
+    GENERATION,
+    MISSING_KEY,
+    NOT_A_CHOICE,
+    OTHER_GENERATION,
+    OTHER_MEMBER,
+    OUT_OF_BOUNDS,
+    PASSED_THROUGH,
+    SAID_TWICE,
+    UNKNOWN_KEY,
+    WRONG_TYPE,
+    Fault,
+    Reading,
+)
+from prime_train.findings import Severity
+from prime_train.rules.fix import fixed
+from prime_train.rules.judge import lint, lint_merged
+from prime_train.spec import ENDLESS_STEPS
+
+from .files import (
+    EVALS_2026_08,
+    FILES,
+    OVERLAY_2026_08,
+    RL_2026_01,
+    RL_2026_05,
+    RL_2026_08,
+    SFT_2026_08,
+)
+
+
+def _faults(text: str, generation: str | None = None) -> list[Fault]:
+    return [fault for fault in _read(text, generation).faults if fault.code != GENERATION]
+
+
+def _read(text: str, generation: str | None = None) -> Reading:
+    return dialect.read(text, "config.toml", generation)
+
+
+def _only(text: str, generation: str | None = None) -> Fault:
+    (fault,) = _faults(text, generation)
+    return fault
+
+
+@pytest.mark.parametrize(("key", "text"), FILES.items(), ids=lambda value: "-".join(value) if value in FILES else "")
+def test_a_good_file_has_no_fault(key: tuple[str, str], text: str) -> None:
+    generation, root = key
+    reading = _read(text, generation)
+    assert (reading.dialect, reading.generation, reading.root) == ("prime-rl", generation, root)
+    assert [fault for fault in reading.faults if fault.code != GENERATION] == []
+    assert reading.run is not None
+
+
+@pytest.mark.parametrize("generation", generations())
+def test_an_rl_file_tells_its_generation_by_its_keys(generation: str) -> None:
+    reading = _read(FILES[generation, "rl"])
+    assert reading.generation == generation
+    assert reading.because == "its keys fit it best"
+
+
+def test_the_file_itself_says_its_generation() -> None:
+    reading = _read(f'{RL_2026_08}\n[prime_train]\nprime_rl = "2026-05"\n', "2026-01")
+    assert reading.generation == "2026-05"
+    assert reading.because == "prime_train.prime_rl says so"
+    (told,) = [fault for fault in reading.faults if fault.code == GENERATION]
+    assert told.severity is Severity.WARNING
+    assert told.patch == {"prime_train.prime_rl": "2026-01"}
+
+
+def test_a_file_that_fits_several_is_told() -> None:
+    (told,) = _read(
+        '[model]\nname = "example/policy-1b"\n[optim]\nlr = 1e-5\n[data]\nname = "x"\nseq_len = 64\n'
+    ).faults
+    assert told.code == GENERATION
+    assert "2026-08, 2026-05, 2026-01" in told.what
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+def test_a_misspelt_key_names_the_one_that_was_meant() -> None:
+    fault = _only(RL_2026_08.replace("group_size = 8", "group_siz = 8"))
+    assert (fault.code, fault.key) == (UNKNOWN_KEY, ("orchestrator", "group_siz"))
+    assert fault.patch == {"orchestrator.group_siz": None, "orchestrator.group_size": 8}
+
+
+def test_a_key_in_the_wrong_table_names_its_own() -> None:
+    fault = _only(RL_2026_08.replace("[orchestrator]\n", "[orchestrator]\nmatmul_precision = 'high'\n"))
+    assert fault.code == UNKNOWN_KEY
+    assert fault.patch["trainer.matmul_precision"] == "high"
+
+
+@pytest.mark.parametrize(
+    ("text", "generation", "to"),
+    [
+        ("[orchestrator.sampling]\nmax_tokens = 64", "2026-08", "orchestrator.train.sampling.max_completion_tokens"),
+        ("[orchestrator]\nrollouts_per_example = 4", "2026-08", "orchestrator.group_size"),
+        ("[inference.parallel]\ntp = 2", "2026-08", "inference.vllm.tensor_parallel_size"),
+        ("[inference]\ngpu_memory_utilization = 0.5", "2026-08", "inference.vllm.gpu_memory_utilization"),
+        ("[inference.vllm]\ngpu_memory_utilization = 0.5", "2026-05", "inference.gpu_memory_utilization"),
+        ("[trainer.model.experimental.lora]\nrank = 4", "2026-08", "trainer.model.lora.rank"),
+        ("[orchestrator]\nlora_name = 'a'", "2026-05", "orchestrator.student.model.lora.name"),
+    ],
+)
+def test_a_key_of_another_generation_names_its_present_one(text: str, generation: str, to: str) -> None:
+    faults = [fault for fault in _faults(text, generation) if fault.code == OTHER_GENERATION and fault.patch]
+    assert len(faults) == 1
+    value: Any = faults[0].patch
+    around, _, last = to.rpartition(".")
+    assert to in value or last in value[around]
+    assert f"renamed in {generation}" in faults[0].what
+
+
+@pytest.mark.parametrize(
+    "slip",
+    ["[trainer.optim]\nlrr = 3.0", "[trainer.scheduler]\ntyp = 'linear'", "[trainer.weight_broadcast]\nkind = 1"],
+)
+def test_what_january_drops_in_silence_is_an_error(slip: str) -> None:
+    fault = _only(RL_2026_01.replace("[trainer.optim]\nlr = 2e-6\n", f"{slip}\n"))
+    assert (fault.code, fault.severity) == (UNKNOWN_KEY, None)
+
+
+def test_a_kebab_key_is_no_key_in_a_file() -> None:
+    fault = _only(SFT_2026_08.replace("micro_batch_size", "micro-batch-size"))
+    assert fault.patch == {"data.micro-batch-size": None, "data.micro_batch_size": 2}
+
+
+def test_types_bounds_and_choices() -> None:
+    cases = {
+        'batch_size = "many"': WRONG_TYPE,
+        "batch_size = 0": OUT_OF_BOUNDS,
+        "max_off_policy_steps = -1": OUT_OF_BOUNDS,
+        "tokenizer = 3": WRONG_TYPE,
+    }
+    for line, code in cases.items():
+        key = line.split()[0]
+        text = RL_2026_08.replace("batch_size = 64\n", "" if key == "batch_size" else "batch_size = 64\n")
+        fault = _only(text.replace("[orchestrator]\n", f"[orchestrator]\n{line}\n"))
+        assert (fault.code, fault.key) == (code, ("orchestrator", key)), line
+    fault = _only(RL_2026_08.replace("[trainer.model]\n", "[trainer.model]\nimpl = 'custm'\n"))
+    assert (fault.code, fault.patch) == (NOT_A_CHOICE, {"trainer.model.impl": "custom"})
+
+
+def test_what_pydantic_converts_is_a_warning() -> None:
+    fault = _only(RL_2026_08.replace("batch_size = 64", 'batch_size = "64"'))
+    assert (fault.code, fault.severity) == (WRONG_TYPE, Severity.WARNING)
+    assert fault.patch == {"orchestrator.batch_size": 64}
+
+
+def test_a_key_of_another_member_of_a_union() -> None:
+    text = RL_2026_05.replace('type = "linear"', 'type = "constant"').replace("warmup_steps = 4\n", "")
+    fault = _only(text)
+    assert (fault.code, fault.key) == (OTHER_MEMBER, ("trainer", "scheduler", "decay_steps"))
+
+
+def test_an_alias_is_taken_where_it_stands_alone() -> None:
+    alias = RL_2026_05.replace("group_size = 8", "rollouts_per_example = 8")
+    reading = _read(alias)
+    assert reading.faults == ()
+    assert reading.run is not None
+    assert reading.run.rollout is not None
+    assert reading.run.rollout.group_size == 8
+    assert reading.key("rollout.group_size") == "orchestrator.rollouts_per_example"
+    both = _only(RL_2026_05.replace("group_size = 8", "group_size = 8\nrollouts_per_example = 8"))
+    assert both.code == SAID_TWICE
+
+
+def test_a_vllm_argument_that_vllm_does_not_have_is_a_warning() -> None:
+    fault = _only(RL_2026_08.replace("max_num_seqs", "max_num_seq"))
+    assert fault.code == PASSED_THROUGH
+    assert "max_num_seqs" in fault.fix
+
+
+def test_a_missing_key_is_told_where_the_file_is_a_whole_run() -> None:
+    fault = _only(RL_2026_08 + "\n[trainer.heartbeat]\n")
+    assert (fault.code, fault.key) == (MISSING_KEY, ("trainer", "heartbeat", "url"))
+
+
+def test_a_file_that_is_not_toml_is_judged_as_far_as_it_can_be_read() -> None:
+    verdict = lint(
+        RL_2026_08.replace("batch_size = 64", "batch_size = ").replace("group_size = 8", "group_siz = 8"), "rl.toml"
+    )
+    assert verdict.dialect == "prime-rl"
+    assert [finding.code for finding in verdict.findings if finding.severity is Severity.ERROR] == ["CFG001", "CFG002"]
+
+
+# --- [prime_train] -------------------------------------------------------------------------------
+
+
+def test_our_own_table_is_taken_out_and_judged() -> None:
+    ours = '\n[prime_train]\nstop_grace_s = 5.0\npython = "/venv/bin/python"\n[prime_train.restart]\nbackoff_s = 1.0\n'
+    assert _faults(RL_2026_08 + ours) == []
+    fault = _only(RL_2026_08 + "\n[prime_train]\nstop_grace = 5.0\n")
+    assert (fault.code, fault.key) == (UNKNOWN_KEY, ("prime_train", "stop_grace"))
+
+
+# --- what the rules see --------------------------------------------------------------------------
+
+
+def test_the_run_has_the_file_s_values_and_the_defaults_of_its_generation() -> None:
+    run = _read(RL_2026_08).run
+    assert run is not None
+    assert run.rollout is not None
+    assert run.inference is not None
+    assert run.lora is not None
+    assert run.environments is not None
+    assert run.environments.train is not None
+    assert (run.run.name, run.run.max_steps) == ("words", 40)
+    assert (run.rollout.group_size, run.rollout.max_completion_tokens) == (8, 512)
+    assert (run.inference.ctx_tokens, run.inference.gpu_memory_fraction, run.inference.max_sequences) == (4096, 0.9, 64)
+    assert run.lora.rank == 16
+    assert run.environments.train[0].id == "word-count"
+    assert run.environments.train[0].runtime == "subprocess"
+    assert run.resume is None
+    assert run.evaluation is None
+
+
+def test_the_key_map_speaks_the_file_s_own_words() -> None:
+    expected = {
+        RL_2026_01: "orchestrator.sampling.max_tokens",
+        RL_2026_05: "orchestrator.train.sampling.max_completion_tokens",
+    }
+    for text, key in expected.items():
+        reading = _read(text)
+        assert reading.key("rollout.max_completion_tokens") == key
+        assert reading.has("rollout.max_completion_tokens")
+        assert not reading.has("batch.micro_batch")
+    assert _read(RL_2026_08).key("environments.train.0.id") == "orchestrator.train.source.0.env.taskset.id"
+
+
+def test_a_value_at_fault_is_not_known_to_the_rules() -> None:
+    reading = _read(RL_2026_08.replace("group_size = 8", "group_size = 0"))
+    assert reading.run is not None
+    assert reading.run.rollout is not None
+    assert reading.run.rollout.group_size is None
+    assert not reading.has("rollout.group_size")
+
+
+def test_a_run_without_an_end_and_a_resume_from_the_latest() -> None:
+    run = _read(RL_2026_05.replace("max_steps = 40\n", "")).run
+    assert run is not None
+    assert run.run.max_steps == ENDLESS_STEPS
+    assert run.resume is not None
+    assert run.resume.step == -1
+
+
+# --- several files -------------------------------------------------------------------------------
+
+
+def test_an_overlay_alone_is_not_a_whole_run() -> None:
+    alone = OVERLAY_2026_08.replace("[orchestrator]\ngroup_size = 16\n", "")
+    assert [fault.code for fault in _faults(alone, "2026-08")] == []
+
+
+def test_files_are_merged_left_to_right_and_each_finding_stands_in_its_own() -> None:
+    overlay = OVERLAY_2026_08.replace("group_size = 16", "group_size = 0")
+    verdict = lint_merged(((RL_2026_08, "base.toml"), (overlay, "over.toml")), "2026-08")
+    (error,) = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
+    assert (error.path, error.span.line, error.key) == ("over.toml", 5, "orchestrator.group_size")
+    base = RL_2026_08.replace("batch_size = 64", "batch_siz = 64")
+    verdict = lint_merged(((base, "base.toml"), (OVERLAY_2026_08, "over.toml")), "2026-08")
+    (error,) = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
+    assert (error.path, error.key) == ("base.toml", "orchestrator.batch_siz")
+    assert verdict.run is not None
+    assert verdict.run.rollout is not None
+    assert verdict.run.rollout.group_size == 16
+
+
+# --- migration -----------------------------------------------------------------------------------
+
+
+def test_a_january_file_is_taken_to_august() -> None:
+    result = fixed(RL_2026_01, lambda text: lint(text, "rl.toml", "2026-08"))
+    left = [finding.key for finding in result.verdict.findings if finding.severity is Severity.ERROR]
+    assert left == ["max_async_level"]
+    values = tomli.loads(result.text)
+    assert values["deployment"] == {"num_train_gpus": 2, "num_infer_gpus": 1}
+    assert values["orchestrator"]["train"]["source"] == [
+        {"name": "word-count", "env": {"taskset": {"id": "word-count"}}}
+    ]
+    assert values["orchestrator"]["train"]["sampling"] == {"max_completion_tokens": 512, "temperature": 0.9}
+    assert values["inference"]["vllm"] == {"max_model_len": 4096, "tensor_parallel_size": 1}
+    assert values["monitors"]["wandb"] == {"project": "words", "name": "words-1b"}
+
+
+# --- what must always hold -----------------------------------------------------------------------
+
+
+def _keys(generation: str) -> Iterator[str]:
+    for path, row in load(generation).paths("rl"):
+        if not (row.table or row.array or row.map) and "." not in "".join(str(part) for part in path):
+            yield ".".join(str(part) for part in path)
+
+
+@given(
+    generation=st.sampled_from(generations()),
+    data=st.data(),
+    value=st.one_of(
+        st.integers(), st.floats(), st.booleans(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
+    ),
+)
+def test_any_value_of_any_key_is_judged(generation: str, data: st.DataObject, value: object) -> None:
+    """Nothing raises, and a fault stands at the key or nowhere."""
+    from prime_train.document import to_toml
+
+    key = data.draw(st.sampled_from(sorted(_keys(generation))))
+    text = f"{key} = {to_toml(value)}\n" if isinstance(value, bool | int | float | str | list) else ""
+    for fault in _read(text, generation).faults:
+        assert fault.what
+        assert (
+            fault.code == GENERATION or fault.key[:1] == (key.split(".")[0],) or fault.code in (MISSING_KEY, "CFG001")
+        )
+
+
+def test_evals_has_its_sources() -> None:
+    run = _read(EVALS_2026_08).run
+    assert run is not None
+    assert run.environments is not None
+    assert run.environments.evaluate is not None
+    assert run.environments.evaluate[0].id == "word-count"

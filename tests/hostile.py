@@ -1,0 +1,72 @@
+"""Texts that nobody meant as a config: scraps, mutants, broken bytes, and large ones. Made from a seed."""
+
+from __future__ import annotations
+
+import random
+
+SCRAPS = [
+    *("[run]", "[[data.sources]]", "[data]", 'name = "x"', "max_steps = 5", "a.b.c", " = ", "1979-05-27", "nan", "inf"),
+    *("[orchestrator]", "[inference.vllm]", "[[orchestrator.train.env]]", "prime_rl = '2026-08'", "[prime_train]"),
+    *("=", "{", "}", "[", "]", '"', "'''", '"""', "\n", "\r\n", "#", "\x00", "\x85", "\ufeff", "é", "\U0001f600", "."),
+    *("# prime-train: ignore[BAT001]", "# prime-train: ignore[", "9" * 40, "9" * 5000, "1e999", "-0", "0x", "_", ","),
+]
+
+
+def mutant(text: str, chance: random.Random) -> str:
+    """A text with one to four stretches cut out, doubled, moved or replaced by scraps; sometimes with CRLF or a BOM."""
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randint(0, len(text))
+        end = min(len(text), start + chance.randint(0, 40))
+        piece = text[start:end]
+        match chance.randrange(4):
+            case 0:
+                text = text[:start] + text[end:]
+            case 1:
+                text = text[:end] + piece + text[end:]
+            case 2:
+                text = text[:start] + "".join(chance.choices(SCRAPS, k=chance.randint(1, 3))) + text[end:]
+            case _:
+                rest = text[:start] + text[end:]
+                to = chance.randint(0, len(rest))
+                text = rest[:to] + piece + rest[to:]
+    if chance.random() < 0.1:
+        text = text.replace("\n", "\r\n")
+    return "\ufeff" + text if chance.random() < 0.05 else text
+
+
+def broken(content: bytes, chance: random.Random) -> bytes:
+    """Bytes with a few of them replaced by any other: mostly no UTF-8."""
+    changed = bytearray(content)
+    for _ in range(chance.randint(1, 5)):
+        changed[chance.randrange(len(changed))] = chance.randrange(256)
+    return bytes(changed)
+
+
+def large_texts(size: int) -> dict[str, str]:
+    """Texts of about `size` characters, each hard in its own way."""
+    return {
+        "digits": "x = " + "9" * size,
+        "garbage": "x" * size,
+        "zeros": "\x00" * size,
+        "string": 'x = "' + "é" * (size // 2) + '"',
+        "open-string": 'x = "' + "y" * size,
+        "comment": "# " + "x" * size,
+        "array": "x = [" + "1," * (size // 2) + "]",
+        "inline": "x = {" + ", ".join(f"k{n} = 1" for n in range(size // 12)) + "}",
+        "deep-array": "x = " + "[" * size,
+        "deep-table": "x = " + "{a=" * (size // 3),
+        "deep-header": "[" * size,
+        "long-key": ".".join(["a"] * (size // 2)) + " = 1",
+        "quoted-key": '"' + "k" * size + '" = 1',
+        "keys": "".join(f"k{n} = 1\n" for n in range(size // 10)),
+        "tables": "".join(f"[t{n}]\na = 1\n" for n in range(size // 14)),
+        "elements": "[[a]]\nb = 1\n" * (size // 12),
+        "headers": "".join(f"[[x{n}.{'.'.join(['a'] * 60)}]]\n" for n in range(size // 128)),
+        "sources": "[[data.sources]]\nkid = 1\n" * (size // 25),
+        "faults": "a = ]\n" * (size // 6),
+        "late-fault": "".join(f"k{n} = 1\n" for n in range(size // 10)) + "a = ]\n",
+        "open-array": "a = [\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)),
+        "open-text": 'a = """\n' + "".join(f"k{n} = 1\n" for n in range(size // 10)),
+        "carriage-returns": "a = 1\r" * (size // 6),
+        "blank": "\n" * size,
+    }

@@ -1,0 +1,113 @@
+"""Rules judge any RunSpec that a file may describe: prime-rl sets few bounds, so numbers may be anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, get_type_hints
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prime_train.dialects.reading import Reading
+from prime_train.document import Document
+from prime_train.facts.facts import Gpu, Gpus
+from prime_train.findings import Problem
+from prime_train.rules.catalogue import RULES
+from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, elsewhere
+
+from .examples import GOOD_MACHINE
+
+_NUMBERS = st.integers(-2, 9) | st.integers(-(2**63), 2**63) | st.sampled_from((16, 128, 4096, 8000, 65535))
+_FLOATS = st.sampled_from((0.0, 0.9, 1.0, 90.0, -1.0, 1e-6, float("inf"), float("nan")))
+_TEXTS = st.sampled_from(
+    (
+        "",
+        "Qwen/Qwen3-1.7B",
+        "Qwen/Qwen3-30B-A3B",
+        "nccl",
+        "zmq",
+        "grpo",
+        "single_node",
+        "multi_node",
+        "adamw",
+        "float32",
+        "2026-01",
+        "2026-08",
+        "http://localhost:8000/v1",
+        "/tmp/x",
+        "~/x",
+        "bfloat16",
+        "agg",
+        "{{ messages }}",
+    )
+)
+
+
+def _of(hint: Any) -> st.SearchStrategy[Any]:
+    written = str(hint)
+    if "Environment, ..." in written:
+        return st.none() | st.lists(_part(elsewhere.Environment), max_size=3).map(tuple)
+    if "Mapping" in written:
+        return st.none() | st.dictionaries(st.sampled_from(("top_p", "n", "http_proxy", "num_examples")), _TEXTS)
+    if "tuple[int" in written:
+        return st.none() | st.lists(_NUMBERS, max_size=3).map(tuple)
+    if "tuple[float" in written:
+        return st.none() | st.lists(_FLOATS, max_size=3).map(tuple)
+    if "tuple[str" in written:
+        return st.none() | st.lists(_TEXTS, max_size=3).map(tuple)
+    if "bool" in written:
+        return st.none() | st.booleans()
+    if "float" in written:
+        return st.none() | _FLOATS
+    return st.none() | (_NUMBERS if "int" in written else _TEXTS)
+
+
+def _part(cls: Any) -> st.SearchStrategy[Any]:
+    return st.builds(cls, **{name: _of(hint) for name, hint in get_type_hints(cls).items()})
+
+
+_RUNS = st.builds(
+    RunSpec,
+    run=st.builds(Run, name=_TEXTS, max_steps=st.integers(1, 1000) | st.just(ENDLESS_STEPS)),
+    data=st.just(Data(sources=())),
+    optim=st.builds(Optim, lr=_FLOATS, weight_decay=_FLOATS, clip_norm=st.none() | _FLOATS),
+    schedule=st.builds(Schedule, warmup_steps=_NUMBERS, decay_steps=st.none() | _NUMBERS),
+    checkpoint=st.builds(Checkpoint, interval_steps=st.none() | st.integers(1, 2000)),
+    launch=_part(elsewhere.Launch),
+    resume=st.none() | _part(elsewhere.Resume),
+    saving=st.none() | _part(elsewhere.Saving),
+    deployment=st.none() | _part(elsewhere.Deployment),
+    trainer=st.none() | _part(elsewhere.Trainer),
+    finetune=st.none() | _part(elsewhere.Finetune),
+    lora=st.none() | _part(elsewhere.Lora),
+    rollout=st.none() | _part(elsewhere.Rollout),
+    environments=st.none() | _part(elsewhere.Environments),
+    evaluation=st.none() | _part(elsewhere.Evaluation),
+    inference=st.none() | _part(elsewhere.Inference),
+    weight_broadcast=st.none() | _part(elsewhere.WeightBroadcast),
+    transport=st.none() | _part(elsewhere.Transport),
+    monitor=st.none() | _part(elsewhere.Monitor),
+)
+_A10G = Gpus((Gpu("NVIDIA A10G", 25769803776, (8, 6)),))
+
+
+@given(_RUNS)
+@settings(max_examples=150, deadline=None)
+def test_no_rule_fails_on_any_run(run: RunSpec) -> None:
+    reading = Reading(Document.parse("", "rl.toml"), "prime-rl", "", "rl", run, (), {}, all_fields=False)
+    for rule in RULES.values():
+        if rule.reads_run and not rule.needs:
+            for found in rule.check(reading, None):
+                assert isinstance(found, Problem)
+                assert found.what
+                assert found.fix or found.patch, rule.code
+
+
+@given(_RUNS)
+@settings(max_examples=50, deadline=None)
+def test_no_memory_rule_fails_on_any_run(run: RunSpec) -> None:
+    reading = Reading(Document.parse("", "rl.toml"), "prime-rl", "", "rl", run, (), {}, all_fields=False)
+    facts = replace(GOOD_MACHINE, gpus=_A10G)
+    for code in ("MEM004", "MEM005"):
+        for found in RULES[code].check(reading, facts):
+            assert isinstance(found, Problem)

@@ -1,0 +1,90 @@
+"""Whatever a file holds, lint has a verdict on it: never a traceback, every finding inside the file."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prime_train import registry
+from prime_train.cli.linting import check
+from prime_train.errors import UserError
+from prime_train.rules.fix import fixed
+from prime_train.rules.judge import lint
+
+from .hostile import SCRAPS, broken, large_texts, mutant
+
+TEXTS = [path.read_text(encoding="utf-8") for path in registry.presets().values()]
+
+
+def _hold(text: str) -> None:
+    """Every promise that holds for any text at all."""
+    verdict = lint(text, "t")
+    lines = text.split("\n")
+    for finding in verdict.findings:
+        span = finding.span
+        assert 1 <= span.line <= span.end_line <= len(lines)
+        assert 1 <= span.column <= len(lines[span.line - 1]) + 2
+        assert finding.what
+        assert finding.why
+        assert finding.fix
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(SCRAPS), st.text(max_size=4)), max_size=30))
+def test_any_scraps(scraps: list[str]) -> None:
+    _hold("".join(scraps).encode("utf-8", "replace").decode())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_mutant(seed: int) -> None:
+    chance = random.Random(seed)
+    _hold(mutant(chance.choice(TEXTS), chance))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_mutant_can_be_fixed_or_left(seed: int) -> None:
+    chance = random.Random(seed)
+    text = mutant(chance.choice(TEXTS), chance)
+    before = lint(text, "t")
+    after = fixed(text, lambda changed: lint(changed, "t"))
+    assert len([f for f in after.verdict.findings if str(f.severity) == "error"]) <= len(
+        [f for f in before.findings if str(f.severity) == "error"]
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(content=st.one_of(st.binary(max_size=200), st.integers(0, 2**32)))
+def test_any_bytes_are_a_verdict_or_a_user_error(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes | int
+) -> None:
+    if isinstance(content, int):
+        chance = random.Random(content)
+        content = broken(chance.choice(TEXTS).encode(), chance)
+    file = tmp_path_factory.getbasetemp() / "any.toml"
+    file.write_bytes(content)
+    with contextlib.suppress(UserError):
+        check([str(file)])
+
+
+@pytest.mark.parametrize("name", large_texts(50_000))
+def test_large_texts(name: str, tmp_path: Path) -> None:
+    text = large_texts(50_000)[name]
+    _hold(text)
+    file = tmp_path / "large.toml"
+    file.write_text(text, encoding="utf-8", newline="")
+    for output_format in ("full", "json", "sarif"):
+        check([str(file)], output_format=output_format)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", large_texts(10_000_000))
+def test_a_line_of_ten_megabytes(name: str) -> None:
+    if "\n" not in large_texts(1000)[name]:
+        _hold(large_texts(10_000_000)[name])
