@@ -105,6 +105,8 @@ def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0) -> st
 
 def _refuse_unknown(codes: tuple[str, ...], option: str) -> None:
     """Raises UserError for a code that no rule has: it would select or silence nothing."""
+    if not codes:
+        return
     from prime_train.rules.catalogue import RULES
 
     for code in codes:

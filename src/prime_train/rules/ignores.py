@@ -57,6 +57,8 @@ def silence(found: Sequence[Finding], document: Document, judged: frozenset[str]
     """What is left of the findings, and the comments that silence none. `judged` are the rules that were asked."""
     if _MARK not in document.text or (document.fault is not None and not document.readable):
         return Silenced(list(found), ())
+    from prime_train.rules import catalogue  # noqa: F401 - registers every rule: a code that none has is told
+
     ignores = list(_ignores(document))
     kept: list[Finding] = []
     used: set[_Ignore] = set()

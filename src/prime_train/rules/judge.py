@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from prime_train.dialects import dialect
+from prime_train.dialects import dialect, native
 from prime_train.dialects.reading import SYNTAX, Fault, Reading
 from prime_train.document import KeyPath, dotted, to_toml
 from prime_train.findings import Finding, Patch, Problem, Severity, Skipped, Span
-from prime_train.rules.base import Rule
-from prime_train.rules.catalogue import RULES
-from prime_train.rules.explain import explain
+from prime_train.rules.base import RULES, Rule
 from prime_train.rules.ignores import silence
 from prime_train.spec import RunSpec
 
@@ -91,10 +89,21 @@ def validate(text: str, path: str, facts: Facts, prime_rl: str | None = None) ->
 
 def needs() -> frozenset[str]:
     """Every fact that some rule needs."""
+    from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+
     return frozenset(need for rule in RULES.values() for need in rule.needs)
 
 
+def _register(reading: Reading, facts: Facts | None) -> None:
+    """Import the rules that may have something to say."""
+    if reading.dialect == native.DIALECT and facts is None:
+        from prime_train.rules import run_toml  # noqa: F401 - registers its rules
+    else:
+        from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+
+
 def judge(reading: Reading, facts: Facts | None) -> Verdict:
+    _register(reading, facts)
     found: list[Finding] = []
     skipped: list[Skipped] = []
     passed: list[str] = []
@@ -191,7 +200,7 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
         key=dotted(key),
         field=problem.at,
         what=_in_users_words(problem.what, reading),
-        why=_in_users_words(problem.why, reading) or explain(rule).why,
+        why=_in_users_words(problem.why, reading) or _why(rule),
         fix=_in_users_words(problem.fix, reading) or _fix_of(patch),
         patch=patch,
         written=written,
@@ -208,7 +217,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         key=dotted(fault.key),
         field=fault.shadows,
         what=fault.what,
-        why=explain(rule).why,
+        why=_why(rule),
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,
@@ -257,3 +266,9 @@ def _fix_of(patch: Patch) -> str:
 def _in_users_words(text: str, reading: Reading) -> str:
     """Names RunSpec fields as the user's file does."""
     return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
+
+
+def _why(rule: Rule) -> str:
+    from prime_train.rules.explain import explain  # when something is found: not at start-up
+
+    return explain(rule).why

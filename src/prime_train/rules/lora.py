@@ -260,7 +260,7 @@ def whole_modules_beside_an_adapter(run: RunSpec) -> Iterator[Problem]:
     if run.lora is not None and run.rollout is not None and run.lora.modules_to_save:
         yield Problem(
             "lora.modules_to_save",
-            ", ".join(run.lora.modules_to_save),
+            f"beside the adapter, whole modules are to be saved: {', '.join(run.lora.modules_to_save)}",
             fix="take it out",
             patch={"lora.modules_to_save": None},
         )
