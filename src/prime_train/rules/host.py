@@ -1,4 +1,4 @@
-"""What this machine gives the run: open files, memory, processors, packages. Pure: the facts are given."""
+"""What this machine gives the run: open files, memory, /dev/shm, the time. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 _OPEN_FILES_WANTED = 65536  # sockets between ranks, loader workers and shards add up; 1024 is a login shell's default
 _OPEN_FILES_NEEDED = 256  # below it Python, torch and its loader workers fail to start
-_BF16_CAPABILITY = (8, 0)  # Ampere. Source: NVIDIA CUDA programming guide, compute capabilities
 _SHM_WANTED_BYTES = GIB  # docker gives a container 64 MiB, and NCCL takes some for each pair of ranks
 _CLOCK_SLACK_S = 3600.0  # a file server's clock, which dated the file, may go before ours
-_ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
 
 
 @facts_rule("HST001", Severity.WARNING, needs=("open_files",))
@@ -126,105 +124,6 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     )
 
 
-@facts_rule("PAR002", Severity.ERROR, needs=("gpus", "cpu"))
-def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """There must be a GPU for every process; without GPUs there should be a core.
-
-    a rank without a GPU of its own ends the launch
-
-    On a machine without GPUs, more processes than cores is a warning: they take turns.
-
-    Bad:
-        [parallel]
-        processes = 16
-    Bad:
-        [parallel]
-        processes = 16
-        [facts.gpus]
-        devices = [{name = "NVIDIA H200", memory_bytes = 150754820096, compute_capability = [9, 0]}]
-    Good:
-        [parallel]
-        processes = 2
-    """
-    processes, gpus, cores = run.parallel.processes, len(known(facts.gpus).devices), known(facts.cpu).cores
-    if processes <= (gpus or cores):
-        return
-    plain = run.parallel.dp_shard == 1 and run.parallel.dp_replicate is None and run.batch.global_batch is None
-    patch = {"parallel.processes": gpus or cores} if plain and run.batch.global_batch_tokens is None else {}
-    if gpus:
-        what = f"{processes} processes, and {gpus} GPU{'s are' if gpus > 1 else ' is'} visible"
-        yield Problem("parallel.processes", what, "`parallel.processes` <= GPUs" if not patch else "", patch)
-    else:
-        yield Problem(
-            "parallel.processes",
-            f"{processes} processes share {cores} core{'s' if cores > 1 else ''}, and no GPU is visible",
-            "`parallel.processes` <= cores" if not patch else "",
-            patch,
-            why="they take turns: more processes are no faster, and each holds its own memory",
-            severity=Severity.WARNING,
-        )
-
-
-@facts_rule("PRE001", Severity.ERROR, needs=("gpus", "cpu"))
-def bf16_in_software(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """bf16 needs hardware that computes in it.
-
-    emulated, a step takes 5 to 40 times as long as in fp32: the trainer refuses to start
-
-    That is a GPU of compute capability 8.0 or more, or an x86 CPU with avx512_bf16 or amx_bf16. The times
-    were measured with torch 2.13 on AVX2 cores: 5 to 7 times for products forward, 42 times backward.
-
-    Bad:
-        [precision]
-        compute = "bf16"
-        [facts.cpu]
-        bf16_instruction = ""
-    Bad:
-        [precision]
-        compute = "bf16"
-        [facts.gpus]
-        devices = [{name = "Tesla V100", memory_bytes = 17179869184, compute_capability = [7, 0]}]
-    Good:
-        [precision]
-        compute = "auto"
-        [facts.cpu]
-        bf16_instruction = ""
-    """
-    if run.precision.compute != "bf16":
-        return
-    devices = known(facts.gpus).devices
-    weak = [gpu for gpu in devices if gpu.compute_capability < _BF16_CAPABILITY]
-    if weak:
-        version = ".".join(str(part) for part in weak[0].compute_capability)
-        what = f"{weak[0].name} has compute capability {version}"
-    elif not devices and not known(facts.cpu).bf16_instruction:
-        what = "this CPU has neither avx512_bf16 nor amx_bf16, and no GPU is visible"
-    else:
-        return
-    yield Problem("precision.compute", what, patch={"precision.compute": "auto"})
-
-
-@facts_rule("ENV001", Severity.ERROR, needs=("packages",))
-def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The trainer's packages must be installed beside prime-train.
-
-    the command line works without them, the trainer does not
-
-    Bad:
-        [facts.packages]
-        missing = ["torch", "tokenizers"]
-    Good:
-        [facts.packages]
-        missing = ["matplotlib"]
-    """
-    needed = {*_ALWAYS_NEEDED}
-    if any(source.kind == "hf-dataset" for source in run.data.sources):
-        needed |= {"datasets", "pyarrow"}
-    missing = [name for name in known(facts.packages).missing if name in needed]
-    if missing:
-        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')
-
-
 @facts_rule("HST003", Severity.WARNING, needs=("shm",))
 def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """/dev/shm should have room for what processes hand each other.
@@ -258,28 +157,6 @@ def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         if shm.total_bytes < _SHM_WANTED_BYTES
         else "take away what ended processes left there: ls -l /dev/shm",
     )
-
-
-@facts_rule("HST004", Severity.NOTE, needs=("cpu",))
-def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """There should be a core for every loader worker.
-
-    workers that take turns with the trainer slow the step that they are to feed
-
-    Bad:
-        [data]
-        loader_workers = 32
-    Good:
-        [data]
-        loader_workers = 2
-    """
-    workers, cores = run.parallel.processes * run.data.loader_workers, known(facts.cpu).cores
-    if workers > max(cores, run.parallel.processes):
-        yield Problem(
-            "data.loader_workers",
-            f"{run.parallel.processes} x {run.data.loader_workers} workers, and there are {cores} cores",
-            patch={"data.loader_workers": max(1, cores // run.parallel.processes - 1)},
-        )
 
 
 @facts_rule("HST005", Severity.WARNING, needs=("clock",))

@@ -1,0 +1,189 @@
+"""Contexts that do not fit each other: of the trainer, the orchestrator, the server and the model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import rule
+from prime_train.rules.sizes import sizes_of
+from prime_train.spec import RunSpec
+
+
+@rule("LEN003", Severity.ERROR)
+def trainer_shorter_than_rollouts(run: RunSpec) -> Iterator[Problem]:
+    """The trainer's sequences must be as long as the orchestrator's.
+
+    the trainer cannot hold what the orchestrator sends it: prime-rl refuses to start
+
+    Source: prime-rl's validator "trainer.seq_len >= orchestrator.seq_len".
+
+    Bad (prime-rl 2026-08):
+        seq_len = "-"
+        [trainer.model]
+        seq_len = 2048
+        [orchestrator]
+        seq_len = 4096
+    Good (prime-rl 2026-08):
+        seq_len = "-"
+        [trainer.model]
+        seq_len = 4096
+        [orchestrator]
+        seq_len = 4096
+    """
+    trainer, rollout = run.trainer, run.rollout
+    if trainer is None or rollout is None or trainer.ctx_tokens is None or rollout.ctx_tokens is None:
+        return
+    if trainer.ctx_tokens < rollout.ctx_tokens:
+        yield Problem(
+            "trainer.ctx_tokens",
+            f"{trainer.ctx_tokens} tokens are less than `rollout.ctx_tokens` {rollout.ctx_tokens}",
+            patch={"trainer.ctx_tokens": rollout.ctx_tokens},
+        )
+
+
+@rule("LEN004", Severity.WARNING)
+def completion_beyond_training(run: RunSpec) -> Iterator[Problem]:
+    """A completion should not be longer than the sequence that is trained on.
+
+    what is beyond the training sequence is cut off: the model is paid for an end it is never shown
+
+    Bad (prime-rl 2026-08):
+        seq_len = 2048
+        [orchestrator.train.sampling]
+        max_completion_tokens = 3072
+    Good (prime-rl 2026-08):
+        seq_len = 4096
+        [orchestrator.train.sampling]
+        max_completion_tokens = 3072
+    """
+    rollout = run.rollout
+    if rollout is None or rollout.ctx_tokens is None or rollout.max_completion_tokens is None:
+        return
+    if rollout.max_completion_tokens > rollout.ctx_tokens:
+        yield Problem(
+            "rollout.max_completion_tokens",
+            f"{rollout.max_completion_tokens} completion tokens are more than `rollout.ctx_tokens` "
+            f"{rollout.ctx_tokens}",
+            fix="raise `rollout.ctx_tokens` or lower `rollout.max_completion_tokens`",
+        )
+
+
+@rule("LEN005", Severity.ERROR)
+def length_not_divisible_by_context_parallel(run: RunSpec) -> Iterator[Problem]:
+    """The training sequence must divide by the context-parallel degree.
+
+    every rank of the group takes an equal slice of each sequence
+
+    Source: prime-rl's sft validator and the assertion "must be divisible by seq_len_divisor" of its trainer.
+
+    Bad (prime-rl 2026-08):
+        seq_len = 4094
+        [trainer.model]
+        cp = 4
+        [deployment]
+        num_train_gpus = 4
+    Good (prime-rl 2026-08):
+        [trainer.model]
+        cp = 4
+        [deployment]
+        num_train_gpus = 4
+    """
+    trainer = run.trainer
+    if trainer is None or trainer.context_parallel is None or trainer.context_parallel < 2:
+        return
+    finetune = run.finetune
+    at = "trainer.ctx_tokens" if finetune is None else "finetune.ctx_tokens"
+    ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
+    if ctx_tokens is not None and ctx_tokens % trainer.context_parallel:
+        unit = 2 * trainer.context_parallel
+        yield Problem(
+            at,
+            f"{ctx_tokens} tokens do not divide by `trainer.context_parallel` {trainer.context_parallel}",
+            patch={at: -(-ctx_tokens // unit) * unit},
+        )
+
+
+@rule("LEN006", Severity.ERROR)
+def context_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
+    """The server's context must not be longer than the model's positions.
+
+    vLLM refuses to start: positions beyond those are ones the model has never seen
+
+    A model that is not in the registry and one with rope scaling are not judged.
+
+    Source: config.json of the models (max_position_embeddings); vLLM's "User-specified max_model_len is greater
+    than the derived max_model_len".
+
+    Bad (prime-rl 2026-08):
+        [inference.vllm]
+        max_model_len = 65536
+    Good (prime-rl 2026-08):
+        [inference.vllm]
+        max_model_len = 40960
+    """
+    inference = run.inference
+    if inference is None or inference.ctx_tokens is None or inference.rope_scaling is not None:
+        return
+    sizes = sizes_of(inference.model_name)
+    if sizes is not None and inference.ctx_tokens > sizes.ctx_tokens:
+        yield Problem(
+            "inference.ctx_tokens",
+            f"{inference.ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions",
+            patch={"inference.ctx_tokens": sizes.ctx_tokens},
+        )
+
+
+@rule("LEN007", Severity.WARNING)
+def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
+    """The training sequence should not be longer than the model's positions.
+
+    the model has never seen positions beyond those: their rotary angles are new to it
+
+    Source: config.json of the models (max_position_embeddings).
+
+    Bad (prime-rl 2026-08):
+        seq_len = 65536
+        [inference.vllm]
+        max_model_len = "-"
+    Bad (prime-rl 2026-08 sft):
+        [data]
+        seq_len = 65536
+    Good (prime-rl 2026-08 sft):
+        [data]
+        seq_len = 32768
+    """
+    trainer, finetune = run.trainer, run.finetune
+    if trainer is None:
+        return
+    at = "trainer.ctx_tokens" if finetune is None else "finetune.ctx_tokens"
+    ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
+    sizes = sizes_of(trainer.model_name)
+    if sizes is not None and ctx_tokens is not None and ctx_tokens > sizes.ctx_tokens:
+        yield Problem(
+            at,
+            f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions",
+            patch={at: sizes.ctx_tokens},
+        )
+
+
+@rule("LEN008", Severity.NOTE)
+def server_shorter_than_training(run: RunSpec) -> Iterator[Problem]:
+    """A server context below the training sequence caps every rollout.
+
+    no rollout can be as long as the sequences the trainer makes room for: the memory is spent for nothing
+
+    Bad (prime-rl 2026-08):
+        seq_len = 8192
+    Good (prime-rl 2026-08):
+        seq_len = 4096
+    """
+    rollout, inference = run.rollout, run.inference
+    if rollout is None or inference is None or rollout.ctx_tokens is None or inference.ctx_tokens is None:
+        return
+    if inference.ctx_tokens < rollout.ctx_tokens:
+        yield Problem(
+            "inference.ctx_tokens",
+            f"{inference.ctx_tokens} tokens, and `rollout.ctx_tokens` is {rollout.ctx_tokens}",
+            fix="give both the same length",
+        )
