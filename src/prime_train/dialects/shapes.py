@@ -12,9 +12,7 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
-
-from prime_train.spec import Doc, Elsewhere, Key
+from prime_train.spec.notes import Doc, Elsewhere, Key, Limit, MinLen
 
 
 class Bound(NamedTuple):
@@ -128,29 +126,10 @@ def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tu
     if origin is Literal:
         return Choice(tuple(arguments))
     if origin is tuple and arguments[1:] == (Ellipsis,):
-        min_len = next((note.min_length for note in metadata if isinstance(note, MinLen)), 0)
+        min_len = next((note.length for note in metadata if isinstance(note, MinLen)), 0)
         return Array(_shape(arguments[0])[0], min_len)
     return table_of(hint)
 
 
 def _bounds(metadata: tuple[Any, ...]) -> tuple[Bound, ...]:
-    found: list[Bound] = []
-    for note in metadata:
-        match note:
-            case Gt(gt=limit):
-                found.append(Bound(">", _number(limit)))
-            case Ge(ge=limit):
-                found.append(Bound(">=", _number(limit)))
-            case Lt(lt=limit):
-                found.append(Bound("<", _number(limit)))
-            case Le(le=limit):
-                found.append(Bound("<=", _number(limit)))
-            case _:
-                pass
-    return tuple(found)
-
-
-def _number(limit: Any) -> float:
-    if not isinstance(limit, int | float):
-        raise TypeError(f"a bound must be a number, not {limit!r}")
-    return limit
+    return tuple(Bound(note.sign, note.limit) for note in metadata if isinstance(note, Limit))

@@ -1,40 +1,21 @@
 """What the user asked for, as one frozen value: the RunSpec. No I/O, no defaults taken from the machine.
 
-The annotations are the schema of prime-train's own run.toml: types and bounds (annotated-types, which
-pydantic understands too) and a Doc each, from which docs/config.md is generated. What one field alone
-can say wrong is refused by its type and bounds; what only a combination of fields can say wrong is a
-rule in `rules/`. The parts that only other formats have are in `elsewhere`, and None in a run.toml.
+The annotations are the schema of prime-train's own run.toml: types, bounds (which pydantic understands too)
+and a Doc each, from which docs/config.md is generated. What one field alone can say wrong is refused by
+its type and bounds; what only a combination of fields can say wrong is a rule in `rules/`. The parts that
+only other formats have are in `elsewhere`, and None in a run.toml.
 Plain dataclasses, because `lint` must start in a tenth of a second: importing pydantic and building
-these models with it takes longer than that by itself.
+these models with it takes longer than that by itself. Each has a docstring: dataclasses writes one where there
+is none, out of a signature that costs a quarter of making the class.
 """
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
-
 from prime_train.spec import elsewhere
+from prime_train.spec.notes import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
 
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
-
-
-@dataclass(frozen=True, slots=True)
-class Doc:
-    """What a field means, for docs/config.md."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """The key in run.toml where it cannot be the field's name (`async` is a Python keyword)."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Marks a part that run.toml does not have: other dialects fill it, and it is None in ours."""
 
 
 Positive = Annotated[int, Gt(0)]
@@ -44,6 +25,8 @@ Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
+    """What the run is called, and how long it goes."""
+
     name: Annotated[str, Doc("Names the run and its directory. The same name goes on with the same run.")]
     kind: Annotated[Literal["pretrain"], Doc("What is trained.")] = "pretrain"
     seed: Annotated[NotNegative, Doc("Seeds Python, NumPy, torch, the data order and the loader workers.")] = 1234
@@ -53,6 +36,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
+    """The decoder that is trained."""
+
     path: Annotated[
         str | None, Doc("A Hugging Face folder (Llama or Qwen3). Its config.json replaces the size fields below.")
     ] = None
@@ -76,6 +61,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
+    """One place that text comes from."""
+
     kind: Annotated[
         Literal["python-stdlib", "files", "hf-dataset"],
         Doc(
@@ -91,6 +78,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
+    """The text, and how it is cut into sequences."""
+
     sources: Annotated[tuple[Source, ...], MinLen(1), Doc("Where the text comes from.")]
     sampling_probs: Annotated[
         tuple[Fraction, ...] | None,
@@ -105,6 +94,8 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
+    """What turns text into tokens."""
+
     path: Annotated[
         str | None, Doc("A Hugging Face tokenizer folder. Unset: a byte-level BPE is trained on the data and cached.")
     ] = None
@@ -113,6 +104,8 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
+    """How many sequences at once."""
+
     micro_batch: Annotated[Positive, Doc("Sequences that one process holds at once.")] = 8
     global_batch: Annotated[
         Positive | None, Doc("Sequences in one optimizer step; unset = micro_batch x processes.")
@@ -124,6 +117,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
+    """AdamW, and the clip before it."""
+
     lr: Annotated[float, Gt(0), Doc("Peak learning rate of AdamW.")] = 0.001
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Decay of the first moment.")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Doc("Decay of the second moment.")] = 0.95
@@ -134,6 +129,8 @@ class Optim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
+    """The learning rate over the run."""
+
     kind: Annotated[
         Literal["cosine", "wsd", "constant"], Doc("`wsd` = warm-up, stable, decay. All begin with the warm-up.")
     ] = "cosine"
@@ -145,6 +142,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
+    """How the work is spread over processes."""
+
     processes: Annotated[Positive, Doc("Training processes, one per GPU.")] = 1
     dp_replicate: Annotated[Positive | None, Doc("Replicas of the model (DDP); unset = processes / dp_shard.")] = None
     dp_shard: Annotated[Positive, Doc("Processes that one replica is sharded over (FSDP2).")] = 1
@@ -152,6 +151,8 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
+    """When the state is saved, and what is kept."""
+
     interval_steps: Annotated[Positive | None, Doc("Steps between checkpoints.")] = 100
     keep_last: Annotated[Positive, Doc("Newest complete checkpoints to keep.")] = 2
     keep_every_steps: Annotated[Positive | None, Doc("Also keep every checkpoint at a multiple of this.")] = None
@@ -164,6 +165,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eval:
+    """What is measured on held-out text."""
+
     interval_steps: Annotated[Positive | None, Doc("Steps between evaluations; one is made at the end.")] = 100
     held_out_ratio: Annotated[
         Annotated[float, Gt(0), Lt(0.5)],
@@ -177,6 +180,8 @@ class Eval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
+    """The number format of the computation."""
+
     compute: Annotated[
         Literal["auto", "fp32", "bf16"],
         Doc("Autocast type; `auto` = bf16 on a GPU that has it, else fp32. Weights stay fp32."),
@@ -185,6 +190,8 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
+    """What follows a crash."""
+
     max_fruitless_attempts: Annotated[
         Positive, Doc("Attempts in a row that may end without a new complete checkpoint.")
     ] = 3
@@ -194,6 +201,8 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
+    """How long silence may last."""
+
     startup_limit_s: Annotated[float, Gt(0), Doc("Longest silence before the first step.")] = 900.0
     step_limit_s: Annotated[float, Gt(0), Doc("Longest silence between two steps.")] = 300.0
     slow_phase_limit_s: Annotated[
@@ -203,6 +212,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrimeTrain:
+    """How the run is supervised."""
+
     restart: Annotated[Restart, Doc("What happens after a crash.")] = Restart()
     heartbeat: Annotated[Heartbeat, Doc("When silence counts as a hang.")] = Heartbeat()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time the trainer gets to checkpoint before it is ended.")] = 60.0
