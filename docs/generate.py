@@ -26,7 +26,8 @@ def _rules_page() -> Iterator[str]:
     yield from (_GENERATED, "# Rules", "")
     yield from (
         "`prime-train lint` judges a config by itself; rules with facts under *needs* are judged by `validate`",
-        "and `run`, on the machine that is to train. An **error** means that the run cannot work or loses data.",
+        "and `run`, on the machine that is to train; a fact in brackets sharpens the judgement, which does not wait",
+        "for it. An **error** means that the run cannot work or loses data.",
         "`# prime-train: ignore[BAT001]` silences a rule on its line, or in the whole file where it stands above the",
         "first key.",
         "",
@@ -34,7 +35,7 @@ def _rules_page() -> Iterator[str]:
         "|---|---|---|---|",
     )
     for rule in sorted(RULES.values(), key=lambda rule: rule.code):
-        needs = ", ".join(f"`{need}`" for need in rule.needs)
+        needs = ", ".join([*(f"`{need}`" for need in rule.needs), *(f"(`{use}`)" for use in rule.uses)])
         yield f"| [{rule.code}](#{rule.code.lower()}) | {rule.severity} | {needs} | {explain(rule).summary} |"
     yield from (
         "",

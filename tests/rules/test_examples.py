@@ -84,7 +84,8 @@ def test_documentation_is_complete(rule: Rule) -> None:
     assert page.why
     assert page.bad
     assert page.good
-    assert set(rule.needs) <= {item.name for item in fields(Facts)}
+    assert any(note.startswith("Source: ") for note in page.notes)
+    assert set(rule.needs) | set(rule.uses) <= {item.name for item in fields(Facts)}
 
 
 def test_every_fact_has_a_probe() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from prime_train.dialects.reading import Fault, Reading
 from prime_train.findings import Problem, Severity
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 RunCheck = Callable[[RunSpec], Iterator[Problem]]
 FactsCheck = Callable[[RunSpec, "Facts"], Iterator[Problem]]
+SharperCheck = Callable[[RunSpec, "Facts | None"], Iterator[Problem]]
 FileCheck = Callable[[Reading], Iterator[Fault]]
 
 
@@ -22,6 +23,7 @@ class Rule(NamedTuple):
     """One rule. `doc` is its explain page, its entry in docs/rules.md and its tests (see explain.py).
 
     `check` is called only with a reading that has a RunSpec where `reads_run`, and with facts where `needs`.
+    `uses` are facts that sharpen its judgement; it judges without them too.
     """
 
     code: str
@@ -32,6 +34,7 @@ class Rule(NamedTuple):
     name: str
     family: str  # the module it stands in
     doc: str
+    uses: tuple[str, ...] = ()
 
 
 RULES: dict[str, Rule] = {}
@@ -61,6 +64,21 @@ def facts_rule(code: str, severity: Severity, needs: tuple[str, ...]) -> Callabl
             return check(reading.run, facts)
 
         _add(code, severity, needs, check, judge)
+        return check
+
+    return register
+
+
+def sharper_rule(code: str, severity: Severity, uses: tuple[str, ...]) -> Callable[[SharperCheck], SharperCheck]:
+    """Registers a rule that judges the config alone, and better where facts are known: see `if_known`."""
+
+    def register(check: SharperCheck) -> SharperCheck:
+        def judge(reading: Reading, facts: Facts | None) -> Iterator[Problem]:
+            assert reading.run is not None
+            return check(reading.run, facts)
+
+        _add(code, severity, (), check, judge)
+        RULES[code] = RULES[code]._replace(uses=uses)
         return check
 
     return register
@@ -101,3 +119,13 @@ def known(fact: T | NotKnown) -> T:
     if isinstance(fact, NotKnown):
         raise ValueError(f"a rule reads a fact that it does not name in `needs`: {fact.reason}")
     return fact
+
+
+def if_known(facts: Facts | None, name: str) -> Any:
+    """The fact of that name; None where there are no facts, it is not known, or is None itself."""
+    if facts is None:
+        return None
+    from prime_train.facts.facts import NotKnown
+
+    fact = getattr(facts, name)
+    return None if isinstance(fact, NotKnown) else fact

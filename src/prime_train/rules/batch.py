@@ -15,6 +15,8 @@ def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
 
     each process takes whole micro-batches, the same number as every other: no remainder can be placed
 
+    Source: trainer/data/batch.py, which deals whole micro-batches to the ranks.
+
     Bad:
         [batch]
         micro_batch = 3
@@ -66,6 +68,8 @@ def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
 
     a run has one batch size, and which of the two was meant cannot be known
 
+    Source: the two keys say the same number (docs/config.md, batch).
+
     Bad:
         [batch]
         global_batch = 16
@@ -93,6 +97,8 @@ def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
     a batch is made of whole sequences: the tokens that are over are not trained on
 
     Less than one sequence is an error.
+
+    Source: trainer/data/packing.py, which packs whole sequences.
 
     Bad:
         [batch]

@@ -18,6 +18,8 @@ def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
     a crash would start it again from the first step
 
+    Source: trainer/pretrain.py (a save at each multiple of the interval, and one at the end).
+
     Bad:
         [checkpoint]
         interval_steps = 5000
@@ -40,6 +42,8 @@ def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
     """keep_every_steps should be a multiple of interval_steps.
 
     only a step that has a checkpoint can be kept: most of those asked for are never written
+
+    Source: checkpoints/retention.py (only a complete checkpoint can be kept).
 
     Bad:
         [checkpoint]

@@ -48,6 +48,8 @@ def completion_beyond_training(run: RunSpec) -> Iterator[Problem]:
 
     what is beyond the training sequence is cut off: the model is paid for an end it is never shown
 
+    Source: prime-rl, orchestrator.seq_len (what is longer is truncated).
+
     Bad (prime-rl 2026-08):
         seq_len = 2048
         [orchestrator.train.sampling]
@@ -172,6 +174,8 @@ def server_shorter_than_training(run: RunSpec) -> Iterator[Problem]:
     """A server context below the training sequence caps every rollout.
 
     no rollout can be as long as the sequences the trainer makes room for: the memory is spent for nothing
+
+    Source: vLLM, max_model_len (prompt and output of a request).
 
     Bad (prime-rl 2026-08):
         seq_len = 8192

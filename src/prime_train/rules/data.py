@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.rules.base import if_known, rule, sharper_rule
 from prime_train.spec import RunSpec, Source, Tokenizer
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
 
 _SUM_TOLERANCE = 1e-6  # what is lost by writing thirds with seven digits
 
@@ -17,6 +21,8 @@ def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
     """sampling_probs must have one entry per source and sum to 1.
 
     the draw between sources needs a probability for each of them, and for nothing else
+
+    Source: trainer/data/order.py (a draw between the sources).
 
     Bad:
         [data]
@@ -60,6 +66,8 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
 
     A path beside `python-stdlib` is a warning: it is not read.
 
+    Source: trainer/data/sources.py.
+
     Bad:
         [[data.sources]]
         kind = "files"
@@ -97,6 +105,8 @@ def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
 
     a tokenizer folder brings its own vocabulary
 
+    Source: trainer/tokenizer.py.
+
     Bad:
         [tokenizer]
         path = "tokenizers/mine"
@@ -117,11 +127,13 @@ def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
         )
 
 
-@rule("TOK003", Severity.WARNING)
-def weights_without_their_tokenizer(run: RunSpec) -> Iterator[Problem]:
+@sharper_rule("TOK003", Severity.WARNING, uses=("model_folder",))
+def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """Loaded weights need the tokenizer they were trained with.
 
     every embedding belongs to one token: under another vocabulary what was learnt is noise
+
+    Source: trainer/hf.py (weights are loaded by row of the embedding).
 
     Bad:
         [model]
@@ -136,6 +148,9 @@ def weights_without_their_tokenizer(run: RunSpec) -> Iterator[Problem]:
         path = "models/qwen3-0.6b"
         init = "random"
     """
+    folder = if_known(facts, "model_folder")
+    if folder is not None and folder.problem:
+        return  # there are no weights to load, and MOD002 says so
     if run.model.path is not None and run.model.init == "weights" and run.tokenizer.path is None:
         yield Problem(
             "tokenizer.path",

@@ -27,6 +27,8 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     A checkpoint is counted with 12 bytes per parameter: weights and the two moments of AdamW in fp32.
 
+    Source: ZeRO, arXiv 1910.02054, s. 3.1 (the bytes of weights and moments).
+
     Bad:
         [facts.save_dir]
         free_bytes = 104857600
@@ -52,24 +54,30 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("DSK002", Severity.ERROR, needs=("save_dir",))
-def save_dir_not_writable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The run directory must be writable.
 
     the run writes its state there before anything else
 
+    Source: supervise/lock.py (the lock is the first file of a run).
+
     Bad:
         [facts.save_dir]
         refusal = "Permission denied"
+    Bad (prime-rl 2026-08):
+        [facts.save_dir]
+        refusal = "Read-only file system"
     Good:
         [run]
         dir = "runs"
     """
     folder = known(facts.save_dir)
     if folder.refusal:
+        at = "run.dir" if run.is_native else "launch.output_dir"
         yield Problem(
-            "run.dir",
+            at,
             f"{folder.existing} takes no file: {folder.refusal}",
-            fix=f"give `run.dir` a folder you can write to, or chmod u+w {folder.existing}",
+            fix=f'`{at}` = "{"runs" if run.is_native else "outputs"}", below a folder of your own',
         )
 
 
@@ -138,6 +146,8 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     the supervisor takes a save that lasts longer for a hang, and ends the attempt
 
     Looked at with --deep alone: a file is written for at most two seconds.
+
+    Source: supervise/policy.py (silence beyond slow_phase_limit_s is a hang).
 
     Bad:
         [model]

@@ -15,6 +15,8 @@ def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
     a loss that stops falling is then seen when the run is over
 
+    Source: trainer/pretrain.py (an evaluation at each multiple of the interval, and one at the end).
+
     Bad:
         [eval]
         interval_steps = 2000
@@ -90,6 +92,8 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
     a policy that gets worse is then seen when the run is over
 
+    Source: prime-rl, orchestrator.eval.interval.
+
     Bad (prime-rl 2026-08):
         [orchestrator.eval]
         interval = 500
@@ -127,6 +131,8 @@ def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
     """At temperature 0 one sample per task is enough.
 
     the likeliest token is the same each time: every further sample costs its time and says nothing
+
+    Source: vLLM, SamplingParams (temperature 0 is greedy sampling).
 
     Bad (prime-rl 2026-08):
         [orchestrator.eval]

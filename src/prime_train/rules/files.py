@@ -22,6 +22,8 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     These are models of type llama and qwen3.
 
+    Source: trainer/hf.py (the model types that it maps).
+
     Bad:
         [model]
         path = "models/gone"
@@ -72,6 +74,8 @@ def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     without its tokenizer no text becomes tokens
 
+    Source: tokenizers, tokenizer.json; trainer/tokenizer.py.
+
     Bad:
         [tokenizer]
         path = "tokenizers/gone"
@@ -99,6 +103,8 @@ def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Iterator[Problem]
     """The model of a folder must embed every token of the tokenizer.
 
     a token beyond the embedding has no row to look up
+
+    Source: torch, nn.Embedding (num_embeddings rows).
 
     Bad:
         [model]
@@ -138,6 +144,8 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The files of a data source must be there, readable, and not empty.
 
     the trainer ends before its first step where a source has no text
+
+    Source: trainer/data/sources.py.
 
     Bad:
         [[data.sources]]

@@ -24,6 +24,8 @@ def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     CUDA counts a GPU that is lost too: the first process that is given it ends, and the launch with it
 
+    Source: NVML API reference, nvmlReturn_t (NVML_ERROR_GPU_IS_LOST).
+
     Bad:
         [[facts.gpus.devices]]
         fault = "GPU is lost"
@@ -46,6 +48,8 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A run may not ask for more GPUs than there are.
 
     the launcher refuses to start, or the last rank finds no device
+
+    Source: prime-rl's "Requested N GPUs via deployment settings, but only M physical GPU(s)".
 
     Bad (prime-rl 2026-08):
         [[facts.gpus.devices]]
@@ -74,6 +78,8 @@ def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The GPUs of a run should be free of other processes.
 
     they take memory and time from every step, and the slowest rank sets the pace of all
+
+    Source: NVML API reference, nvmlDeviceGetComputeRunningProcesses.
 
     Bad:
         [[facts.gpus.devices]]
@@ -109,6 +115,8 @@ def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The part of a GPU's memory that vLLM reserves must be free.
 
     vLLM ends at its start where less is free than gpu_memory_utilization asks for
+
+    Source: vLLM's "Free memory on device ... is less than desired GPU memory utilization".
 
     Bad (prime-rl 2026-08):
         [[facts.gpus.devices]]

@@ -94,6 +94,8 @@ def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     it is no part of torch: without the package the model does not load
 
+    Source: prime-rl, model.attn; the packages flash-attn and flash-attn-interface.
+
     Bad (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_2"
@@ -168,6 +170,8 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     For the bundled trainer it is a warning: the run works, slowly.
 
+    Source: pytorch.org, get started (builds for CPU and for each CUDA).
+
     Bad:
         [[facts.gpus.devices]]
         name = "NVIDIA H200"
@@ -196,6 +200,8 @@ def no_cuda_context(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     a driver that lists its GPUs may still be unable to use them: no fabric manager, another library version
 
     Looked at with --deep alone: torch makes a context on each GPU, in a process of its own.
+
+    Source: CUDA driver API, cuCtxCreate.
 
     Bad:
         [[facts.gpus.devices]]

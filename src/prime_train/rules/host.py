@@ -32,6 +32,8 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     with rollouts it is an error: at 32768, runs of it died at step 15. In this shell: `ulimit -n 65536`; in
     systemd: `LimitNOFILE=65536`; in a container: `docker run --ulimit nofile=65536:65536`.
 
+    Source: setrlimit(2), RLIMIT_NOFILE; operators' runs of prime-rl (step 15 at 32768).
+
     Bad:
         [facts.open_files]
         soft = 1024
@@ -88,6 +90,8 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Counted is what cannot be avoided: weights, gradients and the two moments of AdamW in fp32, logits and
     their gradient, and 0.5 GiB per process. More than is free now, but less than there is, is a warning.
 
+    Source: ZeRO, arXiv 1910.02054, s. 3.1 (16 bytes per parameter in fp32).
+
     Bad:
         [model]
         layers = 32
@@ -115,9 +119,10 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     if needed <= ram.available_bytes:
         return
     fits = needed <= ram.total_bytes
+    processes = "1 process" if run.parallel.processes == 1 else f"{run.parallel.processes} processes"
     yield Problem(
         "model",
-        f"at least {format_bytes(needed)} for {run.parallel.processes} process(es), and this machine has "
+        f"at least {format_bytes(needed)} for {processes}, and this machine has "
         f"{format_bytes(ram.available_bytes)} free of {format_bytes(ram.total_bytes)}",
         fix="end what else holds memory" if fits else "a smaller model or `batch.micro_batch`, or a larger machine",
         severity=Severity.WARNING if fits else None,
@@ -164,6 +169,8 @@ def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The clock may not show a time before this program was installed.
 
     certificates and signed requests to the hub, to storage and to W&B are refused, and logs do not line up
+
+    Source: RFC 5280, s. 4.1.2.5 (a certificate has a first day); AWS, signature version 4 (15 minutes).
 
     Bad:
         [facts.clock]

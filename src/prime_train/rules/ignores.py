@@ -41,6 +41,8 @@ def unused_ignore(_: Reading) -> Iterator[Fault]:
 
     it hides the finding that comes back one day, and tells a reader of a fault that is not there
 
+    Source: ruff, RUF100 (a noqa that silences nothing is told too).
+
     Bad:
         # prime-train: ignore[BAT001]
         [batch]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.rules.base import if_known, rule, sharper_rule
 from prime_train.spec import Model, RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
 
 _SIZES = (
     "layers",
@@ -28,6 +32,8 @@ def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
     """heads must be a multiple of kv_heads.
 
     each key and value head serves the same number of query heads
+
+    Source: GQA, arXiv 2305.13245, s. 2.2.
 
     Bad:
         [model]
@@ -54,6 +60,8 @@ def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
     """A head must have a whole, even width: head_dim, or hidden_size / heads.
 
     rotary embeddings turn the channels of a head in pairs
+
+    Source: RoFormer, arXiv 2104.09864, s. 3.2.2.
 
     Bad:
         [model]
@@ -90,11 +98,13 @@ def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
     )
 
 
-@rule("MOD004", Severity.WARNING)
-def sizes_beside_a_path(run: RunSpec) -> Iterator[Problem]:
+@sharper_rule("MOD004", Severity.WARNING, uses=("model_folder",))
+def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """Size fields beside model.path have no effect.
 
     the folder's config.json gives the sizes
+
+    Source: trainer/hf.py (the sizes are those of config.json).
 
     Bad:
         [model]
@@ -106,8 +116,9 @@ def sizes_beside_a_path(run: RunSpec) -> Iterator[Problem]:
         path = "models/mine"
         init = "random"
     """
-    if run.model.path is None:
-        return
+    folder = if_known(facts, "model_folder")
+    if run.model.path is None or (folder is not None and folder.problem):
+        return  # without a folder that can be read the sizes are all there is, and MOD002 speaks
     defaults = {item.name: item.default for item in fields(Model)}
     for name in _SIZES:
         value = getattr(run.model, name)

@@ -128,6 +128,8 @@ def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
 
     every step leaves the weights as they are
 
+    Source: AdamW, arXiv 1711.05101, algorithm 2 (the rate multiplies the whole step).
+
     Bad (prime-rl 2026-08):
         [trainer.optim]
         lr = 0.0
@@ -200,6 +202,8 @@ def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
     """The rate should not end above its peak.
 
     what is called a decay would raise it
+
+    Source: prime-rl, scheduler.min_lr.
 
     Bad (prime-rl 2026-08):
         [trainer.scheduler]

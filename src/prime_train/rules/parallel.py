@@ -16,6 +16,8 @@ def layout_does_not_fill_processes(run: RunSpec) -> Iterator[Problem]:
 
     every process has one place in the mesh: the launch fails when some have none
 
+    Source: torch.distributed, init_device_mesh (the product of a mesh's sizes is the world size).
+
     Bad:
         [parallel]
         processes = 4

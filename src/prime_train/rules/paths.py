@@ -82,6 +82,8 @@ def path_outside_the_project(run: RunSpec) -> Iterator[Problem]:
 
     it depends on where the command is started, and a copy of the project elsewhere does not have it
 
+    Source: path_resolution(7).
+
     Bad (prime-rl 2026-08):
         output_dir = "../outputs"
     Good (prime-rl 2026-08):

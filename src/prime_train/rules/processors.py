@@ -23,6 +23,8 @@ def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]
 
     On a machine without GPUs, more processes than cores is a warning: they take turns.
 
+    Source: trainer/device.py (one GPU per rank).
+
     Bad:
         [parallel]
         processes = 16
@@ -60,6 +62,8 @@ def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     workers that take turns with the trainer slow the step that they are to feed
 
+    Source: trainer/data/loader.py (workers are processes that compute).
+
     Bad:
         [data]
         loader_workers = 32
@@ -84,6 +88,8 @@ def bf16_in_software(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     That is a GPU of compute capability 8.0 or more, or an x86 CPU with avx512_bf16 or amx_bf16. The times
     were measured with torch 2.13 on AVX2 cores: 5 to 7 times for products forward, 42 times backward.
+
+    Source: NVIDIA CUDA programming guide, compute capabilities; Intel, AVX512_BF16 and AMX-BF16.
 
     Bad:
         [precision]

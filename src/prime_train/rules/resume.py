@@ -144,6 +144,8 @@ def resume_at_the_end(run: RunSpec) -> Iterator[Problem]:
 
     max_steps counts from the first start: nothing is left to train
 
+    Source: prime-rl, max_steps (counted from step 0, resumed or not).
+
     Bad (prime-rl 2026-08):
         [resume]
         step = 200

@@ -108,6 +108,8 @@ def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
 
     a task that is all solved or all failed gives no gradient, and then the step has none
 
+    Source: GRPO, arXiv 2402.03300, s. 4.1 (a group is the samples of one question).
+
     Bad (prime-rl 2026-08):
         [orchestrator]
         batch_size = 16
@@ -165,6 +167,8 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
     """Rollouts in flight should be at least one group.
 
     a group is complete when its last rollout is: below its size they run one after the other
+
+    Source: prime-rl, orchestrator.concurrency (max_inflight_rollouts until 2026-05) against group_size.
 
     Bad (prime-rl 2026-08):
         [orchestrator.concurrency]

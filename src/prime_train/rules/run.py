@@ -20,6 +20,8 @@ def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
 
     1 to 64 letters, digits, dots, dashes and underscores; the first one a letter or a digit.
 
+    Source: POSIX.1-2017, 3.282 (portable file names); Amazon S3, safe characters of object keys.
+
     Bad:
         [run]
         name = "my run/1"
@@ -43,6 +45,8 @@ def backoff_above_its_limit(run: RunSpec) -> Iterator[Problem]:
     """backoff_s should not exceed backoff_max_s.
 
     the limit wins: every restart waits for backoff_max_s, and nothing doubles
+
+    Source: supervise/policy.py (the wait is the smaller of the two).
 
     Bad:
         [prime_train.restart]

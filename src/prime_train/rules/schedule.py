@@ -15,6 +15,8 @@ def schedule_longer_than_run(run: RunSpec) -> Iterator[Problem]:
 
     the rate would not reach its peak, or the run would end before the decay does
 
+    Source: trainer/schedule.py.
+
     Bad:
         [schedule]
         warmup_steps = 1000
@@ -56,6 +58,8 @@ def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
     """decay_steps counts only in a warmup-stable-decay schedule.
 
     a cosine decays from the end of the warm-up to the end of the run; a constant rate never does
+
+    Source: trainer/schedule.py; warm-up, stable, decay: arXiv 2404.06395, s. 4.
 
     Bad:
         [schedule]

@@ -20,6 +20,8 @@ def not_toml(reading: Reading) -> Iterator[Fault]:
 
     nothing in the file counts until all of it can be read
 
+    Source: TOML 1.0.0, toml.io.
+
     Bad:
         [optim]
         lr = 1e-3e
@@ -35,6 +37,8 @@ def unknown_key(reading: Reading) -> Iterator[Fault]:
     """Every key must be one that is read.
 
     nothing reads this key: the run would go on with a default that nobody chose
+
+    Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
     Bad:
         [batch]
@@ -64,6 +68,8 @@ def wrong_type(reading: Reading) -> Iterator[Fault]:
 
     a value of another type would have to be guessed at, or fail in the trainer
 
+    Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
+
     Bad:
         [optim]
         lr = "1e-3"
@@ -92,6 +98,8 @@ def out_of_bounds(reading: Reading) -> Iterator[Fault]:
 
     outside these bounds the value has no meaning, or the run ends in its first step
 
+    Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
+
     Bad:
         [optim]
         lr = 0.0
@@ -114,6 +122,8 @@ def not_a_choice(reading: Reading) -> Iterator[Fault]:
 
     there is no code behind any other value
 
+    Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
+
     Bad:
         [precision]
         compute = "fp23"
@@ -132,6 +142,8 @@ def missing_key(reading: Reading) -> Iterator[Fault]:
     """A key without a default must be there.
 
     no value fits every run, so none is assumed
+
+    Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
     Bad:
         [[data.sources]]
@@ -237,6 +249,8 @@ def generation_in_doubt(reading: Reading) -> Iterator[Fault]:
 
     A file that fits several is judged by the newest of them. One that names its own is judged by it, whatever
     --prime-rl says: then this is a warning.
+
+    Source: prime-rl at e794fbe, 618de8a and 559b447 (registry/prime_rl).
 
     Bad (prime-rl 2026-08 sft):
         run = "-"

@@ -21,6 +21,8 @@ def port_busy(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     the process that cannot have its port ends with "Address already in use", after the others have started
 
+    Source: bind(2), EADDRINUSE.
+
     Bad (prime-rl 2026-08):
         [facts]
         busy_ports = [{port = 8000, why = "it is in use"}]
@@ -47,6 +49,8 @@ def repository_out_of_reach(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     the download fails when the GPUs are already paid for
 
     With HF_HUB_OFFLINE=1 the run asks the local cache alone: what is not there is out of reach too.
+
+    Source: huggingface.co, docs of the hub: gated models, user access tokens.
 
     Bad (prime-rl 2026-08):
         [facts]
@@ -99,6 +103,8 @@ def repository_without_tokenizer(run: RunSpec, facts: Facts) -> Iterator[Problem
 
     trainer and inference both end when they load it
 
+    Source: transformers, AutoTokenizer.from_pretrained.
+
     Bad (prime-rl 2026-08):
         [facts]
         hub = [{kind = "model", name = "Qwen/Qwen3-1.7B", answer = "open", detail = "", has_tokenizer = false}]
@@ -122,6 +128,8 @@ def no_wandb_login(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A run that reports to Weights & Biases needs a key.
 
     without one, wandb asks on a terminal that is not there, and ends the run
+
+    Source: docs.wandb.ai, wandb login, environment variables.
 
     Bad (prime-rl 2026-08):
         [monitors.wandb]
@@ -154,6 +162,8 @@ def engine_does_not_start(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
     trainer and orchestrator would wait half an hour for a server that never comes
 
     Looked at with --deep alone: vLLM is started once, without weights, and ended again.
+
+    Source: vLLM, its own start-up errors.
 
     Bad (prime-rl 2026-08):
         [facts.engine]

@@ -24,6 +24,8 @@ def packages_clash(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     What is known stands in registry/compatibility.toml, each entry with its source; some are warnings.
 
+    Source: registry/compatibility.toml, each entry with its own.
+
     Bad:
         [facts.interpreter]
         versions = [["torch", "2.13.0+cpu"], ["torchvision", "0.28.0"]]
@@ -61,6 +63,8 @@ def requirement_unmet(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """What torch, vLLM, transformers and the like require should be installed in the version they require.
 
     compiled kernels load with one version of torch only; of the others, calls come and go
+
+    Source: PEP 508 and PEP 440; the Requires-Dist of what is installed.
 
     Bad:
         [facts.interpreter]
@@ -104,6 +108,8 @@ def environment_not_installed(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     With --deep the package is imported too, not only looked for.
 
+    Source: verifiers, load_environment (an environment is an importable module).
+
     Bad (prime-rl 2026-08):
         [facts.interpreter]
         faults = [{module = "reverse_text", fault = "it is not installed"}]
@@ -130,6 +136,8 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The trainer's packages must be installed beside prime-train.
 
     the command line works without them, the trainer does not
+
+    Source: pyproject.toml, the extra `train`.
 
     Bad:
         [facts.packages]
