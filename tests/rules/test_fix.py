@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import tomli
@@ -44,7 +43,7 @@ def _finding(patch: dict[str, object], code: str = "XXX001") -> Finding:
 
 
 def _verdict(*findings: Finding) -> Verdict:
-    return replace(judge(BASE), findings=findings)
+    return judge(BASE)._replace(findings=findings)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -162,7 +162,7 @@ def _tell(verdict: "Verdict", config: str) -> None:
 
     notes = sum(finding.severity is Severity.NOTE for finding in verdict.findings)
     loud = tuple(finding for finding in verdict.findings if finding.severity is not Severity.NOTE)
-    told = full(replace(verdict, findings=loud, skipped=()), lambda words, style: paint(words, style, sys.stderr))
+    told = full(verdict._replace(findings=loud, skipped=()), lambda words, style: paint(words, style, sys.stderr))
     if told:
         typer.echo(told, err=True)
     if notes:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prime_train.document import Document, KeyPath
-from prime_train.findings import Patch, Severity
+from prime_train.findings import NO_PATCH, Patch, Severity
 from prime_train.spec import RunSpec
 
 SYNTAX = "CFG001"
@@ -23,8 +22,7 @@ PASSED_THROUGH = "CFG010"
 GENERATION = "CFG011"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """One place where a file departs from its schema.
 
     `shadows` is the RunSpec field that took its default because of this fault ("" where none did):
@@ -36,7 +34,7 @@ class Fault:
     key: KeyPath
     what: str
     fix: str
-    patch: Patch = field(default_factory=dict)
+    patch: Patch = NO_PATCH
     shadows: str = ""
     severity: Severity | None = None
     hidden: bool = False

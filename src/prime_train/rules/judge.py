@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.dialects import dialect, native
 from prime_train.dialects.reading import SYNTAX, Fault, Reading
@@ -26,8 +25,7 @@ _MAX_TOLD = 1000
 _FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled when something is found: not at start-up
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What was found in one file. `run` is None where no RunSpec can be built from it.
 
     `passed` are the codes that judged and found nothing, `ignored` those that a comment silenced.
@@ -51,8 +49,7 @@ class Verdict:
         def asked(code: str) -> bool:
             return (wanted is None or code.startswith(wanted)) and not (unwanted and code.startswith(unwanted))
 
-        return replace(
-            self,
+        return self._replace(
             findings=tuple(finding for finding in self.findings if asked(finding.code)),
             skipped=tuple(skip for skip in self.skipped if asked(skip.code)),
             passed=tuple(code for code in self.passed if asked(code)),
@@ -88,18 +85,20 @@ def validate(text: str, path: str, facts: Facts, prime_rl: str | None = None) ->
 
 
 def needs() -> frozenset[str]:
-    """Every fact that some rule needs."""
+    """Every fact that some rule needs or uses."""
     from prime_train.rules import catalogue  # noqa: F401 - registers every rule
 
-    return frozenset(need for rule in RULES.values() for need in rule.needs)
+    return frozenset(need for rule in RULES.values() for need in (*rule.needs, *rule.uses))
 
 
 def _register(reading: Reading, facts: Facts | None) -> None:
     """Import the rules that may have something to say."""
-    if reading.dialect == native.DIALECT and facts is None:
+    if facts is not None:
+        from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+    elif reading.dialect == native.DIALECT:
         from prime_train.rules import run_toml  # noqa: F401 - registers its rules
     else:
-        from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+        from prime_train.rules import static  # noqa: F401 - registers its rules
 
 
 def judge(reading: Reading, facts: Facts | None) -> Verdict:
@@ -142,7 +141,7 @@ def _first(findings: Iterator[Finding]) -> list[Finding]:
     told = list(islice(findings, _MAX_TOLD + 1))
     if len(told) > _MAX_TOLD:
         what = f"{told[-2].what}; there are more than {_MAX_TOLD} of these, and the rest is not told"
-        told[-2:] = [replace(told[-2], what=what)]
+        told[-2:] = [told[-2]._replace(what=what)]
     return told
 
 

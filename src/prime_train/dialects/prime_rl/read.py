@@ -119,7 +119,7 @@ def _with_field(fault: Fault, fields: Mapping[str, str]) -> Fault:
 
     meant = (key for key, value in fault.patch.items() if value is not None and key in fields)
     field = fields.get(dotted(fault.key), "") or fields.get(next(meant, ""), "")
-    return Fault(fault.code, fault.key, fault.what, fault.fix, fault.patch, field, fault.severity)
+    return fault._replace(shadows=field)
 
 
 # --- our own table -------------------------------------------------------------------------------

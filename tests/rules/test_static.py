@@ -1,0 +1,26 @@
+"""A lint leaves out only families that have nothing to say without facts, or nothing to say on a run.toml."""
+
+from __future__ import annotations
+
+from prime_train.rules import run_toml, static
+from prime_train.rules.catalogue import FAMILIES, RULES
+from prime_train.rules.explain import base_of, explain
+
+
+_ALWAYS = {"ignores"}  # the judge imports it
+
+
+def _names(families: tuple[object, ...]) -> set[str]:
+    return {getattr(family, "__name__", "").rpartition(".")[2] for family in families}
+
+
+def test_static_families_are_those_with_a_rule_that_needs_no_fact() -> None:
+    static_families = {rule.family for rule in RULES.values() if not rule.needs}
+    assert static_families - _ALWAYS == _names(static.FAMILIES)
+    assert static_families <= _names(FAMILIES) | _ALWAYS
+
+
+def test_a_rule_with_an_example_on_a_run_toml_is_loaded_for_one() -> None:
+    for rule in RULES.values():
+        if not rule.needs and any(base_of(example) == "" for example in explain(rule).bad):
+            assert rule.family in _names(run_toml.FAMILIES) | _ALWAYS, rule.code
