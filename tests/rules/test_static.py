@@ -6,7 +6,6 @@ from prime_train.rules import run_toml, static
 from prime_train.rules.catalogue import FAMILIES, RULES
 from prime_train.rules.explain import base_of, explain
 
-
 _ALWAYS = {"ignores"}  # the judge imports it
 
 
