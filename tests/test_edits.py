@@ -49,6 +49,17 @@ args.depth = 2
         ({"orchestrator.env.1.args.width": 3}, "args.depth = 2\n", "args.depth = 2\nargs.width = 3\n"),
         ({"orchestrator.batch_size": None}, "[orchestrator]\nbatch_size = 128\n", "[orchestrator]\n"),
         ({"run.name": "x"}, "args.depth = 2\n", 'args.depth = 2\n\n[run]\nname = "x"\n'),
+        (
+            {"ckpt": {"interval": 50, "weights": {"save_async": True}, "tags": ["a"]}},
+            "args.depth = 2\n",
+            'args.depth = 2\n\n[ckpt]\ninterval = 50\ntags = ["a"]\n\n[ckpt.weights]\nsave_async = true\n',
+        ),
+        (
+            {"monitors.wandb": {"project": "mine"}},
+            "args.depth = 2\n",
+            'args.depth = 2\n\n[monitors.wandb]\nproject = "mine"\n',
+        ),
+        ({"ckpt": {}}, "# a run\n\n[optim]", "# a run\n\nckpt = {}\n\n[optim]"),
         ({"seed": 1}, "# a run\n\n[optim]", "# a run\n\nseed = 1\n\n[optim]"),
         ({"optim.lr": None}, "lr = 1e-3  # tuned\n", "# tuned\n"),
     ],

@@ -103,16 +103,31 @@ def _removed(key: str) -> Callable[[str], Iterator[str | None]]:
 
 def _set(key: str, value: Any) -> Callable[[str], Iterator[str | None]]:
     def ways(text: str) -> Iterator[str | None]:
-        path = key_path(key, _values(text))
+        values = _values(text)
+        path = key_path(key, values)
         try:
             written = to_toml(value)
         except TypeError as error:
             raise EditRefused(str(error)) from None
         yield replaced(text, path, written)
+        if path[0] not in values and isinstance(value, Mapping) and value:
+            yield _as_table(text, path, value)
         yield inserted(text, path, Cut(text, written, "", ()))
         yield inserted(removed(text, path), path, Cut(text, written, "", ()))
 
     return ways
+
+
+def _as_table(text: str, path: KeyPath, value: Mapping[str, Any]) -> str | None:
+    """The text with a [table] where nothing stood, and one for each table below it; arrays stay in one line."""
+    result: str | None = text
+    plain = [(name, below) for name, below in value.items() if not isinstance(below, Mapping) or not below]
+    tables = [(name, below) for name, below in value.items() if isinstance(below, Mapping) and below]
+    for name, below in plain:
+        result = inserted(result, (*path, name), Cut(result, to_toml(below), "", ())) if result is not None else None
+    for name, below in tables:
+        result = _as_table(result, (*path, name), below) if result is not None else None
+    return result
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
