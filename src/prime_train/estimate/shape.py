@@ -1,8 +1,31 @@
-"""The numbers of a model that decide memory and time: read from a config.json's values, or from the registry. Pure."""
+"""The numbers of a model that decide memory and time: of a config.json's values, the registry, a run.toml. Pure.
+
+Opens no file but the registry; what fetches a config.json is `facts/model_config.py`.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from prime_train import architecture
+from prime_train.estimate import shape_parameters as count
+from prime_train.estimate import shapes_registry
+from prime_train.estimate.shape_blocks import Blocks, blocks_of, sliding_of, stored_bytes, widths_of
+from prime_train.estimate.shape_families import FAMILIES, UNKNOWN, Family
+from prime_train.estimate.shape_numbers import Numbers
+from prime_train.estimate.shape_numbers import ShapeError as ShapeError
+from prime_train.spec import RunSpec
+
+_TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+_SHARED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "vision_config")
+_LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+_CONTEXT = ("max_position_embeddings", "seq_length", "max_seq_len", "n_positions")
+_WRITES = ("CausalLM", "ConditionalGeneration", "LMHead", "ForVisionText")
+_NO_DECODER = frozenset(
+    ("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta", "deberta-v2", "modernbert", "clip")
+)
+_MAX_PARAMETERS = 10**14  # a hundred times the largest model that anyone has published
 
 
 class ModelShape(NamedTuple):
@@ -47,3 +70,119 @@ class ModelShape(NamedTuple):
     @property
     def is_moe(self) -> bool:
         return self.experts > 0
+
+
+def of_registry(name: str) -> ModelShape | None:
+    """The shape of a model by its name on the hub; None where the registry does not have it."""
+    row = shapes_registry.rows().get(name)
+    return None if row is None else ModelShape(name=name, **row)
+
+
+def of_run(run: RunSpec, vocab_size: int) -> ModelShape:
+    """The shape that the size fields of a run.toml make with a vocabulary of that size."""
+    decoder = architecture.of_fields(run.model, vocab_size)
+    return ModelShape(
+        name=run.run.name,
+        vocab_size=vocab_size,
+        layers=decoder.layers,
+        hidden_size=decoder.hidden_size,
+        heads=decoder.heads,
+        kv_heads=decoder.kv_heads,
+        head_dim=decoder.head_dim,
+        mlp_size=decoder.mlp_size,
+        parameters=decoder.parameters,
+        tie_embeddings=decoder.tie_embeddings,
+        source="the size fields of the config",
+        qk_norm=decoder.qk_norm,
+        dense_layers=decoder.layers,
+        ctx_tokens=run.data.ctx_tokens,
+        weight_bytes=4.0,
+    )
+
+
+def of_config(config: Mapping[str, Any], name: str = "", *, loaded: int | None = None) -> ModelShape:
+    """The shape that a Hugging Face config.json tells. `loaded` is the parameter count of its weights, where known.
+
+    Raises ShapeError, naming the field, where it tells no decoder: a number is missing, negative or absurd.
+    """
+    model_type, numbers, family = _opened(config)
+    widths = widths_of(numbers)
+    blocks = blocks_of(numbers, family, widths.hidden)
+    tied = numbers.flag("tie_word_embeddings", default=family.tied)
+    decoder = count.decoder_parameters(numbers, family, widths, blocks, tied=tied)
+    towers = numbers.raw("vision_config") is not None
+    vision = max(0, loaded - decoder) if loaded and towers else count.vision_parameters(numbers, widths.hidden)
+    if decoder + vision > _MAX_PARAMETERS:
+        raise ShapeError("", f"its sizes make {decoder + vision:.2g} parameters: no such model exists")
+    vocab_size = numbers.whole("vocab_size", "padded_vocab_size")
+    quantization, weight_bytes = stored_bytes(numbers, vocab_size * widths.hidden * (1 if tied else 2), decoder)
+    window, sliding_layers = sliding_of(numbers, family, blocks.layers)
+    dense = ModelShape(
+        name=name or str(config.get("_name_or_path") or model_type),
+        vocab_size=vocab_size,
+        layers=blocks.layers,
+        hidden_size=widths.hidden,
+        heads=widths.heads,
+        kv_heads=widths.kv_heads,
+        head_dim=widths.head_dim,
+        mlp_size=blocks.mlp_size,
+        parameters=loaded or decoder + vision,
+        tie_embeddings=tied,
+        source=_source(model_type, loaded is not None),
+        gated_mlp=family.gated,
+        qk_norm=bool(family.query_norm) and (not family.query_norm_key or numbers.flag(family.query_norm_key)),
+        sliding_window=window,
+        sliding_layers=sliding_layers,
+        vision_parameters=vision,
+        ctx_tokens=numbers.whole(*_CONTEXT, default=0, least=0),
+        quantization=quantization,
+        weight_bytes=weight_bytes,
+    )
+    return _with_blocks(dense, numbers, blocks)
+
+
+def _with_blocks(shape: ModelShape, numbers: Numbers, blocks: Blocks) -> ModelShape:
+    return shape._replace(
+        linear_layers=blocks.linear_layers,
+        dense_layers=blocks.dense_layers,
+        experts=blocks.experts,
+        experts_per_token=blocks.experts_per_token,
+        expert_mlp_size=blocks.expert_mlp_size,
+        shared_expert_mlp_size=blocks.shared_expert_mlp_size,
+        kv_lora_rank=numbers.whole("kv_lora_rank", default=0, least=0),
+        rope_head_dim=numbers.whole("qk_rope_head_dim", default=0, least=0),
+    )
+
+
+def _opened(config: Mapping[str, Any]) -> tuple[str, Numbers, Family]:
+    """The model type, the numbers and the family of the part of a config that tells the decoder."""
+    outer = Numbers(config, {})
+    part = next((name for name in _TEXT_PARTS if config.get(name) is not None), "")
+    text = outer.table(part) if part else config
+    while part and "text_config" in text:  # Qwen's omni models: thinker_config.text_config
+        text = Numbers(text, {}).table("text_config")
+    model_type = str(text.get("model_type") or config.get("model_type") or "")
+    _refuse_other_models(config, model_type)
+    family = FAMILIES.get(model_type, UNKNOWN)
+    shared = {key: value for key, value in config.items() if part and key in _SHARED}
+    return model_type, Numbers({**shared, **text}, family.defaults), family
+
+
+def _refuse_other_models(config: Mapping[str, Any], model_type: str) -> None:
+    """Raises ShapeError for what reads text but writes none."""
+    architectures = Numbers(config, {}).words("architectures")
+    if config.get("is_encoder_decoder") is True:
+        raise ShapeError("is_encoder_decoder", "is true: no decoder-only language model")
+    writes = any(word in name for name in architectures for word in _WRITES) or "auto_map" in config
+    if architectures and not writes:
+        raise ShapeError("architectures", f"is {', '.join(architectures)}: no language model that writes text")
+    if not architectures and model_type in _NO_DECODER:
+        raise ShapeError("model_type", f"is {model_type}: no decoder-only language model")
+    if not model_type and not any(key in config for key in _LAYERS):
+        raise ShapeError("", "it has neither model_type nor num_hidden_layers: no config.json of a language model")
+
+
+def _source(model_type: str, loaded: bool) -> str:
+    known = model_type in FAMILIES
+    counted = "parameters from the headers of the weights" if loaded else "parameters counted"
+    return f"config.json, {counted}" + ("" if known else f"; {model_type or 'no model_type'}: read as a Llama")

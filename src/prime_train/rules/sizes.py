@@ -1,16 +1,13 @@
-"""Sizes of models that people train, by their name on the Hugging Face hub. Reads one shipped file, judges nothing.
-
-`prime_train.registry` reads the rest of the registry, with pathlib and dataclasses, which a lint cannot afford.
-"""
+"""Sizes of models that people train, by their name on the hub: what a rule needs of them. Judges nothing."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import NamedTuple
 
-import tomli
+from prime_train.estimate import shapes_registry
 
-from prime_train.dialects.prime_rl.shipped import shipped
+_ANY_CONTEXT = 2**31  # where the registry does not know the positions: no context is beyond them
 
 
 class ModelSizes(NamedTuple):
@@ -24,15 +21,21 @@ class ModelSizes(NamedTuple):
     experts: int
     ctx_tokens: int
     source: str
-    as_of: str
-
-
-def sizes_of(model_name: str | None) -> ModelSizes | None:
-    """The sizes of a model; None where the registry does not have it."""
-    return None if model_name is None else _by_name().get(model_name)
 
 
 @cache
-def _by_name() -> dict[str, ModelSizes]:
-    with open(shipped("models.toml"), "rb") as file:
-        return {entry["name"]: ModelSizes(**entry) for entry in tomli.load(file)["model"]}
+def sizes_of(model_name: str | None) -> ModelSizes | None:
+    """The sizes of a model; None where the registry does not have it."""
+    row = None if model_name is None else shapes_registry.rows().get(model_name)
+    if row is None or model_name is None:
+        return None
+    return ModelSizes(
+        name=model_name,
+        heads=row["heads"],
+        kv_heads=row["kv_heads"],
+        vocab_size=row["vocab_size"],
+        parameters=row["parameters"],
+        experts=row.get("experts", 0),
+        ctx_tokens=row.get("ctx_tokens", _ANY_CONTEXT),
+        source=row["source"],
+    )
