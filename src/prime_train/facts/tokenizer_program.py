@@ -1,0 +1,55 @@
+"""Run as a program by the interpreter that a run will use: loads a tokenizer, prints what it makes of texts as JSON.
+
+Loads tokenizer.json by the tokenizers package alone; only what has none goes through transformers, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+_ROUND_TRIP = "Hello, world! 3.14 is no 42.\n\tdef f(x): return x\u00e9\u6f22\u5b57\U0001f642"
+
+
+def look(asked: dict[str, Any]) -> dict[str, Any]:
+    """`asked`: folder, and texts by name. The answer has `unable`, `fault`, or size, highest, ids and restored."""
+    folder = Path(asked["folder"])
+    encode: Any
+    try:
+        if (folder / "tokenizer.json").is_file():
+            from tokenizers import Tokenizer
+
+            fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            numbers = fast.get_vocab(with_added_tokens=True).values()
+
+            def encode(text: str) -> list[int]:
+                return list(fast.encode(text, add_special_tokens=False).ids)
+
+            restored = fast.decode(encode(_ROUND_TRIP), skip_special_tokens=False)
+        else:
+            from transformers import AutoTokenizer
+
+            slow = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            numbers = slow.get_vocab().values()
+
+            def encode(text: str) -> list[int]:
+                return list(slow.encode(text, add_special_tokens=False))
+
+            restored = str(slow.decode(encode(_ROUND_TRIP), skip_special_tokens=False))
+    except ImportError as error:
+        return {"unable": str(error)}
+    except Exception as error:  # tokenizers raises bare Exceptions: whatever it says is the answer
+        return {"fault": f"{type(error).__name__}: {error}"[:500]}
+    return {
+        "size": len(numbers),
+        "highest": max(numbers, default=-1),
+        "restored": restored.strip() == _ROUND_TRIP.strip(),
+        "ids": {name: encode(text) for name, text in asked["texts"].items()},
+    }
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder: a module in it must not stand in for a package
+    print(json.dumps(look(json.load(sys.stdin))))  # noqa: T201 - the answer
