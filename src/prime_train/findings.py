@@ -32,7 +32,8 @@ class Problem(NamedTuple):
     """One thing a rule found. `at` and the keys of `patch` are RunSpec fields: "batch.global_batch".
 
     A RunSpec field in backquotes inside a text is shown as the key of the user's own file. An empty
-    `fix` is written from the patch, an empty `why` is the rule's own; `severity` replaces the rule's.
+    `fix` is written from the patch, an empty `why` is the rule's own; `severity` replaces the rule's. `safe` says
+    that the run does the same with the patch as without it.
     """
 
     at: str
@@ -41,6 +42,7 @@ class Problem(NamedTuple):
     patch: Patch = NO_PATCH
     why: str = ""
     severity: Severity | None = None
+    safe: bool = False
 
 
 class Span(NamedTuple):
@@ -53,7 +55,10 @@ class Span(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A Problem with its place. `key` is the user's own, `field` the RunSpec's ("" where there is none)."""
+    """A Problem with its place. `key` is the user's own, `field` the RunSpec's ("" where there is none).
+
+    `safe`: the patch keeps every value that the user chose, and may be written without a look at it.
+    """
 
     code: str
     severity: Severity
@@ -66,6 +71,7 @@ class Finding(NamedTuple):
     fix: str
     patch: Patch = NO_PATCH
     written: str = ""  # the value as the file has it, shortened; "" where the key is not in the file
+    safe: bool = False
 
 
 class Skipped(NamedTuple):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.fixing import diff, rewrite
-from prime_train.cli.linting import check
+from prime_train.cli.linting import Repair, check
 from prime_train.errors import UserError
 from prime_train.rules.explain import BASE
 
@@ -18,7 +19,7 @@ FAULTY = BASE.replace("micro_batch = 8", "micro_bacth = 8  # as much as fits") +
 def test_lint_fixes_files_and_tells_what_is_left(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(FAULTY + "warm_up = 5\n")
-    output, ok = check([str(file)], repair="fix")
+    output, ok = check([str(file)], repair=Repair(write=True))
     assert not ok
     assert output.endswith("1 error in 1 file; 2 findings fixed")
     assert "optim.warm_up" in output
@@ -28,17 +29,45 @@ def test_lint_fixes_files_and_tells_what_is_left(tmp_path: Path) -> None:
 def test_diff_writes_nothing_and_judges_the_file_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(FAULTY)
-    output, ok = check([str(file)], unwanted=("CFG003",), repair="diff")
+    output, ok = check([str(file)], unwanted=("CFG003",), repair=Repair(write=False))
     assert not ok
     assert file.read_text() == FAULTY
     changed = [line for line in output.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     assert changed == ["-micro_bacth = 8  # as much as fits", "+micro_batch = 8  # as much as fits"]
 
 
+def test_a_fix_that_changes_the_run_is_made_only_when_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    uneven = FAULTY.replace("micro_bacth = 8", "micro_bacth = 8\nglobal_batch = 20")
+    file.write_text(uneven)
+    output, ok = check([str(file)], repair=Repair(write=True))
+    assert not ok
+    assert output.endswith("1 error in 1 file; 2 findings fixed; 1 more with --unsafe-fixes")
+    assert "global_batch = 20" in file.read_text()
+    output, ok = check([str(file)], repair=Repair(write=True, unsafe=True))
+    assert ok
+    assert output == "1 file is clean; 1 finding fixed"
+    assert "global_batch = 16" in file.read_text()
+
+
+def test_json_says_which_fixes_are_safe(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(FAULTY + "warm_up = 5\n[model]\nkv_heads = 3\n[schedule]\ndecay_steps = 9\n")
+    output, _ = check([str(file)], output_format="json")
+    found = {item["key"]: item["applicability"] for item in json.loads(output)["files"][0]["findings"]}
+    assert found == {
+        "batch.micro_bacth": "safe",  # its right name
+        "optim.lr": "safe",  # its right type
+        "optim.warm_up": None,
+        "model.kv_heads": "unsafe",  # another model
+        "schedule.decay_steps": "safe",  # nothing reads it
+    }
+
+
 def test_standard_input_cannot_be_fixed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(FAULTY.encode())))
     with pytest.raises(UserError, match="standard input"):
-        check(["-"], repair="fix")
+        check(["-"], repair=Repair(write=True))
 
 
 def test_a_file_is_rewritten_with_its_mode_and_mark(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.linting import check
+from prime_train.cli.linting import Repair, check
 from prime_train.errors import UserError
 from tests.dialects.prime_rl.files import OVERLAY_2026_08, RL_2026_01, RL_2026_08
 
@@ -52,4 +52,4 @@ def test_merged_files_are_not_fixed(tmp_path: Path) -> None:
     file = tmp_path / "rl.toml"
     file.write_text(RL_2026_08)
     with pytest.raises(UserError, match="one by one"):
-        check([str(file), "+", str(file)], repair="fix")
+        check([str(file), "+", str(file)], repair=Repair(write=True))

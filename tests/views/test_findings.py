@@ -38,8 +38,16 @@ def test_full() -> None:
 
 
 def test_full_shows_what_was_skipped() -> None:
-    text = view.full(verdict(skipped=(Skipped("DSK001", "save_dir", "it was not there"),)))
-    assert text == "skipped[DSK001] run.toml\n  why   it was not there"
+    gone, busy = "it was not there", "the driver does not answer"
+    skipped = (
+        Skipped("DSK002", "save_dir", gone),
+        Skipped("GPU001", "gpus", busy),
+        Skipped("DSK001", "save_dir", gone),
+    )
+    assert view.full(verdict(skipped=skipped)).splitlines() == [
+        "skipped DSK001, DSK002: it was not there",
+        "skipped GPU001: the driver does not answer",
+    ]
 
 
 def test_full_paints_what_it_is_told_to() -> None:
@@ -94,6 +102,7 @@ def test_lint_json() -> None:
                 "fix": "batch.global_batch = 96",
                 "patch": {"batch.global_batch": 96},
                 "fixable": True,
+                "applicability": "unsafe",
             }
         ],
     }

@@ -16,17 +16,22 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from prime_train.cli.linting import Repair
 from prime_train.errors import UserError
 from prime_train.rules.fix import fixed
 from prime_train.rules.judge import Verdict
 
 
 class Repaired(NamedTuple):
-    """The verdicts to tell, how many findings were cured, and the change as a unified diff."""
+    """The verdicts to tell, how many findings were cured, and the change as a unified diff.
+
+    `unsafe_left` is how many findings have a patch that was not asked for.
+    """
 
     verdicts: tuple[Verdict, ...]
     fixed: int
     diff: str
+    unsafe_left: int
 
 
 def repaired(
@@ -34,18 +39,25 @@ def repaired(
     judge: Callable[[str, str], Verdict],
     selected: Callable[[Verdict], Verdict],
     *,
-    write: bool,
+    repair: Repair,
 ) -> Repaired:
     """Fix the (text, path) of each file, as far as its findings are selected.
 
-    With `write` the files are written and the verdicts are those on the fixed texts; without, nothing is
-    written and they are those on the texts as they are.
+    Where it is to write, the files are written and the verdicts are those on the fixed texts; else nothing is written
+    and they are those on the texts as they are.
     """
+
+    def to_fix(verdict: Verdict) -> Verdict:
+        wanted = selected(verdict)
+        if repair.unsafe:
+            return wanted
+        return wanted._replace(findings=tuple(finding for finding in wanted.findings if finding.safe))
+
     verdicts: list[Verdict] = []
     diffs: list[str] = []
-    cured = 0
+    cured = left = 0
     for text, path in sources:
-        if write and path == "<stdin>":
+        if repair.write and path == "<stdin>":
             raise UserError(
                 what="standard input cannot be fixed in place",
                 where="lint --fix -",
@@ -53,13 +65,15 @@ def repaired(
                 fix="name the file, or use --diff",
             )
         before = selected(judge(text, path))
-        result = fixed(text, partial(_judged, judge, path), selected)
+        result = fixed(text, partial(_judged, judge, path), to_fix)
+        after = selected(result.verdict)
         cured += len(result.applied)
+        left += sum(bool(finding.patch) and not (finding.safe or repair.unsafe) for finding in after.findings)
         diffs.append(diff(path, text, result.text))
-        if write:
+        if repair.write:
             rewrite(path, text, result.text)
-        verdicts.append(selected(result.verdict) if write else before)
-    return Repaired(tuple(verdicts), cured, "\n".join(change for change in diffs if change))
+        verdicts.append(after if repair.write else before)
+    return Repaired(tuple(verdicts), cured, "\n".join(change for change in diffs if change), left)
 
 
 def _judged(judge: Callable[[str, str], Verdict], path: str, text: str) -> Verdict:

@@ -34,8 +34,13 @@ def lint(
         ),
     ] = None,
     output_format: Annotated[Format, typer.Option(help="How findings are printed.")] = "full",
-    fix: Annotated[bool, typer.Option("--fix", help="Write what can be fixed into the files.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write fixes into the files that keep every value you chose.")
+    ] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")] = False,
+    unsafe_fixes: Annotated[
+        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also fixes that change what the run does.")
+    ] = False,
     configs_only: Annotated[
         bool, typer.Option("--configs-only", help="Leave out files that are no such config: for hooks.")
     ] = False,
@@ -54,17 +59,27 @@ def lint(
 
       prime-train lint run.toml --diff
 
+      prime-train lint run.toml --fix --unsafe-fixes
+
       prime-train lint base.toml + overlay.toml
 
       prime-train lint rl.toml --fix --prime-rl 2026-08
     """
-    from prime_train.cli.linting import check, configs_among
+    from prime_train.cli.linting import Repair, check, configs_among
+    from prime_train.errors import UserError
 
     if configs_only and paths:
         paths = configs_among(paths)
         if not paths:
             return
-    repair = "diff" if diff else "fix" if fix else ""
+    if unsafe_fixes and not (fix or diff):
+        raise UserError(
+            what="--unsafe-fixes says which fixes, and nothing asks for any",
+            where="lint --unsafe-fixes",
+            why="a lint changes no file by itself",
+            fix="prime-train lint --diff --unsafe-fixes shows them, --fix --unsafe-fixes writes them",
+        )
+    repair = Repair(write=not diff, unsafe=unsafe_fixes) if fix or diff else None
     output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
     if output:
         print(output)  # noqa: T201 - the result of a command goes to stdout

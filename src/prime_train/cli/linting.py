@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NamedTuple
 
 from prime_train.errors import UserError
 from prime_train.rules.judge import Verdict, lint, lint_merged
@@ -20,19 +21,31 @@ _STDIN = "-"
 _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})
 
 
+class Repair(NamedTuple):
+    """What `lint --fix` and `--diff` ask for: to write, or to show; and patches that change what the run does."""
+
+    write: bool
+    unsafe: bool = False
+
+    @property
+    def option(self) -> str:
+        return "--fix" if self.write else "--diff"
+
+
 def check(
     paths: list[str],
     wanted: tuple[str, ...] = (),
     unwanted: tuple[str, ...] = (),
     output_format: str = "full",
-    repair: str = "",
+    repair: Repair | None = None,
     *,
     prime_rl: str | None = None,
 ) -> tuple[str, bool]:
     """(what to print, whether no finding is at error level). Raises UserError where a file cannot be read.
 
-    `wanted` and `unwanted` are codes or prefixes of codes; no wanted ones means all. `repair` is "fix": the
-    files are fixed, and what is left is told; or "diff": the change is shown, and what was found decides.
+    `wanted` and `unwanted` are codes or prefixes of codes; no wanted ones means all. With a `repair` that
+    writes, the files are fixed and what is left is told; with one that does not, the change is shown, and what was
+    found decides.
     `prime_rl` is the generation of prime-rl files that name none.
     """
     from prime_train.dialects.read import read_config
@@ -52,9 +65,9 @@ def check(
     if repair:
         from prime_train.cli.fixing import repaired
 
-        done = repaired(_alone(sources, repair), judge, selected, write=repair == "fix")
+        done = repaired(_alone(sources, repair.option), judge, selected, repair=repair)
         verdicts = list(done.verdicts)
-        output = _rendered(verdicts, output_format, done.fixed) if repair == "fix" else done.diff
+        output = _rendered(verdicts, output_format, done.fixed, done.unsafe_left) if repair.write else done.diff
     else:
         verdicts = [
             selected(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources
@@ -63,20 +76,20 @@ def check(
     return output, all(verdict.ok for verdict in verdicts)
 
 
-def _alone(sources: list[tuple[tuple[str, str], ...]], repair: str) -> list[tuple[str, str]]:
+def _alone(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:
     """The sources of one file each. Raises UserError where files are merged: any of them could be the one to change."""
     for parts in sources:
         if len(parts) > 1:
             raise UserError(
-                what=f"--{repair} takes files one by one",
+                what=f"{option} takes files one by one",
                 where=f" {_AND} ".join(path for _, path in parts),
                 why="what files say together could be cured in any of them",
-                fix=f"prime-train lint --{repair} {parts[0][1]}, then lint them together",
+                fix=f"prime-train lint {option} {parts[0][1]}, then lint them together",
             )
     return [parts[0] for parts in sources]
 
 
-def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0) -> str:
+def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsafe_left: int = 0) -> str:
     from prime_train.cli.render import paint
     from prime_train.views import findings as view
 
@@ -99,7 +112,9 @@ def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0) -> st
         case "concise":
             blocks = [view.concise(verdict, painted) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, painted) for verdict in verdicts] + [view.summary(verdicts, fixed)]
+            blocks = [view.full(verdict, painted) for verdict in verdicts] + [
+                view.summary(verdicts, fixed, unsafe_left=unsafe_left)
+            ]
     return "\n".join(block for block in blocks if block)
 
 

@@ -90,6 +90,7 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
                     why="what stands there is not read",
                     fix='take the path out, or kind = "files"',
                     patch={f"{at}.path": None},
+                    safe=True,
                     severity=Severity.WARNING,
                 )
             case Source(kind="files" | "hf-dataset", path=None | ""):
@@ -124,6 +125,7 @@ def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
             f"{run.tokenizer.vocab_size} is not used: `tokenizer.path` is set",
             fix="take it out",
             patch={"tokenizer.vocab_size": None},
+            safe=True,
         )
 
 

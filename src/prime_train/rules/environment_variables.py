@@ -36,6 +36,7 @@ def variable_overridden(run: RunSpec) -> Iterator[Problem]:
                 f"{name} = {value} is overridden by the launcher",
                 fix=f"take it out, and export {name} before the launch",
                 patch={at: None},
+                safe=True,
             )
 
 

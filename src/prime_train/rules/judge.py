@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.dialects import dialect, native
-from prime_train.dialects.reading import SYNTAX, Fault, Reading
+from prime_train.dialects.reading import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, WRONG_TYPE, Fault, Reading
 from prime_train.document import KeyPath, dotted, to_toml
 from prime_train.findings import Finding, Patch, Problem, Severity, Skipped, Span
 from prime_train.rules.base import RULES, Rule
@@ -203,6 +203,7 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
         fix=_in_users_words(problem.fix, reading) or _fix_of(patch),
         patch=patch,
         written=written,
+        safe=problem.safe and bool(patch),
     )
 
 
@@ -220,7 +221,15 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,
+        safe=_keeps_values(fault),
     )
+
+
+def _keeps_values(fault: Fault) -> bool:
+    """Whether its patch keeps what the user wrote: under its present name, in its place, in its type."""
+    if fault.code == UNKNOWN_KEY:
+        return len(fault.patch) > 1  # the value moves; a key that is only taken out takes its value along
+    return fault.code in (OTHER_GENERATION, WRONG_TYPE) and bool(fault.patch)
 
 
 def _syntax(reading: Reading, fault: Fault) -> tuple[str, Span, str]:

@@ -128,4 +128,5 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
                 f"{value} is not used: `model.path` is set",
                 fix="take it out",
                 patch={f"model.{name}": None},
+                safe=True,
             )

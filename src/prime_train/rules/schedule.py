@@ -76,4 +76,5 @@ def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
             f'{run.schedule.decay_steps} is not used: `schedule.kind` is "{run.schedule.kind}"',
             fix='take it out, or schedule.kind = "wsd"',
             patch={"schedule.decay_steps": None},
+            safe=True,
         )

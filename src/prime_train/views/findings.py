@@ -23,11 +23,15 @@ def plain(text: str, _: str) -> str:
 def full(verdict: Verdict, paint: Paint = plain) -> str:
     """Every finding in its four parts, then what could not be judged. "" where there is nothing to say."""
     blocks = [_full(finding, paint) for finding in verdict.findings]
-    blocks += [
-        f"{paint('skipped', 'dim')}[{skip.code}] {verdict.path}\n  {paint('why', 'dim')}   {skip.reason}"
-        for skip in verdict.skipped
-    ]
-    return "\n".join(blocks)
+    return "\n".join([*blocks, *_skipped(verdict, paint)])
+
+
+def _skipped(verdict: Verdict, paint: Paint) -> list[str]:
+    """One line for each reason that kept rules from judging."""
+    codes: dict[str, list[str]] = {}
+    for skip in verdict.skipped:
+        codes.setdefault(skip.reason, []).append(skip.code)
+    return [f"{paint('skipped', 'dim')} {', '.join(sorted(told))}: {reason}" for reason, told in codes.items()]
 
 
 def _full(finding: Finding, paint: Paint) -> str:
@@ -85,8 +89,11 @@ def _place(finding: Finding) -> str:
     return f"{finding.path}:{finding.span.line}:{finding.span.column}"
 
 
-def summary(verdicts: Sequence[Verdict], fixed: int = 0) -> str:
-    """One line: "2 errors, 1 warning in 3 files", "1 file is clean; 2 findings fixed"."""
+def summary(verdicts: Sequence[Verdict], fixed: int = 0, *, unsafe_left: int = 0) -> str:
+    """One line: "2 errors, 1 warning in 3 files", "1 file is clean; 2 findings fixed".
+
+    `unsafe_left` are findings that --fix left alone because their patch changes what the run does.
+    """
     counts = _counts(verdicts)
     files = _counted(len(verdicts), "file")
     said = [
@@ -95,6 +102,7 @@ def summary(verdicts: Sequence[Verdict], fixed: int = 0) -> str:
         if counts[severity]
     ]
     done = f"; {_counted(fixed, 'finding')} fixed" if fixed else ""
+    done += f"; {unsafe_left} more with --unsafe-fixes" if unsafe_left else ""
     if said:
         return f"{', '.join(said)} in {files}{done}"
     return f"{files} {'is' if len(verdicts) == 1 else 'are'} clean{done}"
@@ -158,6 +166,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "fix": finding.fix,
         "patch": {key: _json_value(value) for key, value in finding.patch.items()},
         "fixable": bool(finding.patch),
+        "applicability": ("safe" if finding.safe else "unsafe") if finding.patch else None,
     }
 
 
