@@ -35,7 +35,8 @@ class ModelShape(NamedTuple):
     `expert_mlp_size`, of which a token visits `experts_per_token`, and `shared_expert_mlp_size` (all shared experts
     together) that every token visits. `kv_lora_rank` > 0 is multi-head latent attention (DeepSeek-V2,
     arXiv 2405.04434, s. 2.1): its cache holds kv_lora_rank + rope_head_dim numbers per token and layer.
-    `sliding_layers` of the layers see `sliding_window` tokens only. `linear_layers` keep no KV cache.
+    `sliding_layers` of the layers see `sliding_window` tokens only. `linear_layers` keep no KV cache but, each, a state
+    of `linear_state_bytes` for every sequence that is served.
     `parameters` counts everything that is loaded, `vision_parameters` the part that is no decoder.
     """
 
@@ -66,6 +67,7 @@ class ModelShape(NamedTuple):
     ctx_tokens: int = 0
     quantization: str = ""
     weight_bytes: float = 2.0  # per parameter as stored
+    linear_state_bytes: float = 0.0
 
     @property
     def is_moe(self) -> bool:
@@ -144,6 +146,7 @@ def of_config(config: Mapping[str, Any], name: str = "", *, loaded: int | None =
 def _with_blocks(shape: ModelShape, numbers: Numbers, blocks: Blocks) -> ModelShape:
     return shape._replace(
         linear_layers=blocks.linear_layers,
+        linear_state_bytes=count.linear_state_bytes(numbers) if blocks.linear_layers else 0.0,
         dense_layers=blocks.dense_layers,
         experts=blocks.experts,
         experts_per_token=blocks.experts_per_token,

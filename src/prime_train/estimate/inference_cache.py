@@ -1,0 +1,132 @@
+"""How many tokens a KV cache of so many bytes holds, as vLLM counts its blocks. Pure.
+
+Source: vLLM v1/core/kv_cache_utils.py (_get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config,
+estimate_max_model_len); PagedAttention, arXiv 2309.06180, s. 4.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from prime_train.estimate.inference_setup import ServeSetup
+
+_PADDING_LIMIT = 1.5  # up to so many times more layers of the one kind than of the other, groups are made of the larger
+_LONGEST = 2**26  # tokens: beyond every model's context
+
+
+class CacheLayout(NamedTuple):
+    """How the blocks of a cache are dealt out. `block_bytes` is one block through all layers of one group.
+
+    A request holds blocks of each of `full_groups` for all its tokens, of each of `sliding_groups` for its window,
+    and one of each of `state_groups`.
+    """
+
+    block_tokens: int
+    block_bytes: float
+    full_groups: int
+    sliding_groups: int
+    state_groups: int
+
+    @property
+    def groups(self) -> int:
+        return self.full_groups + self.sliding_groups + self.state_groups
+
+
+class CacheCapacity(NamedTuple):
+    """What a cache holds. `tokens` is what vLLM prints as "GPU KV cache size", `concurrency` as "Maximum concurrency";
+    `longest_ctx_tokens` is the longest single request."""
+
+    blocks: int
+    tokens: int
+    concurrency: float
+    longest_ctx_tokens: int
+
+
+def token_bytes_of_layer(setup: ServeSetup) -> float:
+    """Bytes of one token in one attending layer of one GPU. Tensor parallelism does not cut latent attention."""
+    shape = setup.shape
+    if shape.kv_lora_rank:
+        return (shape.kv_lora_rank + shape.rope_head_dim) * setup.cache_number_bytes
+    return 2 * math.ceil(shape.kv_heads / setup.tensor_parallel) * shape.head_dim * setup.cache_number_bytes
+
+
+def token_bytes(setup: ServeSetup) -> float:
+    """Bytes of one token on one GPU while every layer that attends keeps it: inside the window."""
+    attending = setup.shape.layers - setup.shape.linear_layers
+    return attending / setup.pipeline_parallel * token_bytes_of_layer(setup)
+
+
+def layout_of(setup: ServeSetup) -> CacheLayout:
+    """The groups that vLLM makes of the layers of one stage."""
+    shape = setup.shape
+    share = math.ceil(shape.layers / setup.pipeline_parallel) / shape.layers
+    states = math.ceil(shape.linear_layers * share) if setup.shape.linear_state_bytes else 0
+    attending = max(1, math.ceil((shape.layers - shape.linear_layers) * share))
+    sliding = min(attending, math.ceil(shape.sliding_layers * share))
+    if sliding and sliding < attending and not setup.engine.hybrid_cache:
+        sliding = 0
+    counts = [count for count in (attending - sliding, sliding, states) if count]
+    size = min(counts)
+    if max(counts) < size * _PADDING_LIMIT:
+        size = max(counts)
+    block_tokens = _block_tokens(setup)
+    return CacheLayout(
+        block_tokens=block_tokens,
+        block_bytes=size * block_tokens * token_bytes_of_layer(setup),
+        full_groups=math.ceil((attending - sliding) / size),
+        sliding_groups=math.ceil(sliding / size),
+        state_groups=math.ceil(states / size),
+    )
+
+
+def capacity_of(setup: ServeSetup, cache_bytes: float) -> CacheCapacity:
+    """What `cache_bytes` on one GPU hold of requests of ctx_tokens."""
+    layout = layout_of(setup)
+    blocks = max(0, int(cache_bytes // layout.block_bytes))
+    usable = max(0, blocks - setup.engine.null_blocks)
+    concurrency = usable / blocks_per_request(setup, layout, setup.ctx_tokens)
+    if setup.engine.tokens_by_request:
+        # the log counts the null block, admission does not
+        tokens = int(blocks / blocks_per_request(setup, layout, setup.ctx_tokens) * setup.ctx_tokens)
+    else:
+        tokens = blocks // layout.groups * layout.block_tokens
+    return CacheCapacity(blocks, tokens, concurrency, _longest(setup, layout, usable))
+
+
+def blocks_per_request(setup: ServeSetup, layout: CacheLayout, ctx_tokens: int) -> int:
+    """Blocks that a request of ctx_tokens holds at most. A window may begin inside a block, so it takes one more."""
+    full = layout.full_groups * math.ceil(ctx_tokens / layout.block_tokens)
+    in_flight = setup.engine.batches_in_flight * setup.batched_tokens
+    seen = min(setup.shape.sliding_window - 1 + in_flight, ctx_tokens)
+    sliding = layout.sliding_groups * (math.ceil(seen / layout.block_tokens) + 1)
+    return max(1, full + sliding + layout.state_groups)
+
+
+def bytes_for(setup: ServeSetup, ctx_tokens: int, requests: float = 1.0) -> float:
+    """Bytes of cache on one GPU that so many requests of ctx_tokens need."""
+    layout = layout_of(setup)
+    blocks = math.ceil(requests * blocks_per_request(setup, layout, ctx_tokens)) + setup.engine.null_blocks
+    return blocks * layout.block_bytes
+
+
+def _block_tokens(setup: ServeSetup) -> int:
+    """Tokens of a block, raised in steps of 16 until it is as large as a state of linear attention.
+    Source: vLLM platforms/interface.py, "Setting attention block size to N tokens"."""
+    if not setup.shape.linear_state_bytes:
+        return setup.block_tokens
+    state = setup.shape.linear_state_bytes / setup.tensor_parallel
+    needed = math.ceil(state / token_bytes_of_layer(setup) / setup.block_tokens) * setup.block_tokens
+    return max(setup.block_tokens, needed)
+
+
+def _longest(setup: ServeSetup, layout: CacheLayout, blocks: int) -> int:
+    """The longest request that fits into so many blocks; what a model was made for is the caller's to compare."""
+    low, high = 0, _LONGEST
+    while low < high:
+        middle = (low + high + 1) // 2
+        if blocks_per_request(setup, layout, middle) <= blocks:
+            low = middle
+        else:
+            high = middle - 1
+    return low

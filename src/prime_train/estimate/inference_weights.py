@@ -1,0 +1,182 @@
+"""Bytes of a model's weights and adapter slots on one GPU of a vLLM server. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from prime_train.estimate.inference_engine import quantized_bytes
+from prime_train.estimate.inference_setup import ServeSetup
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.values import Term
+from prime_train.units import GIB
+
+_VOCAB_PADDING = 64  # vLLM, DEFAULT_VOCAB_PADDING_SIZE
+_LARGE_BLOCK, _GRANULE, _SPLIT = 10 * 2**20, 2 * 2**20, 2**20  # torch, c10/cuda/CUDACachingAllocator: kMinLargeAlloc,
+# kRoundLarge, kSmallSize: a block from 10 MiB on comes in steps of 2 MiB, and what is over is split off above 1 MiB
+_ALLOCATOR = "torch c10/cuda/CUDACachingAllocator.cpp; vLLM's logs of Qwen2.5-32B on 2 GPUs (30.71 GiB)"
+_SHARDING = "Megatron-LM, arXiv 1909.08053, s. 3; vLLM model_executor/layers/linear.py"
+
+
+class Parts(NamedTuple):
+    """How many numbers of a model are what, over all GPUs."""
+
+    embeddings: int
+    norms_and_routers: int
+    keys_and_values: int
+    latent: int
+    experts: int
+    other_matrices: int
+    vision: int
+
+
+def parts_of(shape: ModelShape) -> Parts:
+    """The parameters of a shape by how vLLM shards them. What no formula names is counted as other matrices."""
+    hidden, attending = shape.hidden_size, shape.layers - shape.linear_layers
+    routed = (shape.layers - shape.dense_layers) if shape.is_moe else 0
+    query_norms = 2 * shape.head_dim * attending if shape.qk_norm else 0
+    is_latent = shape.kv_lora_rank > 0
+    known = Parts(
+        embeddings=shape.vocab_size * hidden * (1 if shape.tie_embeddings else 2),
+        norms_and_routers=(2 * shape.layers + 1) * hidden + query_norms + routed * shape.experts * hidden,
+        keys_and_values=0 if is_latent else 2 * attending * hidden * shape.kv_heads * shape.head_dim,
+        latent=attending * hidden * (shape.kv_lora_rank + shape.rope_head_dim) if is_latent else 0,
+        experts=routed * shape.experts * (3 if shape.gated_mlp else 2) * hidden * shape.expert_mlp_size,
+        other_matrices=0,
+        vision=shape.vision_parameters,
+    )
+    return known._replace(other_matrices=max(0, shape.parameters - sum(known)))
+
+
+def number_bytes_of_matrices(setup: ServeSetup, parts: Parts) -> float:
+    """Bytes of one number in the matrices of the blocks, scales included.
+
+    Where the checkpoint itself is quantised, what is stored decides: its bytes less those of what stays whole.
+    """
+    if not setup.quantization:
+        return setup.number_bytes
+    shape = setup.shape
+    whole = parts.embeddings + parts.norms_and_routers + parts.vision
+    matrices = sum(parts) - whole
+    if setup.quantization == shape.quantization and 0 < shape.weight_bytes < 2.0 and matrices > 0:
+        return max(0.25, (shape.weight_bytes * sum(parts) - setup.number_bytes * whole) / matrices)
+    known = quantized_bytes(setup.quantization)
+    return setup.number_bytes if known is None else known
+
+
+def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
+    """What lies on the fullest GPU: what vLLM prints as "Model loading took X GiB", by part."""
+    parts, tensor = parts_of(setup.shape), setup.tensor_parallel
+    stage = math.ceil(setup.shape.layers / setup.pipeline_parallel) / setup.shape.layers
+    whole, packed = setup.number_bytes, number_bytes_of_matrices(setup, parts)
+    copies = max(1.0, tensor / setup.shape.kv_heads) if setup.shape.kv_heads else 1.0
+    cut = parts.other_matrices + parts.keys_and_values * copies
+    matrices = stage * packed * (cut / tensor + parts.latent)
+    terms = [
+        Term("embeddings", _embedding_bytes(setup), f"{_ends(setup)} x vocabulary / {tensor} x {whole:g} B", _SHARDING),
+        Term("matrices", matrices, f"{stage * cut:.4g} / {tensor} x {packed:.4g} B", _SHARDING),
+        Term("norms_and_routers", stage * whole * parts.norms_and_routers, "on every GPU", _SHARDING),
+        Term("rotary_table", _rotary_bytes(setup), "positions x rotary width", "vLLM RotaryEmbedding"),
+    ]
+    if parts.experts:
+        experts = stage * packed * parts.experts * _expert_share(setup)
+        terms.append(Term("experts", experts, f"{parts.experts:.4g} / {setup.expert_gpus} x {packed:.4g} B", _SHARDING))
+    if parts.vision:
+        share = 1 if setup.vision_replicated else tensor
+        terms.append(Term("vision_tower", parts.vision * whole / share, f"/ {share}", "vLLM mm_encoder_tp_mode"))
+    if parts.latent and packed < whole:
+        terms.append(_absorbed(setup, stage))
+    terms.append(Term("block_rounding", _rounding_bytes(setup, packed), "blocks of 2 MiB from 10 MiB on", _ALLOCATOR))
+    return tuple(terms)
+
+
+def adapter_term(setup: ServeSetup) -> Term | None:
+    """The slots for adapters, which vLLM allocates for every matrix of a block at the start; None without them.
+
+    A column-parallel layer keeps A whole on each GPU and cuts B, a row-parallel one the other way round.
+    Source: vLLM lora/layers/base_linear.py create_lora_weights.
+    """
+    if not setup.lora_slots:
+        return None
+    shape, tensor = setup.shape, setup.tensor_parallel
+    hidden = shape.hidden_size
+    queries = shape.heads * shape.head_dim / tensor
+    keys = math.ceil(shape.kv_heads / tensor) * shape.head_dim
+    attention = (hidden + queries) + 2 * (hidden + keys) + (queries + hidden)
+    rows = shape.layers * attention + shape.dense_layers * _mlp_rows(shape, shape.mlp_size / tensor)
+    if not shape.is_moe:
+        rows += (shape.layers - shape.dense_layers) * _mlp_rows(shape, shape.mlp_size / tensor)
+    elif shape.expert_mlp_size:
+        local = math.ceil(shape.experts / setup.expert_gpus) if setup.expert_parallel else shape.experts
+        width = shape.expert_mlp_size / (1 if setup.expert_parallel else setup.expert_gpus)
+        rows += (shape.layers - shape.dense_layers) * local * _mlp_rows(shape, width)
+    size = setup.lora_slots * setup.lora_rank * rows / setup.pipeline_parallel * setup.number_bytes
+    formula = f"{setup.lora_slots} slots x rank {setup.lora_rank} x {rows:.4g} x {setup.number_bytes:g} B"
+    return Term("adapter_slots", size, formula, "vLLM lora/layers/base_linear.py")
+
+
+def _mlp_rows(shape: ModelShape, width: float) -> float:
+    return (3 if shape.gated_mlp else 2) * (shape.hidden_size + width)
+
+
+def _ends(setup: ServeSetup) -> int:
+    """Matrices of the width of the vocabulary on the fullest stage: with stages the two lie apart."""
+    return 1 if setup.shape.tie_embeddings or setup.pipeline_parallel > 1 else 2
+
+
+def _embedding_bytes(setup: ServeSetup) -> float:
+    padded = math.ceil(setup.shape.vocab_size / _VOCAB_PADDING) * _VOCAB_PADDING
+    rows = math.ceil(padded / setup.tensor_parallel)
+    return _ends(setup) * rows * setup.shape.hidden_size * setup.number_bytes
+
+
+def _rotary_bytes(setup: ServeSetup) -> float:
+    """Cosines and sines of every position the model was made for; layers with a window turn by a table of their own."""
+    shape = setup.shape
+    tables = 2 if 0 < shape.sliding_layers < shape.layers else 1
+    positions = max(shape.ctx_tokens, setup.ctx_tokens)
+    return tables * positions * (shape.rope_head_dim or shape.head_dim) * setup.number_bytes
+
+
+def _expert_share(setup: ServeSetup) -> float:
+    """The part of all experts that one GPU holds: whole ones with expert parallelism, a slice of each without."""
+    if setup.expert_parallel:
+        return math.ceil(setup.shape.experts / setup.expert_gpus) / setup.shape.experts
+    return 1 / setup.expert_gpus
+
+
+def _absorbed(setup: ServeSetup, stage: float) -> Term:
+    """Beside a quantised kv_b_proj, latent attention keeps its two halves as whole numbers.
+    Source: vLLM MLAAttention.process_weights_after_loading."""
+    shape = setup.shape
+    width = 2 * max(0, shape.head_dim - shape.rope_head_dim)
+    numbers = stage * shape.layers * shape.heads / setup.tensor_parallel * width * shape.kv_lora_rank
+    return Term("absorbed_projections", numbers * setup.number_bytes, f"{numbers:.4g} x 2 B", "vLLM MLAAttention")
+
+
+def _rounding_bytes(setup: ServeSetup, packed: float) -> float:
+    """What torch's allocator keeps beside the large matrices: up to 1 MiB for each."""
+    shape, tensor = setup.shape, setup.tensor_parallel
+    layers = math.ceil(shape.layers / setup.pipeline_parallel)
+    hidden, queries = shape.hidden_size, shape.heads * shape.head_dim // tensor
+    keys = math.ceil(shape.kv_heads / tensor) * shape.head_dim
+    mlp = shape.mlp_size // tensor
+    sizes = [packed * hidden * queries]
+    if not shape.kv_lora_rank:
+        sizes.append(packed * hidden * (queries + 2 * keys))
+    if not shape.is_moe:
+        sizes += [packed * hidden * mlp * (2 if shape.gated_mlp else 1), packed * hidden * mlp]
+    ends = _ends(setup)
+    return layers * sum(map(_left_over, sizes)) + ends * _left_over(_embedding_bytes(setup) / ends)
+
+
+def _left_over(size_bytes: float) -> float:
+    if size_bytes < _LARGE_BLOCK:
+        return 0.0
+    left = math.ceil(size_bytes / _GRANULE) * _GRANULE - size_bytes
+    return left if left <= _SPLIT else 0.0
+
+
+def weight_gib(setup: ServeSetup) -> float:
+    """All of a GPU's weights in GiB, adapter slots left out."""
+    return sum(term.bytes for term in weight_terms(setup)) / GIB
