@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tomli
 
@@ -17,6 +17,11 @@ def _shipped(name: str) -> Path:
     package = Path(__file__).resolve().parent
     inside = package / "_shipped" / name
     return inside if inside.is_dir() else package.parents[1] / name
+
+
+def data_file(name: str) -> Path:
+    """A file of `registry/`, by its name."""
+    return _shipped("registry") / name
 
 
 def presets() -> dict[str, Path]:
@@ -37,6 +42,12 @@ class GpuPeak:
     as_of: str
     usable_gib: float | None = None  # what torch can see; None = not known
     compute_capability: str | None = None  # "9.0"; None = not an NVIDIA GPU
+    peak_flops_fp8_dense: float | None = None  # None = it has no fp8
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether every figure was read where `source` says. Else some are from memory."""
+        return "from memory" not in self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,13 @@ def clashes() -> tuple[Clash, ...]:
 def gpu_peaks() -> tuple[GpuPeak, ...]:
     with open(_shipped("registry") / "gpus.toml", "rb") as file:
         return tuple(GpuPeak(**entry) for entry in tomli.load(file)["gpu"])
+
+
+@cache
+def memory_coefficients() -> dict[str, dict[str, Any]]:
+    """Trainer -> its entry in memory.toml; estimate/coefficients.py gives it types."""
+    with open(_shipped("registry") / "memory.toml", "rb") as file:
+        return tomli.load(file)
 
 
 def gpu_peak(device_name: str) -> GpuPeak | None:
