@@ -42,3 +42,10 @@ def format_seconds(seconds: float) -> str:
         return f"{hours} h {minute:02d} min"
     days, hour = divmod(hours, 24)
     return f"{days} d {hour} h"
+
+
+def format_usd(usd: float) -> str:
+    """ "$0.26", "$12.40", "$1,240"; "beyond reach" of what is infinite."""
+    if usd == float("inf"):
+        return "beyond reach"
+    return f"${usd:,.2f}" if abs(usd) < 100 else f"${usd:,.0f}"

@@ -14,6 +14,7 @@ from tests.views.written_runs import WHOLE_LIFE, write_run
 COMMANDS = (
     *("lint", "rule", "validate", "run", "status", "logs", "stop", "report"),
     *("ckpt list", "ckpt verify", "schema export"),
+    *("prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.
 HEAVY = ("torch", "numpy", "transformers", "wandb", "rich", "pydantic", "psutil", "matplotlib", "huggingface_hub")

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from prime_train import __version__
-from prime_train.cli import ckpt, lint, logs, report, rule, run, schema, status, stop, validate
+from prime_train.cli import ckpt, lint, logs, prices, report, rule, run, schema, status, stop, validate
 from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
@@ -53,6 +53,7 @@ app.command("stop")(stop.stop)
 app.command("report")(report.report)
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(schema.app, name="schema")
+app.add_typer(prices.app, name="prices")
 
 
 def main() -> NoReturn:

@@ -1,0 +1,244 @@
+"""`prime-train prices`: the dated price table: shown, filled from files, filled from the services."""
+
+import json
+import os
+import sys
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prime_train.cli.options import AsJson, NoColor
+from prime_train.errors import UserError
+
+if TYPE_CHECKING:
+    from prime_train.prices.price import Price, Rows
+    from prime_train.prices.refresh import Refreshed, Service
+
+app = typer.Typer(no_args_is_help=True, help="What GPUs cost: show, import, refresh.")
+
+_NEW = 8  # rows that an import shows of what it read
+
+
+@app.callback()
+def _prices() -> None:
+    pass
+
+
+@app.command("show", short_help="Show the price table.")
+def show(
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="h100-80gb", help="Every offer of one GPU.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Show what an hour of each GPU costs, on-demand and spot: lowest, median, highest, and how old it is.
+
+    Examples:
+
+      prime-train prices show
+
+      prime-train prices show --gpu h100-80gb
+
+      prime-train prices show --json | jq '.prices[] | select(.spot)'
+    """
+    from prime_train.cli.render import table
+    from prime_train.prices import store
+    from prime_train.views import prices as view
+
+    today = _today()
+    known = store.load(today).prices
+    wanted = None if gpu is None else _named(gpu)
+    chosen = [price for price in known if wanted in (None, price.gpu)]
+    if as_json:
+        typer.echo(json.dumps(view.as_json(chosen, today), indent=1, ensure_ascii=False))
+    elif wanted is not None and chosen:
+        typer.echo(table(view.offer_rows(chosen), view.OFFER_HEADER, right=view.OFFER_RIGHT))
+    elif chosen:
+        typer.echo(table(view.gpu_rows(chosen), view.GPU_HEADER, right=view.GPU_RIGHT))
+    else:
+        typer.echo(f"no price of {wanted}; prime-train prices refresh", err=True)
+    warning = view.stale_warning(chosen, today)
+    if warning:
+        typer.echo(warning, err=True)
+
+
+@app.command("import", short_help="Read prices from a file.")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A vms.csv of SkyPilot, JSON of Prime Intellect or Vast, or TOML.")
+    ],
+    provider: Annotated[
+        str, typer.Option("--provider", metavar="NAME", help="Whose catalogue a vms.csv is.", show_default=False)
+    ] = "",
+    as_of: Annotated[
+        str, typer.Option("--as-of", metavar="DATE", help="The day of its prices; else the file's.", show_default=False)
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and show; write nothing.")] = False,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Read prices from a file into the table, in place of earlier ones of the same cloud.
+
+    A file with a price that is none (NaN, negative, zero, absurd) is refused as a whole.
+
+    Examples:
+
+      prime-train prices import ~/.sky/catalogs/v8/lambda/vms.csv
+
+      prime-train prices import offers.json --dry-run
+
+      prime-train prices import vms.csv --provider nebius --as-of 2026-11-01
+    """
+    from prime_train.prices import imports, store
+
+    today = _today()
+    imported = imports.read(file, imports.Given(provider, _dated(as_of, today)), today)
+    prices = imported.rows.prices
+    path = store.user_file() if dry_run else store.keep(prices, today, whole=imported.whole)
+    _tell_left_out(imported.rows)
+    if as_json:
+        from prime_train.views import prices as view
+
+        document = view.as_json(prices, today) | {"kind": imported.kind, "left_out": dict(imported.rows.left_out)}
+        typer.echo(json.dumps(document | {"file": None if dry_run else str(path)}, indent=1, ensure_ascii=False))
+        return
+    would = "would go" if dry_run else "went"
+    typer.echo(f"{len(prices)} prices ({imported.kind}, as of {_span(prices)}) {would} into {path}")
+    _preview(prices)
+
+
+@app.command("refresh", short_help="Ask Prime Intellect and Vast for today's prices.")
+def refresh(
+    provider: Annotated[
+        list[str] | None,
+        typer.Option("--provider", metavar="primeintellect|vast", help="Only this one; may be given again."),
+    ] = None,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Ask for today's prices: Prime Intellect with PRIME_API_KEY, Vast with VAST_API_KEY or without a key.
+
+    Exit code 4 where one could not be asked; what the others said is kept all the same.
+
+    Examples:
+
+      PRIME_API_KEY=... prime-train prices refresh
+
+      prime-train prices refresh --provider vast
+    """
+    from prime_train.cli.render import message
+    from prime_train.prices import store
+    from prime_train.prices.refresh import refresh as ask
+
+    today = _today()
+    answers = [ask(service, os.environ, today.isoformat()) for service in _services(provider)]
+    for answer in answers:
+        if answer.problem is None:
+            store.keep(answer.rows.prices, today, whole=True)
+    if as_json:
+        typer.echo(json.dumps({"version": 1, "providers": [_answer_json(answer) for answer in answers]}, indent=1))
+    for answer in answers:
+        if answer.problem is not None:
+            typer.echo(message(answer.problem, sys.stderr), err=True)
+        elif not as_json:
+            typer.echo(f"{answer.service.name}: {len(answer.rows.prices)} prices of today")
+        _tell_left_out(answer.rows)
+    if any(answer.problem is not None for answer in answers):
+        raise typer.Exit(max(answer.problem.exit_code for answer in answers if answer.problem is not None))
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _named(gpu: str) -> str:
+    """The id of a GPU as typed ("rtx4090" is as good as "rtx-4090"). Raises UserError, naming the nearest."""
+    from prime_train import registry
+    from prime_train.dialects.nearest import nearest
+
+    ids = {known.id.replace("-", ""): known.id for known in registry.gpu_peaks()}
+    plain = gpu.lower().replace("-", "").replace(" ", "")
+    if plain in ids:
+        return ids[plain]
+    meant = next((known for short, known in ids.items() if plain and short.startswith(plain)), None)
+    meant = meant or nearest(gpu, ids.values())
+    raise UserError(
+        what=f"no GPU is called {gpu}",
+        where=f"--gpu {gpu}",
+        why=f"did you mean {meant}?" if meant else "there are " + ", ".join(sorted(ids.values())),
+        fix=f"prime-train prices show --gpu {meant}" if meant else "prime-train prices show",
+    )
+
+
+def _dated(as_of: str, today: date) -> str:
+    from prime_train.prices.price import age_days
+
+    try:
+        age = age_days(as_of, today)
+        why = "it is in the future" if age is not None and age < 0 else ""
+    except ValueError as error:
+        why = str(error)
+    if why:
+        raise UserError("that is no day", f"--as-of {as_of}", why, f"--as-of {today}")
+    return as_of
+
+
+def _services(asked: list[str] | None) -> "list[Service]":
+    """Those that are named; else all that can be asked, with a word on one that cannot."""
+    from prime_train.dialects.nearest import nearest
+    from prime_train.prices.refresh import SERVICES, has_key
+
+    known = {service.id: service for service in SERVICES}
+    for name in asked or ():
+        if name not in known:
+            meant = nearest(name, known)
+            raise UserError(
+                what=f"no price service is called {name}",
+                where=f"--provider {name}",
+                why=f"did you mean {meant}?" if meant else f"there are {', '.join(known)}",
+                fix=f"--provider {meant or 'vast'}",
+            )
+    if asked:
+        return [known[name] for name in dict.fromkeys(asked)]
+    for service in SERVICES:
+        if not has_key(service):
+            typer.echo(f"{service.name} is not asked: {service.key_variable} is not set", err=True)
+    return [service for service in SERVICES if has_key(service)]
+
+
+def _answer_json(answer: "Refreshed") -> dict[str, Any]:
+    told = answer.problem
+    return {
+        "provider": answer.service.id,
+        "prices": len(answer.rows.prices),
+        "left_out": dict(answer.rows.left_out),
+        "faults": len(answer.rows.faults),
+        "problem": None if told is None else {"where": told.where, "what": told.what, "why": told.why, "fix": told.fix},
+    }
+
+
+def _tell_left_out(rows: "Rows") -> None:
+    from prime_train.views.printable import printable
+
+    for why, count in rows.left_out:
+        typer.echo(f"left out {count}: {printable(why)}", err=True)
+    for fault in rows.faults[:3]:
+        typer.echo(f"left out: {printable(fault.where)}: {printable(fault.what)} ({fault.why})", err=True)
+
+
+def _span(prices: "tuple[Price, ...]") -> str:
+    dates = sorted({price.as_of or "unknown" for price in prices})
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+
+
+def _preview(prices: "tuple[Price, ...]") -> None:
+    from prime_train.cli.render import table
+    from prime_train.views import prices as view
+
+    rows = view.gpu_rows(prices)
+    typer.echo(table(rows[:_NEW], view.GPU_HEADER, right=view.GPU_RIGHT))
+    if len(rows) > _NEW:
+        typer.echo(f"and {len(rows) - _NEW} more: prime-train prices show", err=True)

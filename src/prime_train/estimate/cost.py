@@ -1,0 +1,106 @@
+"""What a run costs: GPU hours with interruptions, times the prices there are. Never one number alone. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from prime_train.estimate.interruptions import Disturbed, Rates, Run, expected
+from prime_train.estimate.values import Interval
+from prime_train.prices.price import Price, day
+
+_MANY = 10  # from so many offers on, the lowest and the highest tenth are left out
+_ENOUGH = 3  # offers of the very size that is wanted, for the others not to be looked at
+_MACHINE_GPUS = 8  # in the largest machine that is commonly let
+
+
+class Work(NamedTuple):
+    """A run on `gpus` of one type: its steps, seconds of each, steps between checkpoints (None: only at the end)."""
+
+    gpu: str
+    gpus: int
+    steps: int
+    step_s: Interval
+    checkpoint_steps: int | None
+    save_s: float = 0.0
+
+
+class Cost(NamedTuple):
+    """USD of a whole run, interruptions included.
+
+    low and high of `usd` belong to low and high of price and hours together. `prices_as_of` is the day of the oldest
+    price that has one, None where none has; `undated` counts those that have none.
+    """
+
+    spot: bool
+    offers: int
+    usd_per_gpu_hour: Interval
+    gpu_hours: Interval
+    usd: Interval
+    run_hours: Interval  # from start to end
+    interruptions: Interval
+    lost_gpu_hours: Interval
+    prices_as_of: str | None
+    undated: int
+    sources: tuple[str, ...]
+
+
+def price_interval(usd: Sequence[float]) -> Interval:
+    """Low, median, high of some prices: their ends where they are few, the tenths where they are many.
+
+    Raises ValueError where there is none.
+    """
+    if not usd:
+        raise ValueError("no price")
+    middle = statistics.median(usd)
+    if len(usd) < _MANY:
+        return Interval(min(usd), middle, max(usd))
+    tenths = statistics.quantiles(usd, n=10, method="inclusive")
+    return Interval(tenths[0], middle, tenths[-1])
+
+
+def cost_of(work: Work, prices: Iterable[Price], rates: Rates, *, spot: bool) -> Cost | None:
+    """What the run costs at the prices of its GPU; None where there is no such price."""
+    offers = _comparable([price for price in prices if price.gpu == work.gpu and price.spot is spot], work.gpus)
+    return cost_at(work, offers, rates) if offers else None
+
+
+def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
+    """What the run costs at the prices of these offers, all spot or all on-demand. Raises ValueError without any."""
+    usd_per_gpu_hour = price_interval([price.usd_per_gpu_hour for price in offers])
+    spot = offers[0].spot
+    ends = _disturbed(work, rates, spot=spot)
+    gpu_hours = Interval(*(end.run_s * work.gpus / 3600 for end in ends))
+    dates = sorted(price.as_of for price in offers if day(price.as_of) is not None)
+    return Cost(
+        spot=spot,
+        offers=len(offers),
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        gpu_hours=gpu_hours,
+        usd=Interval(*(usd * hours for usd, hours in zip(usd_per_gpu_hour, gpu_hours, strict=True))),
+        run_hours=Interval(*(end.run_s / 3600 for end in ends)),
+        interruptions=Interval(*(end.interruptions for end in ends)),
+        lost_gpu_hours=Interval(*(end.lost_s * work.gpus / 3600 for end in ends)),
+        prices_as_of=dates[0] if dates else None,
+        undated=len(offers) - len(dates),
+        sources=tuple(sorted({price.source for price in offers})),
+    )
+
+
+def _disturbed(work: Work, rates: Rates, *, spot: bool) -> tuple[Disturbed, Disturbed, Disturbed]:
+    """The run at its best, as is to be expected, and at its worst."""
+    per_hour = rates.per_hour(work.gpus, spot=spot)
+
+    def end(step_s: float, rate: float, restart_s: float) -> Disturbed:
+        between = None if work.checkpoint_steps is None else work.checkpoint_steps * step_s
+        return expected(Run(work.steps * step_s, between, work.save_s), rate, restart_s)
+
+    low, typical, high = zip(work.step_s, per_hour, rates.restart_s, strict=True)
+    return end(*low), end(*typical), end(*high)
+
+
+def _comparable(offers: list[Price], gpus: int) -> list[Price]:
+    """Offers of the size that is wanted; all of them where those are too few to show a spread."""
+    same = [price for price in offers if price.gpus == min(gpus, _MACHINE_GPUS)]
+    return same if len(same) >= _ENOUGH else offers

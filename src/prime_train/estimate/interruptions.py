@@ -1,0 +1,94 @@
+"""What interruptions cost a run: how often, how much work is done twice, how long it takes in the end. Pure.
+
+The model is Daly's: interruptions come at random at a constant rate, work since the last checkpoint is lost, and a
+restart may itself be interrupted. J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart
+dumps, Future Generation Computer Systems 22 (2006), 303-312.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+from prime_train import registry
+from prime_train.estimate.values import Interval
+
+_HOUR_S = 3600.0
+
+
+class Rates(NamedTuple):
+    """How often, how long. `spot` is per offer and hour, `on_demand` per GPU and hour, `restart_s` billed seconds."""
+
+    spot: Interval
+    on_demand: Interval
+    restart_s: Interval
+    sources: tuple[str, ...] = ()
+
+    def per_hour(self, gpus: int, *, spot: bool) -> Interval:
+        """Of the whole run. Spot machines of one zone are taken together, so their number does not count."""
+        return self.spot if spot else self.on_demand.times(gpus)
+
+
+class Run(NamedTuple):
+    """The undisturbed run: its seconds, and the seconds of work between two checkpoints (None: only at the end).
+
+    `save_s` is what a checkpoint holds the training up for: next to nothing where it is written in the background.
+    """
+
+    solve_s: float
+    checkpoint_s: float | None
+    save_s: float = 0.0
+
+
+class Disturbed(NamedTuple):
+    """What is to be expected of a run: seconds in all, interruptions, seconds of work done twice or spent on restarts.
+
+    All three are infinite where a stretch between two checkpoints is next to never reached the end of.
+    """
+
+    run_s: float
+    interruptions: float
+    lost_s: float
+
+
+@cache
+def rates() -> Rates:
+    """The rates of registry/interruptions.toml."""
+    import tomli
+
+    document = tomli.loads(registry.data_file("interruptions.toml").read_text(encoding="utf-8"))
+
+    def interval(name: str) -> Interval:
+        return Interval(*(float(document[name][end]) for end in ("low", "typical", "high")))
+
+    sources = tuple(f"{name}: {document[name]['source']}" for name in ("spot", "on_demand", "restart_s"))
+    return Rates(interval("spot"), interval("on_demand"), interval("restart_s"), sources)
+
+
+def expected(run: Run, per_hour: float, restart_s: float) -> Disturbed:
+    """Daly's complete cost function: M e^(R/M) (e^((tau + delta)/M) - 1) T/tau, with M = 1 / rate.
+
+    tau is the work between checkpoints, delta the save, R the restart, T the undisturbed run.
+    """
+    stretch_s = min(run.checkpoint_s or run.solve_s, run.solve_s)
+    saves_s = run.save_s * (run.solve_s / stretch_s) if stretch_s > 0 else 0.0
+    if per_hour <= 0 or stretch_s <= 0:
+        return Disturbed(run.solve_s + saves_s, 0.0, 0.0)
+    between_s = _HOUR_S / per_hour
+    try:
+        attempts = math.exp(restart_s / between_s) * math.expm1((stretch_s + run.save_s) / between_s)
+    except OverflowError:
+        return Disturbed(math.inf, math.inf, math.inf)
+    # A rate of once in a million years rounds to no disturbance, never to a run that is over early.
+    run_s = max(between_s * attempts * run.solve_s / stretch_s, run.solve_s + saves_s)
+    return Disturbed(run_s, run_s / between_s, max(0.0, run_s - run.solve_s - saves_s))
+
+
+def best_checkpoint_s(save_s: float, per_hour: float) -> float:
+    """Seconds of work between checkpoints for which a run ends soonest. Daly (2006), equation 37."""
+    between_s = _HOUR_S / per_hour
+    if save_s >= 2 * between_s:
+        return between_s
+    part = save_s / (2 * between_s)
+    return math.sqrt(2 * save_s * between_s) * (1 + math.sqrt(part) / 3 + part / 9) - save_s

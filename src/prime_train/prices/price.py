@@ -1,0 +1,132 @@
+"""One row of the price table, and what a number must be to stand in it. Pure: reads no file.
+
+A source that says something else than a price (NaN, nothing, less than nothing) has made a mistake, and a table
+with such a row would rank it first: it is told with its place, never repaired.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import date
+from typing import NamedTuple
+
+# Bounds of a GPU hour in USD: ten times beyond the cheapest and the dearest of registry/offers.toml (0.12 and 6.99) it
+# is cents, a month or a whole cluster, and no price of one GPU hour.
+LOWEST_USD_PER_GPU_HOUR = 0.01
+HIGHEST_USD_PER_GPU_HOUR = 100.0
+MOST_GPUS = 1024  # in one offer
+STALE_DAYS = 30
+
+_AS_OF = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
+
+
+class Price(NamedTuple):
+    """What one GPU costs for an hour at one provider, in offers of `gpus` GPUs.
+
+    `provider` is the cloud as SkyPilot calls it; behind a slash, who owns the machine ("primeintellect/nebius").
+    `gpu` is an id of registry/gpus.toml. `as_of` is a day, a month ("2026-04") or "" where the source has no date.
+    """
+
+    provider: str
+    gpu: str
+    gpus: int
+    usd_per_gpu_hour: float
+    spot: bool
+    region: str
+    source: str
+    as_of: str
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of one offer, all its GPUs together."""
+        return self.usd_per_gpu_hour * self.gpus
+
+    @property
+    def cloud(self) -> str:
+        """Whom one pays: the provider without the owner of the machine."""
+        return self.provider.partition("/")[0]
+
+
+class Fault(NamedTuple):
+    """A value that cannot stand in the table: where ("vms.csv line 7, column Price"), what, why."""
+
+    where: str
+    what: str
+    why: str
+
+
+class Rows(NamedTuple):
+    """What a document gave: prices, faults, and what was left out on purpose, as (why, rows)."""
+
+    prices: tuple[Price, ...]
+    faults: tuple[Fault, ...] = ()
+    left_out: tuple[tuple[str, int], ...] = ()
+
+
+def number(value: object, where: str) -> float | Fault:
+    """A positive finite number out of a number or its text."""
+    try:
+        # bool is a number to Python and none to a price list
+        found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return Fault(where, f"{_shown(value)} is no number", "a price in USD is wanted")
+    if math.isnan(found) or math.isinf(found):
+        return Fault(where, f"{_shown(value)} is no number", "what is no number cannot be compared with a price")
+    if found <= 0:
+        return Fault(where, f"{_shown(value)} is not above zero", "no one lends GPUs for nothing")
+    return found
+
+
+def count(value: object, where: str) -> int | Fault:
+    """A whole number of GPUs out of 8, 8.0 or their text."""
+    found = number(value, where)
+    if isinstance(found, Fault):
+        return found
+    if found != int(found) or found > MOST_GPUS:
+        return Fault(where, f"{_shown(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}")
+    return int(found)
+
+
+def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float | Fault:
+    """USD for an hour of one GPU out of the price of an offer of `gpus`."""
+    total = number(usd_per_hour, where)
+    if isinstance(total, Fault):
+        return total
+    found = total / gpus
+    if not LOWEST_USD_PER_GPU_HOUR <= found <= HIGHEST_USD_PER_GPU_HOUR:
+        return Fault(
+            where,
+            f"{found:g} USD for one GPU hour",
+            f"a GPU hour costs between {LOWEST_USD_PER_GPU_HOUR:g} and {HIGHEST_USD_PER_GPU_HOUR:g} USD",
+        )
+    return found
+
+
+def day(as_of: str) -> date | None:
+    """The day of an `as_of`; the first of its month where it names no day; None where it has no date.
+
+    Raises ValueError where the text is neither empty nor a date.
+    """
+    if not as_of:
+        return None
+    match = _AS_OF.fullmatch(as_of)
+    if match is None:
+        raise ValueError(f"{as_of!r} is neither YYYY-MM-DD nor YYYY-MM")
+    return date(int(match[1]), int(match[2]), int(match[3] or 1))
+
+
+def age_days(as_of: str, today: date) -> int | None:
+    """Days since the price was seen; None where its source has no date."""
+    seen = day(as_of)
+    return None if seen is None else (today - seen).days
+
+
+def is_stale(as_of: str, today: date) -> bool:
+    """Whether a price is older than STALE_DAYS, or of no known age."""
+    age = age_days(as_of, today)
+    return age is None or age > STALE_DAYS
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value in (None, "") else repr(value)[:80]

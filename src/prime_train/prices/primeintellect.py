@@ -1,0 +1,81 @@
+"""Reads what Prime Intellect says of its GPUs into prices. Pure: takes parsed JSON, asks nobody.
+
+Source: docs.primeintellect.ai/api-reference/check-gpu-availability and the models of its own client
+(PrimeIntellect-ai/prime, packages/prime/src/prime_cli/api/availability.py@2eeb7a5). A price is of the whole offer, all
+its GPUs together; gpuMemory is that of one GPU or of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prime_train.prices.gpu_names import gpu_id_of_offer
+from prime_train.prices.price import Fault, Price, Rows, count, per_gpu_hour
+from prime_train.prices.regions import gathered
+
+CLOUD = "primeintellect"
+_GONE = frozenset(("unavailable", "out_of_stock"))
+
+
+def items(document: Any) -> list[tuple[str, Any]] | None:
+    """(place, item) of each offer in an answer, or in a list of them per GPU type; None where it is neither."""
+    if isinstance(document, dict) and isinstance(document.get("items"), list):
+        return [(f"items[{index}]", item) for index, item in enumerate(document["items"])]
+    if isinstance(document, dict) and document and all(_is_offers(offers) for offers in document.values()):
+        return [(f"{kind}[{index}]", item) for kind, offers in document.items() for index, item in enumerate(offers)]
+    if document and _is_offers(document):
+        return [(f"[{index}]", item) for index, item in enumerate(document)]
+    return None
+
+
+def _is_offers(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) and "gpuType" in item for item in value)
+
+
+def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
+    """The prices of these offers."""
+    return gathered(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+
+
+def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
+    if (
+        not isinstance(item, dict)
+        or not isinstance(item.get("prices"), dict)
+        or not isinstance(item.get("gpuType"), str)
+    ):
+        return Fault(where, "no gpuType, gpuCount and prices", "each offer names them")
+    kind, prices = item["gpuType"], item["prices"]
+    gpus = count(item.get("gpuCount"), f"{where}.gpuCount")
+    if isinstance(gpus, Fault):
+        return gpus
+    gpu = gpu_id_of_offer(kind, str(item.get("socket") or ""), _memory_gb(item), gpus)
+    refusal = _refusal(item, prices, kind, gpu)
+    if refusal or gpu is None:
+        return refusal
+    field = "communityPrice" if prices.get("communityPrice") is not None else "onDemand"
+    usd = per_gpu_hour(prices[field], gpus, f"{where}.prices.{field}")
+    if isinstance(usd, Fault):
+        return usd
+    owner = str(item.get("provider") or "")
+    region = ", ".join(str(item[key]) for key in ("country", "dataCenter") if item.get(key))
+    provider = f"{CLOUD}/{owner}" if owner else CLOUD
+    return Price(provider, gpu, gpus, round(usd, 4), item.get("isSpot") is True, region, source, as_of)
+
+
+def _refusal(item: Mapping[str, Any], prices: Mapping[str, Any], kind: str, gpu: str | None) -> str:
+    """Why an offer that is in order is still left out; "" where it is not."""
+    if gpu is None:
+        return f"{kind} is not in registry/gpus.toml"
+    if str(item.get("stockStatus") or "").lower() in _GONE:
+        return "not in stock"
+    if prices.get("currency") not in (None, "USD"):
+        return f"priced in {prices['currency']}, not in USD"
+    if prices.get("communityPrice") is None and prices.get("onDemand") is None:
+        return "without a price"
+    return ""
+
+
+def _memory_gb(item: Mapping[str, Any]) -> float | None:
+    told = item.get("gpuMemory")
+    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None

@@ -1,0 +1,61 @@
+"""Reads offers of Vast.ai into prices. Pure: takes parsed JSON, asks nobody.
+
+Source: docs.vast.ai/api-reference/search/search-offers. dph_total is dollars an hour for the offer as a whole, all its
+GPUs and its disk; gpu_ram is MB of one GPU; is_bid marks what can be interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from prime_train.prices.gpu_names import gpu_id
+from prime_train.prices.price import Fault, Price, Rows, count, per_gpu_hour
+from prime_train.prices.regions import gathered
+
+CLOUD = "vast"
+# Vast's names of the registry's cards, as its filter wants them.
+NAMES = (
+    *("A100_SXM4", "A100_PCIE", "H100_SXM", "H100_PCIE", "H100_NVL", "H200", "B200", "L40S", "L4", "A10"),
+    *("RTX_4090", "RTX_5090", "RTX_3090", "RTX_A6000", "RTX_6000Ada", "RTX_PRO_6000_S", "RTX_PRO_6000_WS"),
+)
+
+
+def items(document: Any) -> list[tuple[str, Any]] | None:
+    """(place, offer) of an answer, or of what `vastai search offers --raw` prints; None where it is neither."""
+    match document:
+        case {"offers": [*found]}:
+            return [(f"offers[{index}]", item) for index, item in enumerate(found)]
+        case {"offers": {"gpu_name": _} as lone}:
+            return [("offers", lone)]
+        case [*found] if found and all(isinstance(item, dict) and "dph_total" in item for item in found):
+            return [(f"[{index}]", item) for index, item in enumerate(found)]
+    return None
+
+
+def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
+    """The prices of these offers."""
+    return gathered(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+
+
+def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
+    match item:
+        case {"gpu_name": str(name), "num_gpus": told_count, "dph_total": usd_per_hour}:
+            pass
+        case _:
+            return Fault(where, "no gpu_name, num_gpus and dph_total", "each offer names them")
+    gpus = count(told_count, f"{where}.num_gpus")
+    if isinstance(gpus, Fault):
+        return gpus
+    told_mb = item.get("gpu_ram")
+    memory_gb = told_mb / 1024 if isinstance(told_mb, int | float) and not isinstance(told_mb, bool) else None
+    gpu = gpu_id(name.replace("_", " "), "", memory_gb)
+    if gpu is None:
+        return f"{name} is not in registry/gpus.toml"
+    if item.get("rentable") is False:
+        return "not for rent"
+    usd = per_gpu_hour(usd_per_hour, gpus, f"{where}.dph_total")
+    if isinstance(usd, Fault):
+        return usd
+    region = str(item.get("geolocation") or "")
+    return Price(CLOUD, gpu, gpus, round(usd, 4), item.get("is_bid") is True, region, source, as_of)
