@@ -32,6 +32,7 @@ from prime_train.facts.facts import (
     Shm,
     TokenizerFolder,
 )
+from prime_train.facts.local import RunFolder
 from prime_train.rules.explain import BASES, base_of
 from prime_train.spec import RunSpec
 
@@ -53,6 +54,9 @@ GOOD_MACHINE = Facts(
     hub=(),
     wandb=None,
     cuda_context=CudaContext(8, ""),
+    run_folder=RunFolder(Path("/runs/example")),
+    data_lengths=(),
+    model_contexts=(),
     engine=None,
 )
 

@@ -119,6 +119,15 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
     return found
 
 
+def models(run: RunSpec) -> set[str]:
+    """The models that the run loads, by name or folder."""
+    named = (
+        run.trainer.model_name if run.trainer is not None else None,
+        run.inference.model_name if run.inference is not None else None,
+    )
+    return {name for name in named if name}
+
+
 def _is_local(name: str) -> bool:
     """Whether it means a folder: a hub name is `name` or `owner/name`, without a folder of that name here."""
     return name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or Path(name).exists()

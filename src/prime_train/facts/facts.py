@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.architecture import Architecture
+from prime_train.facts.local import DataLengths, ModelContext, RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,9 @@ class Facts:
     wandb: Login | NotKnown | None = NOT_ASKED  # None: the run does not report there
     cuda_context: CudaContext | NotKnown = NOT_ASKED
     engine: EngineStart | NotKnown | None = NOT_ASKED  # None: the run starts no vLLM
+    run_folder: RunFolder | NotKnown = NOT_ASKED
+    data_lengths: tuple[DataLengths, ...] | NotKnown = NOT_ASKED
+    model_contexts: tuple[ModelContext, ...] | NotKnown = NOT_ASKED
 
 
 def to_json(facts: Facts) -> dict[str, Any]:

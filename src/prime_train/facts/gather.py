@@ -12,7 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from prime_train import registry
-from prime_train.facts import asked, cuda, disk, engine, files, gpus, host, hub, interpreter, login, packages, ports
+from prime_train.facts import (
+    asked,
+    contexts,
+    cuda,
+    data_lengths,
+    disk,
+    engine,
+    files,
+    gpus,
+    host,
+    hub,
+    interpreter,
+    login,
+    packages,
+    ports,
+    run_folder,
+)
 from prime_train.facts.facts import Facts, Gpus, NotKnown
 from prime_train.spec import RunSpec
 
@@ -112,8 +128,13 @@ PROBES: dict[str, Probe] = {
     "wandb": lambda question: login.wandb() if asked.reports_to_wandb(question.run) else None,
     "cuda_context": _deep(lambda question: cuda.context(question.python)),
     "engine": _engine,
+    "run_folder": lambda question: run_folder.run_folder(question.run, question.run_dir),
+    "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
+    "model_contexts": lambda question: contexts.contexts(asked.models(question.run)),
 }
-_ANYWHERE = frozenset(("model_folder", "tokenizer_folder", "source_files", "hub", "gpus"))
+_ANYWHERE = frozenset(
+    ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "model_contexts")
+)
 
 
 def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner()) -> Facts:

@@ -1,0 +1,78 @@
+"""Reads how many positions a model has, from its own config.json: a local folder's, or the hub cache's. Asks no hub."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.local import ModelContext
+
+# As vLLM looks for them, the smallest of those that are there. Source: vLLM 0.10, config/__init__.py,
+# _get_and_verify_max_len.
+_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
+    "max_target_positions",
+)
+
+
+def contexts(names: Iterable[str]) -> tuple[ModelContext, ...] | NotKnown:
+    """One entry for each model whose config.json is on this machine and names its positions."""
+    wanted = sorted(set(names))
+    found = [context for name in wanted if (context := _of(name)) is not None]
+    if wanted and not found:
+        return NotKnown(f"{', '.join(wanted)}: no config.json on this machine tells the positions")
+    return tuple(found)
+
+
+def cached(name: str, file: str) -> Path | None:
+    """A file of a model: in the folder of that name, else in the cache of the hub; None where it is in neither."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder / file if (folder / file).is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        there = try_to_load_from_cache(name, file, cache_dir=os.environ.get("HF_HUB_CACHE"))
+    except HFValidationError:
+        return None
+    return Path(there) if isinstance(there, str) else None
+
+
+def _of(name: str) -> ModelContext | None:
+    config = cached(name, "config.json")
+    if config is None:
+        return None
+    try:
+        values = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None  # another rule tells of a folder that cannot be read
+    if not isinstance(values, dict):
+        return None
+    text = values.get("text_config")
+    parts = [values, text] if isinstance(text, dict) else [values]
+    tokens = [part[key] for part in parts for key in _KEYS if _is_count(part.get(key))]
+    return ModelContext(name, min(tokens), any(map(_is_scaled, parts)), config) if tokens else None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_scaled(part: dict[str, Any]) -> bool:
+    """Whether rope scaling makes more of the positions: then config.json alone does not say how many there are."""
+    for key in ("rope_scaling", "rope_parameters"):  # the latter since transformers 5
+        scaling = part.get(key)
+        if isinstance(scaling, dict) and scaling:
+            kind = scaling.get("rope_type", scaling.get("type"))
+            if kind not in ("default", None) or "factor" in scaling:
+                return True
+    return False

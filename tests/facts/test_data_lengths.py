@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prime_train.facts.data_lengths import lengths, local_data
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.local import DataLengths
+from prime_train.rules.explain import BASE, BASES
+from prime_train.rules.judge import lint
+from prime_train.spec import Data, RunSpec, Source, Tokenizer
+from prime_train.spec.elsewhere import Environment, Environments, Finetune
+
+
+def run_of(text: str) -> RunSpec:
+    run = lint(text, "run.toml").run
+    assert run is not None
+    return run
+
+
+NATIVE, RL, SFT = (run_of(text) for text in (BASE, BASES["prime-rl 2026-08"], BASES["prime-rl 2026-08 sft"]))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer with a token for each word."""
+    from tokenizers import Tokenizer as Made
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    made = Made(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def rows_in(path: Path, *rows: object) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def one(found: tuple[DataLengths, ...] | NotKnown) -> DataLengths:
+    assert not isinstance(found, NotKnown), found.reason
+    (only,) = found
+    return only
+
+
+def native(path: Path, tokenizer: Path | None = None) -> RunSpec:
+    source = Source(kind="files", path=str(path))
+    return replace(
+        NATIVE, data=Data(sources=(source,)), tokenizer=Tokenizer(path=str(tokenizer) if tokenizer else None)
+    )
+
+
+def test_rows_and_their_tokens(tmp_path: Path, tokenizer: Path) -> None:
+    file = rows_in(tmp_path / "a.jsonl", {"text": "one two three"}, {"text": "one"}, {"other": "nothing to read"})
+    found = one(lengths(native(file, tokenizer), sys.executable))
+    assert (found.field, found.rows, found.measured_rows) == ("data.sources.0.path", 3, 2)
+    assert (found.longest_tokens, found.mean_tokens, found.problem) == (3, 2.0, "")
+
+
+def test_a_folder_of_several_kinds(tmp_path: Path, tokenizer: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows_in(tmp_path / "a.jsonl", {"text": "one two"})
+    (tmp_path / "b.txt").write_text("one two three four")
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["one"] * 5}), tmp_path / "c.parquet")
+    found = one(lengths(native(tmp_path, tokenizer), sys.executable))
+    assert (found.rows, found.measured_rows, found.longest_tokens) == (7, 7, 4)
+
+
+def test_without_a_tokenizer_rows_are_counted_all_the_same(tmp_path: Path) -> None:
+    found = one(lengths(native(rows_in(tmp_path / "a.jsonl", {"text": "one"})), sys.executable))
+    assert (found.rows, found.longest_tokens) == (1, None)
+
+
+def test_what_cannot_be_read_says_why(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{not json\n")
+    assert "JSONDecodeError" in one(lengths(native(tmp_path / "a.jsonl", tokenizer), sys.executable)).problem
+    (tmp_path / "tokenizer.json").write_text("{}")
+    rows_in(tmp_path / "b.jsonl", {"text": "one"})
+    found = one(lengths(native(tmp_path / "b.jsonl", tmp_path), sys.executable))
+    assert found.rows == 1
+    assert "tokenizer.json" in found.problem
+
+
+def test_the_prompts_of_an_environment(tmp_path: Path, tokenizer: Path) -> None:
+    asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one two three"}]
+    file = rows_in(tmp_path / "tasks.jsonl", {"prompt": asked, "answer": "a b c d e f g"}, {"question": "one"})
+    assert RL.trainer is not None
+    for arguments, where in (
+        ({"dataset_name": str(file)}, "args.dataset_name"),
+        ({"taskset": {"dataset_path": str(file)}}, "args.taskset.dataset_path"),
+    ):
+        run = replace(
+            RL,
+            trainer=RL.trainer._replace(tokenizer_name=str(tokenizer)),
+            environments=Environments(train=(Environment(id="mine", args=arguments),)),
+        )
+        found = one(lengths(run, sys.executable))
+        assert (found.field, found.longest_tokens) == (f"environments.train.0.{where}", 5)
+
+
+def test_data_that_is_not_on_this_machine_is_not_asked_for() -> None:
+    hub = Environment(id="mine", args={"dataset_name": "PrimeIntellect/Reverse-Text-RL"})
+    assert list(local_data(replace(RL, environments=Environments(train=(hub,))))) == []
+    assert list(local_data(SFT)) == []
+    assert list(local_data(NATIVE)) == []
+    assert lengths(NATIVE, "/no/such/python") == ()
+
+
+def test_fine_tuning_data_of_a_folder(tmp_path: Path) -> None:
+    rows_in(tmp_path / "train.jsonl", *({"messages": []} for _ in range(3)))
+    found = one(lengths(replace(SFT, finetune=Finetune(data_name=str(tmp_path))), sys.executable))
+    assert (found.field, found.rows) == ("finetune.data_name", 3)
+
+
+def test_an_interpreter_that_does_not_answer(tmp_path: Path) -> None:
+    run = native(rows_in(tmp_path / "a.jsonl", {"text": "one"}))
+    assert isinstance(lengths(run, "/no/such/python"), NotKnown)
+    assert isinstance(lengths(run, "/bin/false"), NotKnown)
+    assert isinstance(lengths(run, sys.executable, deadline_s=0.001), NotKnown)
