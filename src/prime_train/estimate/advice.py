@@ -1,0 +1,194 @@
+"""What to change first when a run does not fit, each change tried and its saving told; the fewest GPUs. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+from prime_train.estimate.changes import TABLES, Change, Value, changed, serving_changes, training_changes, value_of
+from prime_train.estimate.inference import inference_memory, smallest_fraction
+from prime_train.estimate.inference_setup import serve_setup_of
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.spec import RunSpec
+from prime_train.units import format_bytes
+
+_LEAST_SAVING = 0.01  # of what is needed: below it a change is not worth a line
+_STEP_TOKENS = 256
+_MOST_GPUS = 1024
+
+
+class Fit(NamedTuple):
+    """What is needed on one GPU and what may be used there, in bytes."""
+
+    needed_bytes: float
+    limit_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= self.limit_bytes
+
+    @property
+    def missing_bytes(self) -> float:
+        return max(0.0, self.needed_bytes - self.limit_bytes)
+
+
+class Advice(NamedTuple):
+    """A change, tried. `saving_bytes` is what it takes off that which is missing; `fits` whether it is enough."""
+
+    assignments: tuple[tuple[str, Value], ...]
+    costs: str
+    saving_bytes: float
+    fits: bool
+
+    def text(self, key: Callable[[str], str] = str) -> str:
+        """One line; `key` turns a RunSpec field into the user's own key."""
+        set_to = ", ".join(_assignment(field, key(field), value) for field, value in self.assignments)
+        verdict = "then it fits" if self.fits else "not enough alone"
+        return f"{set_to} (saves {format_bytes(self.saving_bytes)} per GPU; {verdict}; costs: {self.costs})"
+
+
+FitOf = Callable[[RunSpec], Fit]
+
+
+def trainer_fit(memory_of: Callable[[RunSpec], RoleMemory], usable_bytes: float) -> FitOf:
+    """The fit of the trainer: its upper bound, and what lies outside the allocator, against what torch can see."""
+
+    def fit(run: RunSpec) -> Fit:
+        return Fit(memory_of(run).needed_bytes, usable_bytes)
+
+    return fit
+
+
+def server_fit(hardware: Hardware, shape: ModelShape) -> FitOf:
+    """The fit of the server: what it needs to start with one request of full length, against its fraction.
+
+    Graphs beyond the fraction count where they have less room than that.
+    """
+
+    def fit(run: RunSpec) -> Fit:
+        setup = serve_setup_of(run, hardware, shape)
+        needed = smallest_fraction(setup, hardware, setup.ctx_tokens, 1) * hardware.usable_bytes
+        outside = inference_memory(setup, hardware).memory.needed_bytes - hardware.usable_bytes
+        limit = setup.gpu_memory_fraction * hardware.usable_bytes
+        return Fit(max(needed, limit + outside), limit)
+
+    return fit
+
+
+def advise_training(run: RunSpec, fit_of: FitOf, has: Callable[[str], bool] = bool) -> tuple[Advice, ...]:
+    """Advice for the training of a run, the cheapest change first; () where it fits. `has` tells whether the user's
+    file has a key for a field."""
+    return _advise(run, fit_of, _known(training_changes(run), has))
+
+
+def advise_serving(
+    run: RunSpec, hardware: Hardware, shape: ModelShape, has: Callable[[str], bool] = bool
+) -> tuple[Advice, ...]:
+    """Advice for the server of a run; () where it starts."""
+    setup = serve_setup_of(run, hardware, shape)
+    changes = _known(serving_changes(run, setup.sequences, setup.ctx_tokens), has)
+    return _advise(run, server_fit(hardware, shape), changes)
+
+
+def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
+    """The fewest GPUs, as a power of two, over which the training fits when the model is sharded over all of them.
+
+    None where not even 1024 are enough: activations do not shrink with shards.
+    """
+    gpus = 1
+    while gpus <= _MOST_GPUS:
+        if fit_of(with_gpus(run, gpus)).fits:
+            return gpus
+        gpus *= 2
+    return None
+
+
+def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
+    """The run with its training sharded over so many GPUs."""
+    if run.recipe is not None:
+        sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
+        recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
+        return dataclasses.replace(run, recipe=recipe)
+    if run.is_native:
+        layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
+        return changed(run, layout)
+    return changed(run, (("deployment.train_gpus", gpus), ("trainer.dp_replicate", 1)))
+
+
+def _known(changes: tuple[Change, ...], has: Callable[[str], bool]) -> tuple[Change, ...]:
+    return tuple(change for change in changes if all(has(field) for field, _ in change.assignments))
+
+
+def _advise(run: RunSpec, fit_of: FitOf, changes: tuple[Change, ...]) -> tuple[Advice, ...]:
+    """Each change alone; then, where none is enough, as many together as are."""
+    before = fit_of(run)
+    if before.fits:
+        return ()
+    tried = [_tried(run, before, fit_of, change) for change in changes]
+    alone = tuple(advice for advice in tried if advice.saving_bytes > _LEAST_SAVING * before.needed_bytes)
+    if any(advice.fits for advice in alone):
+        return alone
+    together = _together(run, before, fit_of, changes)
+    return alone if together is None else (*alone, together)
+
+
+def _tried(run: RunSpec, before: Fit, fit_of: FitOf, change: Change) -> Advice:
+    assignments = _settled(run, fit_of, change)
+    after = fit_of(changed(run, assignments))
+    saving = (before.needed_bytes - before.limit_bytes) - (after.needed_bytes - after.limit_bytes)
+    return Advice(assignments, change.costs, saving, after.fits)
+
+
+def _settled(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[str, Value], ...]:
+    """The assignments with their number set: the largest that fits, or the least where none does."""
+    if change.least is None:
+        return change.assignments
+    (field, top), *rest = change.assignments
+    step = _STEP_TOKENS if field.endswith("ctx_tokens") else 1
+    low, high = change.least // step, _whole(top) // step
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fit_of(changed(run, ((field, middle * step), *rest))).fits:
+            low = middle
+        else:
+            high = middle - 1
+    return ((field, max(change.least, low * step)), *rest)
+
+
+def _whole(value: Value) -> int:
+    assert isinstance(value, int)  # only a whole number has a least
+    return value
+
+
+def _together(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Change, ...]) -> Advice | None:
+    """The first changes, one upon the other, up to the one with which the run fits; None where it never does."""
+    so_far, costs = run, []
+    assignments: dict[str, Value] = {}
+    for change in changes:
+        gap = fit_of(so_far)
+        settled = _settled(so_far, fit_of, change)
+        following = changed(so_far, settled)
+        after = fit_of(following)
+        if after.needed_bytes - after.limit_bytes >= gap.needed_bytes - gap.limit_bytes:
+            continue
+        so_far = following
+        assignments.update({field: value for field, value in settled if value_of(run, field) != value})
+        costs.append(change.costs)
+        if after.fits:
+            saving = (before.needed_bytes - before.limit_bytes) - (after.needed_bytes - after.limit_bytes)
+            return Advice(tuple(assignments.items()), "; ".join(costs), saving, True)
+    return None
+
+
+def _assignment(field: str, key: str, value: Value) -> str:
+    return f"[{key}]" if field in TABLES and key != field else f"{key} = {_toml(value)}"
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,208 @@
+"""Advice: every change is tried, what it saves is what the memory function says, and the fewest GPUs are the fewest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.estimate.advice import (
+    Fit,
+    FitOf,
+    advise_serving,
+    advise_training,
+    server_fit,
+    smallest_gpus,
+    trainer_fit,
+    with_gpus,
+)
+from prime_train.estimate.changes import changed, serving_changes, training_changes, value_of
+from prime_train.estimate.setup import setup_of
+from prime_train.estimate.training import training_memory
+from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.spec import Batch, Data, Parallel, Precision, Run, RunSpec, Source, elsewhere
+from prime_train.units import GIB
+from tests.estimate.served import gpu, shape_of
+
+_RUN = RunSpec(run=Run(name="advised", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
+_SFT = dataclasses.replace(
+    _RUN,
+    launch=elsewhere.Launch(generation="2026-08"),
+    trainer=elsewhere.Trainer(head_chunk_tokens=8192),
+    finetune=elsewhere.Finetune(ctx_tokens=16384, batch_sequences=64, micro_batch_sequences=4),
+    deployment=elsewhere.Deployment(train_gpus=1),
+)
+_RL = dataclasses.replace(
+    _RUN,
+    launch=elsewhere.Launch(generation="2026-08"),
+    trainer=elsewhere.Trainer(ctx_tokens=16384, head_chunk_tokens=8192),
+    rollout=elsewhere.Rollout(ctx_tokens=16384),
+    inference=elsewhere.Inference(),
+    deployment=elsewhere.Deployment(train_gpus=1, infer_gpus=1),
+)
+
+
+def _fit(hardware: Hardware, model: str) -> FitOf:
+    shape = shape_of(model)
+
+    def memory(run: RunSpec) -> RoleMemory:
+        return training_memory(setup_of(run, hardware, shape), hardware)
+
+    return trainer_fit(memory, hardware.usable_bytes)
+
+
+def test_a_run_that_fits_gets_no_advice() -> None:
+    assert advise_training(_RL, _fit(gpu(10000.0), "Qwen/Qwen3-0.6B")) == ()
+
+
+def test_each_change_is_told_with_what_it_really_saves() -> None:
+    fit = _fit(gpu(79.2), "Qwen/Qwen3-4B")
+    before = fit(_SFT)
+    assert not before.fits
+    advice = advise_training(_SFT, fit)
+    assert {field for one in advice for field, _ in one.assignments} >= {
+        "trainer.activation_checkpointing",
+        "finetune.micro_batch_sequences",
+        "trainer.optim_cpu_offload",
+        "finetune.ctx_tokens",
+        "lora.rank",
+    }
+    for one in advice:
+        after = fit(changed(_SFT, one.assignments))
+        assert one.saving_bytes == pytest.approx(before.needed_bytes - after.needed_bytes)
+        assert one.saving_bytes > 0
+        assert one.fits == after.fits
+
+
+def test_the_cheapest_change_comes_first() -> None:
+    advice = advise_training(_SFT, _fit(gpu(79.2), "Qwen/Qwen3-4B"))
+    order = [one.assignments[0][0] for one in advice]
+    assert (
+        order.index("trainer.activation_checkpointing") < order.index("finetune.ctx_tokens") < order.index("lora.rank")
+    )
+
+
+def test_where_no_change_is_enough_alone_the_first_that_are_together_are_told() -> None:
+    hardware = gpu(23.5, "rtx4090")
+    fit = _fit(hardware, "Qwen/Qwen3-1.7B")
+    advice = advise_training(_SFT, fit)
+    assert not any(one.fits for one in advice[:-1])
+    assert advice[-1].fits
+    assert len(advice[-1].assignments) > 1
+    assert fit(changed(_SFT, advice[-1].assignments)).fits
+
+
+def test_only_what_the_file_has_a_key_for_is_advised() -> None:
+    fit = _fit(gpu(79.2), "Qwen/Qwen3-4B")
+    advice = advise_training(_SFT, fit, lambda field: field != "trainer.optim_cpu_offload")
+    assert all(field != "trainer.optim_cpu_offload" for one in advice for field, _ in one.assignments)
+
+
+def test_advice_reads_as_an_assignment_in_the_user_s_keys() -> None:
+    keys = {"trainer.activation_checkpointing": "model.ac", "finetune.ctx_tokens": "data.seq_len"}
+    advice = advise_training(_SFT, _fit(gpu(79.2), "Qwen/Qwen3-4B"))
+    texts = [one.text(lambda field: keys.get(field, field)) for one in advice]
+    assert any(text.startswith("[model.ac] (saves ") for text in texts)
+    assert any(text.startswith("data.seq_len = ") and "GiB per GPU" in text for text in texts)
+
+
+def test_a_number_that_is_lowered_is_the_largest_that_fits() -> None:
+    fit = _fit(gpu(139.8, "h200"), "Qwen/Qwen3-4B")
+    shorter = next(
+        one for one in advise_training(_SFT, fit) if one.assignments[0][0] == "finetune.ctx_tokens" and one.fits
+    )
+    tokens = shorter.assignments[0][1]
+    assert isinstance(tokens, int)
+    assert not fit(changed(_SFT, (("finetune.ctx_tokens", tokens + 256),))).fits
+
+
+def test_a_run_toml_is_told_of_its_own_fields() -> None:
+    run = dataclasses.replace(
+        _RUN,
+        batch=Batch(micro_batch=64),
+        precision=Precision(compute="fp32"),
+        parallel=Parallel(processes=4),
+        data=dataclasses.replace(_RUN.data, ctx_tokens=8192),
+    )
+    fields = [field for change in training_changes(run) for field, _ in change.assignments]
+    assert fields[0] == "precision.compute"
+    assert {"batch.micro_batch", "batch.global_batch", "parallel.dp_shard", "data.ctx_tokens"} <= set(fields)
+    advice = advise_training(run, _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-0.6B"))
+    assert advice[-1].fits
+    fewer = next(one for one in advice if one.assignments[0][0] == "batch.micro_batch")
+    assert dict(fewer.assignments)["batch.global_batch"] == run.global_batch  # the step stays what it was
+
+
+def test_a_recipe_is_told_of_its_own_fields() -> None:
+    run = dataclasses.replace(
+        _RUN, recipe=elsewhere.Recipe(program="hf", gpus=2, micro_batch=8, ctx_tokens=4096, weight_dtype="fp32")
+    )
+    advice = advise_training(run, _fit(gpu(79.2), "Qwen/Qwen3-8B"))
+    assert advice
+    assert all(field.startswith("recipe.") for one in advice for field, _ in one.assignments)
+
+
+def test_the_fewest_gpus_are_the_fewest() -> None:
+    fit = _fit(gpu(79.2), "Qwen/Qwen3-32B")
+    short = changed(_RL, (("trainer.ctx_tokens", 2048), ("trainer.activation_checkpointing", True)))
+    fewest = smallest_gpus(short, fit)
+    assert fewest is not None
+    assert fit(with_gpus(short, fewest)).fits
+    assert not fit(with_gpus(short, fewest // 2)).fits
+
+
+def test_what_no_number_of_gpus_holds_is_said_so() -> None:
+    fit = _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-32B")
+    long = changed(_RL, (("trainer.ctx_tokens", 131072),))
+    assert smallest_gpus(long, fit) is None
+
+
+def test_a_server_that_does_not_start_gets_advice() -> None:
+    hardware, shape = gpu(79.2), shape_of("Qwen/Qwen3-32B")
+    run = changed(_RL, (("inference.ctx_tokens", 131072),))
+    fit = server_fit(hardware, shape)
+    assert not fit(run).fits
+    advice = advise_serving(run, hardware, shape)
+    shorter = next(one for one in advice if one.assignments[0][0] == "inference.ctx_tokens")
+    wider = next(one for one in advice if one.assignments[0][0] == "inference.tensor_parallel")
+    assert shorter.fits
+    assert wider.fits
+    assert fit(changed(run, shorter.assignments)).fits
+
+
+def test_a_server_that_starts_gets_none() -> None:
+    assert advise_serving(_RL, gpu(79.2), shape_of("Qwen/Qwen3-4B")) == ()
+
+
+def test_changes_of_a_server_leave_out_what_it_does_already() -> None:
+    run = changed(
+        _RL,
+        (
+            ("inference.enforce_eager", True),
+            ("inference.gpu_memory_fraction", 0.95),
+            ("inference.tensor_parallel", 8),
+            ("inference.quantization", "fp8"),
+        ),
+    )
+    assert [change.assignments[0][0] for change in serving_changes(run, 8, 256)] == []
+
+
+def test_changed_sets_and_makes_parts() -> None:
+    run = changed(_RUN, (("lora.rank", 8), ("batch.micro_batch", 2)))
+    assert value_of(run, "lora.rank") == 8
+    assert value_of(run, "batch.micro_batch") == 2
+    assert value_of(_RUN, "lora.rank") is None
+
+
+@given(st.floats(1, 400), st.sampled_from(("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B")))
+def test_what_is_said_to_fit_fits(usable_gib: float, model: str) -> None:
+    fit = _fit(gpu(usable_gib), model)
+    for one in advise_training(_SFT, fit):
+        assert one.fits == fit(changed(_SFT, one.assignments)).fits
+
+
+def test_what_is_missing_is_never_negative() -> None:
+    assert Fit(2 * GIB, 3 * GIB).missing_bytes == 0
+    assert Fit(3 * GIB, 2 * GIB).missing_bytes == GIB
