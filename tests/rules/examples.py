@@ -32,7 +32,7 @@ from prime_train.facts.facts import (
     Shm,
     TokenizerFolder,
 )
-from prime_train.facts.local import RunFolder
+from prime_train.facts.local import RunFolder, StepFolder
 from prime_train.rules.explain import BASES, base_of
 from prime_train.spec import RunSpec
 
@@ -102,12 +102,16 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
-    """The good machine with an overlay. A folder that the config names is there unless the overlay says otherwise."""
+    """The good machine with an overlay. What the config names is there unless the overlay says otherwise."""
     base = GOOD_MACHINE if run.is_native else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:
         base = replace(base, tokenizer_folder=_TOKENIZER_FOLDER)
+    if run.resume is not None:
+        step = max(1, run.resume.step or 0)
+        saved = StepFolder(step, Path(f"/runs/example/checkpoints/step_{step}"))
+        base = replace(base, run_folder=RunFolder(Path("/runs/example"), checkpoints=(saved,)))
     facts = _overlaid(base, overlay)
     assert isinstance(facts, Facts)
     return facts
