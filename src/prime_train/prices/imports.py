@@ -57,36 +57,26 @@ def read(path: Path, given: Given, today: date) -> Imported:
 
 def _recognised(text: str, path: Path, provider: str, as_of: str, today: date) -> Imported:
     shown = str(path)
-    begin = text.lstrip("\ufeff \t\r\n")[:1]
-    if begin in ("{", "["):
-        found = _json(text, shown, as_of)
-        if found is not None:
-            return found
+    plain = text.lstrip("\ufeff \t\r\n")
+    if plain.startswith("{") or (plain.startswith("[") and not plain.startswith("[[")):
+        return _json(text.lstrip("\ufeff"), shown, as_of)
     first = text.lstrip("\ufeff").split("\n", 1)[0]
     if "AcceleratorName" in first or path.suffix.lower() == ".csv":
         return Imported(
             _rows(skypilot.rows(text.lstrip("\ufeff"), shown, _provider(path, provider), as_of)), "SkyPilot", True
         )
-    if "[[price]]" in text or path.suffix.lower() == ".toml":
+    if plain.startswith("[[") or "[[price]]" in text or path.suffix.lower() == ".toml":
         return Imported(_rows(table.parse(text, shown, today)), "prime-train", False)
     raise UserError(what="this is no price list", where=shown, why="its shape is not known", fix=f"give it {_SHAPES}")
 
 
-def _json(text: str, shown: str, as_of: str) -> Imported | None:
-    """None where the text is no JSON but may be TOML, which can begin with [ too."""
+def _json(text: str, shown: str, as_of: str) -> Imported:
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        if "[[price]]" in text:
-            return None
-        why = (
-            f"{error.msg}, line {error.lineno} column {error.colno}"
-            if isinstance(error, json.JSONDecodeError)
-            else "nested too deep"
-        )
-        raise UserError(
-            what="the JSON cannot be read", where=shown, why=f"{why}; it may be cut off", fix="fetch the file once more"
-        ) from None
+    except json.JSONDecodeError as error:
+        raise _no_json(shown, f"{error.msg}, line {error.lineno} column {error.colno}; it may be cut off") from None
+    except RecursionError:
+        raise _no_json(shown, "it is nested too deep for a price list") from None
     for kind, reader in (("Prime Intellect", primeintellect), ("Vast", vast)):
         found = reader.items(document)
         if found is not None:
@@ -97,6 +87,10 @@ def _json(text: str, shown: str, as_of: str) -> Imported | None:
         why='Prime Intellect answers {"items": [...]}, Vast {"offers": [...]}',
         fix=f"give it {_SHAPES}",
     )
+
+
+def _no_json(shown: str, why: str) -> UserError:
+    return UserError(what="the JSON cannot be read", where=shown, why=why, fix="fetch the file once more")
 
 
 def _rows(found: Rows | Fault) -> Rows:
