@@ -15,6 +15,7 @@ from prime_train import registry
 from prime_train.estimate.values import Interval
 
 _HOUR_S = 3600.0
+_NEVER_PER_HOUR = 1e-12  # once in a hundred million years
 
 
 class Rates(NamedTuple):
@@ -73,14 +74,14 @@ def expected(run: Run, per_hour: float, restart_s: float) -> Disturbed:
     """
     stretch_s = min(run.checkpoint_s or run.solve_s, run.solve_s)
     saves_s = run.save_s * (run.solve_s / stretch_s) if stretch_s > 0 else 0.0
-    if per_hour <= 0 or stretch_s <= 0:
+    if per_hour < _NEVER_PER_HOUR or stretch_s <= 0:
         return Disturbed(run.solve_s + saves_s, 0.0, 0.0)
     between_s = _HOUR_S / per_hour
     try:
         attempts = math.exp(restart_s / between_s) * math.expm1((stretch_s + run.save_s) / between_s)
     except OverflowError:
         return Disturbed(math.inf, math.inf, math.inf)
-    # A rate of once in a million years rounds to no disturbance, never to a run that is over early.
+    # Rounded, a rare interruption may seem to shorten the run.
     run_s = max(between_s * attempts * run.solve_s / stretch_s, run.solve_s + saves_s)
     return Disturbed(run_s, run_s / between_s, max(0.0, run_s - run.solve_s - saves_s))
 
