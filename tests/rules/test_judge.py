@@ -103,7 +103,7 @@ def test_every_rule_has_one_code_of_its_family() -> None:
         assert code[:3].isalpha()
         assert code[:3].isupper()
         assert code[3:].isdigit()
-    assert needs() == {need for rule in RULES.values() for need in rule.needs}
+    assert needs() == {need for rule in RULES.values() for need in (*rule.needs, *rule.uses)}
 
 
 def test_a_rule_may_not_read_a_fact_it_does_not_name() -> None:

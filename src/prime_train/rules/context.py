@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.rules.base import if_known, rule, sharper_rule
 from prime_train.rules.sizes import sizes_of
 from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+    from prime_train.facts.local import ModelContext
 
 
 @rule("LEN003", Severity.ERROR)
@@ -106,13 +111,14 @@ def length_not_divisible_by_context_parallel(run: RunSpec) -> Iterator[Problem]:
         )
 
 
-@rule("LEN006", Severity.ERROR)
-def context_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
+@sharper_rule("LEN006", Severity.WARNING, uses=("model_contexts",))
+def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """The server's context must not be longer than the model's positions.
 
     vLLM refuses to start: positions beyond those are ones the model has never seen
 
-    A model that is not in the registry and one with rope scaling are not judged.
+    Where the model's own config.json is on this machine it counts, and this is an error. Else the registry does, and
+    this is a warning: a model may have changed since. One that is in neither, and one with rope scaling, is not judged.
 
     Source: config.json of the models (max_position_embeddings); vLLM's "User-specified max_model_len is greater
     than the derived max_model_len".
@@ -120,12 +126,39 @@ def context_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
     Bad (prime-rl 2026-08):
         [inference.vllm]
         max_model_len = 65536
+    Bad (prime-rl 2026-08):
+        [inference.vllm]
+        max_model_len = 32768
+        [[facts.model_contexts]]
+        name = "Qwen/Qwen3-1.7B"
+        tokens = 16384
+        is_scaled = false
+        config = "models/qwen3/config.json"
     Good (prime-rl 2026-08):
         [inference.vllm]
         max_model_len = 40960
+    Good (prime-rl 2026-08):
+        [inference.vllm]
+        max_model_len = 65536
+        [[facts.model_contexts]]
+        name = "Qwen/Qwen3-1.7B"
+        tokens = 65536
+        is_scaled = false
+        config = "models/qwen3/config.json"
     """
     inference = run.inference
     if inference is None or inference.ctx_tokens is None or inference.rope_scaling is not None:
+        return
+    read: tuple[ModelContext, ...] = if_known(facts, "model_contexts") or ()
+    own = next((context for context in read if context.name == inference.model_name), None)
+    if own is not None:
+        if inference.ctx_tokens > own.tokens and not own.is_scaled:
+            yield Problem(
+                "inference.ctx_tokens",
+                f"{inference.ctx_tokens} tokens, and {own.config} has {own.tokens} positions",
+                patch={"inference.ctx_tokens": own.tokens},
+                severity=Severity.ERROR,
+            )
         return
     sizes = sizes_of(inference.model_name)
     if sizes is not None and inference.ctx_tokens > sizes.ctx_tokens:

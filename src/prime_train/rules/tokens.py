@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.rules.base import rule, sharper_rule
+from prime_train.rules.prompts import longest
 from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
 
 _MARGIN_TOKENS = 500  # chat templates, tool schemas and one long prompt take this much without anybody noticing
 
 
-@rule("LEN001", Severity.ERROR)
-def completion_does_not_fit(run: RunSpec) -> Iterator[Problem]:
+@sharper_rule("LEN001", Severity.ERROR, uses=("data_lengths",))
+def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """Prompt and completion must fit into the context of the inference server, with room to spare.
 
     vLLM refuses every request that may grow beyond its context: rollouts stay at 0 and no error reaches the trainer
 
-    The longest prompt is `prime_train.expected_prompt_tokens` where the file says it; else a completion that
-    leaves no room for any prompt is an error. Less than 500 tokens to spare are a warning.
+    The longest prompt is `prime_train.expected_prompt_tokens` where the file says it; else, where the data of an
+    environment is local, the longest one in it, measured by the run's tokenizer without the chat template; else the
+    bound that registry/environments.toml has for the environment, which only warns. Where nothing is known, a
+    completion that leaves no room for any prompt is an error. Less than 500 tokens to spare are a warning.
 
     Source: vLLM's refusal "This model's maximum context length is N tokens"; prime-rl pull request 699.
 
@@ -44,6 +51,23 @@ def completion_does_not_fit(run: RunSpec) -> Iterator[Problem]:
         id = "reverse-text"
         [orchestrator.train.source.sampling]
         max_completion_tokens = 8192
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 3200
+        [[orchestrator.train.source]]
+        name = "gsm8k"
+        [orchestrator.train.source.env.taskset]
+        id = "gsm8k"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "subprocess"
+    Bad (prime-rl 2026-08):
+        [[facts.data_lengths]]
+        field = "environments.train.0.args.dataset_path"
+        path = "data/tasks.jsonl"
+        rows = 2000
+        measured_rows = 2000
+        longest_tokens = 3400
+        mean_tokens = 200.0
     Good (prime-rl 2026-08):
         [orchestrator.train.sampling]
         max_completion_tokens = 3072
@@ -51,22 +75,25 @@ def completion_does_not_fit(run: RunSpec) -> Iterator[Problem]:
         [prime_train]
         expected_prompt_tokens = 2000
     """
-    inference, prompt_tokens = run.inference, run.prime_train.expected_prompt_tokens
+    inference = run.inference
     if inference is None or inference.ctx_tokens is None:
         return
-    for at, completion_tokens in _completions(run):
-        spare = inference.ctx_tokens - completion_tokens - (prompt_tokens or 0)
+    for at, completion_tokens, source in _completions(run):
+        prompt = longest(run, facts, source)
+        prompt_tokens = prompt.tokens if prompt is not None else 0
+        spare = inference.ctx_tokens - completion_tokens - prompt_tokens
         if spare >= _MARGIN_TOKENS:
             continue
-        prompt = f" and a prompt of {prompt_tokens}" if prompt_tokens else ""
+        beside = f" and a prompt of {prompt.tokens}{prompt.known_from}" if prompt is not None else ""
         left = f"leave {spare}" if spare > 0 else "leave no room"
-        fits = inference.ctx_tokens - (prompt_tokens or 0) - _MARGIN_TOKENS
+        fits = inference.ctx_tokens - prompt_tokens - _MARGIN_TOKENS
+        may_fit = spare > 0 or (prompt is not None and prompt.is_bound and completion_tokens < inference.ctx_tokens)
         yield Problem(
             at,
-            f"{completion_tokens} completion tokens{prompt} {left} of `inference.ctx_tokens` {inference.ctx_tokens}",
+            f"{completion_tokens} completion tokens{beside} {left} of `inference.ctx_tokens` {inference.ctx_tokens}",
             fix="" if fits > 0 else "raise `inference.ctx_tokens`",
             patch={at: fits} if fits > 0 else {},
-            severity=Severity.WARNING if spare > 0 else None,
+            severity=Severity.WARNING if may_fit else None,
         )
 
 
@@ -140,11 +167,11 @@ def minimum_beyond_maximum(run: RunSpec) -> Iterator[Problem]:
         )
 
 
-def _completions(run: RunSpec) -> Iterator[tuple[str, int]]:
-    """(RunSpec field, tokens) of every limit on the completions that are trained on."""
+def _completions(run: RunSpec) -> Iterator[tuple[str, int, int | None]]:
+    """(RunSpec field, tokens, its environment or None) of every limit on the completions that are trained on."""
     if run.rollout is not None and run.rollout.max_completion_tokens is not None:
-        yield "rollout.max_completion_tokens", run.rollout.max_completion_tokens
+        yield "rollout.max_completion_tokens", run.rollout.max_completion_tokens, None
     sources = run.environments.train if run.environments is not None else None
     for number, source in enumerate(sources or ()):
         if source.max_completion_tokens is not None:
-            yield f"environments.train.{number}.max_completion_tokens", source.max_completion_tokens
+            yield f"environments.train.{number}.max_completion_tokens", source.max_completion_tokens, number
