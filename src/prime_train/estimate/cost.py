@@ -57,7 +57,7 @@ def price_interval(usd: Sequence[float]) -> Interval:
     if len(usd) < _MANY:
         return Interval(min(usd), middle, max(usd))
     tenths = statistics.quantiles(usd, n=10, method="inclusive")
-    return Interval(tenths[0], middle, tenths[-1])
+    return Interval(min(tenths[0], middle), middle, max(tenths[-1], middle))  # equal prices differ by a rounding
 
 
 def cost_of(work: Work, prices: Iterable[Price], rates: Rates, *, spot: bool) -> Cost | None:
