@@ -6,18 +6,27 @@ The state is a model of 44.8 M parameters and AdamW's two moments, 538 MB in fp3
 training loop saves it in three ways, in turn: torch.save, DCP's own synchronous save, and the trainer's
 Checkpointer. Of the last, what counts is all that the loop waits: for the call, and before the next
 optimizer step until the copy is whole. Nothing is fsynced in the first two; the Checkpointer's time to
-write includes fsync and SHA-256 of every file. Memory is the peak of a training step with the first save
-beside it, above the peak of a step without.
+write includes fsync and SHA-256 of every file.
+
+Memory is the peak of a training step with a save beside it, above the peak of a step without. It is measured
+in processes of their own for models of half and twice the width too, with as many tensors: what grows with the
+state are copies of it, what does not are threads, code and what is kept about each tensor. There the C library
+gives freed memory back at once, on both sides; by default it keeps some, and the peak of a plain step alone
+differs by 2 % of the state from step to step.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import record
 import torch
@@ -36,9 +45,11 @@ from prime_train.trainer.step import Training, train_step
 
 VOCAB_SIZE = 12288
 CTX_TOKENS = 256
+WIDTH = 512
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}  # mallopt(3)
 RUN = spec.RunSpec(
     run=spec.Run(name="bench-checkpoint", max_steps=1000),
-    model=spec.Model(layers=12, hidden_size=512, heads=8),
+    model=spec.Model(layers=12, hidden_size=WIDTH, heads=8),
     data=spec.Data(sources=(spec.Source(kind="python-stdlib"),), ctx_tokens=CTX_TOKENS),
     checkpoint=spec.Checkpoint(keep_last=1),
 )
@@ -58,49 +69,74 @@ class Samples:
     step_beside: list[float] = field(default_factory=list)
 
 
+class Memory(NamedTuple):
+    """Bytes of the state, and what a save beside a training step takes in all."""
+
+    state_bytes: int
+    extra_bytes: int
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where to write; the default is the system's temporary folder")
+    parser.add_argument("--memory-of-width", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        training = make_training()
-        samples, extra_bytes = measure(training, Path(folder), given.rounds)
+        if given.memory_of_width:
+            print(json.dumps(measure_memory(Path(folder), given.memory_of_width)))
+            return
+        memory = [memory_in_a_process(width, folder) for width in (WIDTH // 2, WIDTH, 2 * WIDTH)]
+        training = make_training(WIDTH)
+        samples = measure(training, Path(folder), given.rounds)
         held_bytes = size_bytes(gather(training.model, training.optimizer, Reached(), 0))
-    report(samples, held_bytes, extra_bytes)
+    report(samples, held_bytes, memory)
 
 
-def make_training() -> Training:
-    model = build(config_of(RUN.model, VOCAB_SIZE), RUN.run.seed)
+def make_training(width: int) -> Training:
+    model = build(config_of(replace(RUN.model, hidden_size=width), VOCAB_SIZE), RUN.run.seed)
     return Training(model, adamw(model, RUN.optim), World(rank=0, size=1), device.pick("fp32"), RUN.optim.clip_norm)
 
 
-def measure(training: Training, folder: Path, rounds: int) -> tuple[Samples, int]:
-    """The seconds of each way, and the memory that the Checkpointer's first save took, in bytes."""
-    samples = Samples()
+def memory_in_a_process(width: int, folder: str) -> Memory:
+    command = [sys.executable, __file__, "--memory-of-width", str(width), "--folder", folder]
+    done = subprocess.run(command, env=os.environ | GIVE_BACK, stdout=subprocess.PIPE, text=True, check=True)
+    return Memory(*json.loads(done.stdout))
+
+
+def measure_memory(folder: Path, width: int) -> Memory:
+    """The state of a model of `width`, and what the second save takes beside a step: the first one imports code."""
+    training = make_training(width)
+    checkpointer = make_checkpointer(training, folder)
+    step(training)
+    without_bytes = max(peak_bytes(lambda: step(training)) for _ in range(3))
+    checkpointer.prepare(training.model, training.optimizer)
+    for number in (1, 2):
+        extra_bytes = peak_bytes(lambda n=number: save_beside_training(training, checkpointer, n, Samples()))
+    return Memory(size_bytes(gather(training.model, training.optimizer, Reached(), 0)), extra_bytes - without_bytes)
+
+
+def make_checkpointer(training: Training, folder: Path) -> Checkpointer:
     run_dir = RunDir(folder)
     attempt = Attempt(RUN, run_dir, 1, 0, events.EventLog(run_dir.events, "bench"), 0)
-    checkpointer = Checkpointer(attempt, training.world, training.device.torch)
-    step(training)
-    gather(training.model, training.optimizer, Reached(), 0)  # imports DCP: its code is no copy of the state
-    without_bytes = peak_bytes(lambda: step(training))
-    checkpointer.prepare(training.model, training.optimizer)
+    return Checkpointer(attempt, training.world, training.device.torch)
 
-    def save_once(number: int) -> None:
+
+def measure(training: Training, folder: Path, rounds: int) -> Samples:
+    """The seconds of each way."""
+    samples = Samples()
+    checkpointer = make_checkpointer(training, folder)
+    step(training)
+    checkpointer.prepare(training.model, training.optimizer)
+    for number in range(1, rounds + 1):
         step(training)
         samples.step.append(step(training))
         save_beside_training(training, checkpointer, number, samples)
-
-    extra_bytes = peak_bytes(lambda: save_once(1)) - without_bytes
-    for number in range(1, rounds + 1):
-        if number > 1:
-            save_once(number)
         samples.torch_save.append(timed(lambda: torch_save(training, folder / "torch.pt")))
         samples.dcp_save.append(timed(lambda: dcp_save(training, folder / "dcp")))
-    samples.write = [
-        e.event.write_s for e in events.read(run_dir.events) if isinstance(e.event, events.CheckpointSaved)
-    ]
-    return samples, extra_bytes
+    found = events.read(RunDir(folder).events)
+    samples.write = [e.event.write_s for e in found if isinstance(e.event, events.CheckpointSaved)]
+    return samples
 
 
 def save_beside_training(training: Training, checkpointer: Checkpointer, number: int, samples: Samples) -> None:
@@ -153,7 +189,7 @@ def peak_bytes(work: Any) -> int:
     return _status("VmHWM")
 
 
-def report(samples: Samples, held_bytes: int, extra_bytes: int) -> None:
+def report(samples: Samples, held_bytes: int, memory: list[Memory]) -> None:
     state = {"state_mb": round(held_bytes / 1e6)}
     plain = record.emit("torch.save, the loop stands still", samples.torch_save, **state)
     rows = [plain, record.emit("dcp.save, the loop stands still", samples.dcp_save, **state)]
@@ -163,10 +199,15 @@ def report(samples: Samples, held_bytes: int, extra_bytes: int) -> None:
     )
     rows.append(record.emit("Checkpointer, the call", samples.call, **state))
     rows.append(record.emit("Checkpointer, wait before the next optimizer step", samples.wait, **state))
-    copies = round(extra_bytes / held_bytes, 3)
-    rows.append(record.emit("Checkpointer, until the manifest", samples.write, extra_copies_of_state=copies, **state))
+    rows.append(record.emit("Checkpointer, until the manifest", samples.write, **state))
     rows.append(record.emit("a training step", samples.step))
     rows.append(record.emit("a training step beside a save", samples.step_beside))
+    half, *_, whole = memory
+    copies = (whole.extra_bytes - half.extra_bytes) / (whole.state_bytes - half.state_bytes)
+    beyond_bytes = whole.extra_bytes - copies * whole.state_bytes
+    took = [found.extra_bytes / found.state_bytes for found in memory]
+    beside = {"copies_that_grow_with_the_state": round(copies, 4), "beyond_them_mb": round(beyond_bytes / 1e6, 1)}
+    rows.append(record.emit("Checkpointer, memory of a save as part of the state", took, unit="ratio", **beside))
     record.write("checkpoint", rows)
 
 
