@@ -89,8 +89,9 @@ def test_a_length_that_does_not_fit_is_answered_with_the_longest_that_does() -> 
     found = share(ask)
     assert not found.fits
     assert 0 < found.longest_ctx_tokens == found.ctx_tokens < 16384
-    assert window_of(ask, found.ctx_tokens).is_open
-    assert not window_of(ask, found.ctx_tokens + 256).is_open
+    few = ask._replace(serve=ask.serve._replace(sequences=4))
+    assert window_of(few, found.ctx_tokens).is_open
+    assert not window_of(few, found.ctx_tokens + 256).is_open
 
 
 def test_where_nothing_fits_nothing_is_promised() -> None:
@@ -107,7 +108,17 @@ def test_a_batch_that_a_run_asks_for_stays_where_it_fits() -> None:
     found = share(ask)
     assert (found.rollouts, found.group_size, found.sequences) == (6, 3, 12)
     crowded = share(ask._replace(rollouts=512, group_size=None))
+    assert crowded.fits  # vLLM starts, and lets rollouts wait
+    assert crowded.rollouts == 8
+
+
+def test_sequences_that_a_server_makes_room_for_count() -> None:
+    ask = _ask(_trainer(14.5), model="Qwen/Qwen3-1.7B")
+    assert share(ask._replace(serve=ask.serve._replace(sequences=8))).fits
+    crowded = share(ask._replace(serve=ask.serve._replace(sequences=1024)))
     assert not crowded.fits
+    assert crowded.longest_ctx_tokens == 4096  # with the fewer sequences that are advised
+    assert crowded.sequences <= 8
 
 
 def test_graphs_beyond_the_fraction_are_kept_free() -> None:

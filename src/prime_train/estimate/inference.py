@@ -79,6 +79,12 @@ def smallest_fraction(setup: ServeSetup, hardware: Hardware, ctx_tokens: int, re
     return needed / hardware.usable_bytes
 
 
+def budgeted_bytes(setup: ServeSetup) -> Interval:
+    """What counts against the fraction beside the cache: weights, adapters, the trial run, NCCL, and graphs where the
+    version counts them."""
+    return _needs_of(setup).budgeted
+
+
 def beyond_budget_bytes(setup: ServeSetup) -> float:
     """What the server takes beyond its fraction at most: CUDA graphs, in a vLLM that captures them afterwards."""
     return 0.0 if setup.engine.graphs_in_budget else profile.graph_bytes(setup).high

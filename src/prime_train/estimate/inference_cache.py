@@ -85,13 +85,20 @@ def capacity_of(setup: ServeSetup, cache_bytes: float) -> CacheCapacity:
     layout = layout_of(setup)
     blocks = max(0, int(cache_bytes // layout.block_bytes))
     usable = max(0, blocks - setup.engine.null_blocks)
-    concurrency = usable / blocks_per_request(setup, layout, setup.ctx_tokens)
+    concurrency = concurrency_of(setup, cache_bytes)
     if setup.engine.tokens_by_request:
         # the log counts the null block, admission does not
         tokens = int(blocks / blocks_per_request(setup, layout, setup.ctx_tokens) * setup.ctx_tokens)
     else:
         tokens = blocks // layout.groups * layout.block_tokens
     return CacheCapacity(blocks, tokens, concurrency, _longest(setup, layout, usable))
+
+
+def concurrency_of(setup: ServeSetup, cache_bytes: float) -> float:
+    """Requests of ctx_tokens that `cache_bytes` on one GPU hold at once, as a CacheCapacity tells it."""
+    layout = layout_of(setup)
+    usable = max(0, int(cache_bytes // layout.block_bytes) - setup.engine.null_blocks)
+    return usable / blocks_per_request(setup, layout, setup.ctx_tokens)
 
 
 def blocks_per_request(setup: ServeSetup, layout: CacheLayout, ctx_tokens: int) -> int:

@@ -9,8 +9,14 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from prime_train.estimate.inference import ServeMemory, beyond_budget_bytes, inference_memory, smallest_fraction
-from prime_train.estimate.inference_cache import bytes_for
+from prime_train.estimate.inference import (
+    ServeMemory,
+    beyond_budget_bytes,
+    budgeted_bytes,
+    inference_memory,
+    smallest_fraction,
+)
+from prime_train.estimate.inference_cache import concurrency_of
 from prime_train.estimate.inference_engine import interval_gib
 from prime_train.estimate.inference_setup import ServeSetup
 from prime_train.estimate.values import Hardware, RoleMemory
@@ -49,10 +55,11 @@ class Window(NamedTuple):
 
 
 class Sharing(NamedTuple):
-    """How to share the GPU. With `fits` False, `longest_ctx_tokens` is the length from which on down it would fit
-    (0: none), and `ctx_tokens`, `fraction` and `rollouts` are what to set for it.
+    """How to share the GPU. `fits` says whether any fraction does with the length and the sequences asked for.
 
-    `rollouts` is orchestrator.batch_size, `group_size` rollouts per example, `sequences` max_num_seqs.
+    `longest_ctx_tokens` is that length, or the longest below it that fits (0: none); `ctx_tokens`, `fraction`,
+    `rollouts` (orchestrator.batch_size), `group_size` (rollouts per example) and `sequences` (max_num_seqs) are what
+    to set for it, and `window` is that of these.
     """
 
     starts_first: str
@@ -83,10 +90,10 @@ class Sharing(NamedTuple):
 def share(ask: Ask) -> Sharing:
     """The sharing of the length that is asked for, or of the longest one where that does not fit."""
     wanted = ask.serve.ctx_tokens
-    fits = window_of(ask, wanted).is_open
-    longest = wanted if fits else longest_ctx_tokens(ask, wanted)
+    few = ask._replace(serve=ask.serve._replace(sequences=min(_BATCHES * _LEAST_GROUP, ask.serve.sequences)))
+    longest = wanted if window_of(few, wanted).is_open else longest_ctx_tokens(few, wanted)
     ctx_tokens = longest or wanted
-    window = window_of(ask, ctx_tokens)
+    window = window_of(few, ctx_tokens)
     fraction = fraction_in(window)
     rollouts, group_size, sequences = _rollouts(ask, ctx_tokens, fraction)
     served = ask.serve._replace(gpu_memory_fraction=fraction, ctx_tokens=ctx_tokens, sequences=sequences)
@@ -94,7 +101,7 @@ def share(ask: Ask) -> Sharing:
     return Sharing(
         starts_first=first,
         why_first=why,
-        fits=fits,
+        fits=window_of(ask, wanted).is_open,
         window=window,
         fraction=fraction,
         ctx_tokens=ctx_tokens,
@@ -108,12 +115,11 @@ def share(ask: Ask) -> Sharing:
 
 
 def window_of(ask: Ask, ctx_tokens: int) -> Window:
-    """The window at one length. Below: weights, trial run, graphs and the cache of the rollouts in flight. Above: what
-    is left beside the trainer's upper bound, both CUDA contexts, and graphs that lie beyond the fraction."""
-    requests = _BATCHES * (ask.rollouts or _LEAST_GROUP)
-    sequences = min(requests, ask.serve.sequences)
-    setup = ask.serve._replace(ctx_tokens=ctx_tokens, resident_bytes=0.0, sequences=sequences)
-    below = smallest_fraction(setup, ask.hardware, ctx_tokens, sequences)
+    """The window at one length. Below: weights, trial run, graphs and the cache of one request, without which vLLM
+    does not start. Above: what is left beside the trainer's upper bound, both CUDA contexts, and graphs that lie
+    beyond the fraction."""
+    setup = ask.serve._replace(ctx_tokens=ctx_tokens, resident_bytes=0.0)
+    below = smallest_fraction(setup, ask.hardware, ctx_tokens, 1)
     beside = ask.trainer(ctx_tokens).needed_bytes + beyond_budget_bytes(setup) + interval_gib("context", "gib").high
     return Window(below, 1 - beside / ask.hardware.usable_bytes)
 
@@ -160,24 +166,27 @@ def _rollouts(ask: Ask, ctx_tokens: int, fraction: float) -> tuple[int, int, int
 
     What the run asks for stays where it fits.
     """
-    fitting = [rollouts for rollouts in _powers_of_two() if _holds(ask, ctx_tokens, fraction, rollouts)]
+    fitting = [rollouts for rollouts in _powers_of_two() if _held(ask, ctx_tokens, fraction, rollouts) >= rollouts]
     batch = max(fitting, default=_LEAST_GROUP)
-    if ask.rollouts and (ask.rollouts <= batch or _holds(ask, ctx_tokens, fraction, ask.rollouts)):
+    if ask.rollouts and (ask.rollouts <= batch or _held(ask, ctx_tokens, fraction, ask.rollouts) >= ask.rollouts):
         batch = ask.rollouts
     group = min(batch, ask.group_size or min(_MOST_GROUP, max(_LEAST_GROUP, batch // _EXAMPLES)))
-    return batch - batch % group, group, min(ask.serve.sequences, _BATCHES * batch)
+    batch -= batch % group
+    at_once = int(_BATCHES * min(batch, _held(ask, ctx_tokens, fraction, batch)))
+    return batch, group, max(1, min(ask.serve.sequences, at_once))
 
 
 def _powers_of_two() -> list[int]:
     return [2**power for power in range(1, _MOST_ROLLOUTS.bit_length())]
 
 
-def _holds(ask: Ask, ctx_tokens: int, fraction: float, rollouts: int) -> bool:
-    """Whether the cache holds the batches in flight at full length, with the trial run at its largest."""
+def _held(ask: Ask, ctx_tokens: int, fraction: float, rollouts: int) -> float:
+    """Rollouts of one batch that the cache holds beside those of another, all at full length, where room is made to
+    sample so many and the trial run takes the most."""
     sequences = min(ask.serve.sequences, _BATCHES * rollouts)
     setup = ask.serve._replace(gpu_memory_fraction=fraction, ctx_tokens=ctx_tokens, sequences=sequences)
-    room = inference_memory(setup, ask.hardware).kv_bytes.low
-    return bytes_for(setup, ctx_tokens, _BATCHES * rollouts) <= room
+    room = setup.gpu_memory_fraction * ask.hardware.usable_bytes - budgeted_bytes(setup).high
+    return concurrency_of(setup, room) / _BATCHES
 
 
 def _up(value: float, step: float) -> float:
