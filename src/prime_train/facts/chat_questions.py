@@ -72,7 +72,17 @@ QUESTIONS = (
 # Which rendering must begin with which: what a model has seen and written stays as it was.
 GROWTH = {
     "chat": (("chat_1", "chat_2"), ("chat_2", "chat_3"), ("chat_3", "chat_4")),
-    "think": (("think_2", "think_3"),),
-    "tool": (("tool_1", "tool_2"), ("tool_2", "tool_3"), ("tool_3", "tool_4")),
-    "tool, then the user": (("tool_4", "tool_5"),),
+    "thoughts": (("chat_1", "think_2"), ("think_2", "think_3")),
+    "tools": (("tool_1", "tool_2"), ("tool_2", "tool_3"), ("tool_3", "tool_4")),
+    "a question after tools": (("tool_4", "tool_5"),),
 }
+OPENS_A_THOUGHT = "<think>"  # a prompt that ends so goes on with a thought: only an answer with one can follow
+
+
+def in_parts(question: Question) -> Question:
+    """The same with each content as a list of parts: the form that templates of models that see take."""
+
+    def parted(message: dict[str, Any]) -> dict[str, Any]:
+        return message | {"content": [{"type": "text", "text": message["content"]}]}
+
+    return question._replace(messages=tuple(map(parted, question.messages)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.facts.chat_questions import QUESTIONS, TOOL
+from prime_train.facts.chat_questions import ANSWER, QUESTIONS, TOOL, Question, in_parts
 from prime_train.facts.child import ask, script
 from prime_train.facts.facts import NotKnown
 
@@ -25,11 +25,15 @@ class ChatTemplate(NamedTuple):
 
 
 class Renderings(NamedTuple):
-    """Per question the text, or what the template said instead. `fault` is its own syntax error."""
+    """Per question the text, or what the template said instead. `fault` is its own syntax error.
+
+    `parts`: the contents were lists of parts, because it does not take plain text.
+    """
 
     texts: Mapping[str, str]
     errors: Mapping[str, str]
     fault: str = ""
+    parts: bool = False
 
 
 def find(folder: Path) -> ChatTemplate | str | None:
@@ -94,12 +98,24 @@ def special_tokens(folder: Path) -> dict[str, str]:
 def renderings(
     template: ChatTemplate, tokens: Mapping[str, str], python: str = sys.executable
 ) -> Renderings | NotKnown:
-    """What the template makes of each of our questions."""
+    """What the template makes of each of our questions: as plain text, else in parts where it takes no text."""
+    plain = _rendered(template, tokens, python, QUESTIONS)
+    if isinstance(plain, NotKnown) or plain.fault or ANSWER in plain.texts.get("chat_2", ""):
+        return plain
+    parted = _rendered(template, tokens, python, map(in_parts, QUESTIONS))
+    if isinstance(parted, Renderings) and ANSWER in parted.texts.get("chat_2", ""):
+        return parted._replace(parts=True)
+    return plain
+
+
+def _rendered(
+    template: ChatTemplate, tokens: Mapping[str, str], python: str, questions: Iterable[Question]
+) -> Renderings | NotKnown:
     asked = {
         "template": template.text,
         "special_tokens": dict(tokens),
         "tool": TOOL,
-        "questions": [question._asdict() for question in QUESTIONS],
+        "questions": [question._asdict() for question in questions],
     }
     answer = ask([python, script("chat_template_program")], DEADLINE_S, given=json.dumps(asked))
     if isinstance(answer, NotKnown):

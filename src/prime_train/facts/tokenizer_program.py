@@ -5,6 +5,7 @@ Loads tokenizer.json by the tokenizers package alone; only what has none goes th
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -19,9 +20,7 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
     encode: Any
     try:
         if (folder / "tokenizer.json").is_file():
-            from tokenizers import Tokenizer
-
-            fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            fast = importlib.import_module("tokenizers").Tokenizer.from_file(str(folder / "tokenizer.json"))
             numbers = fast.get_vocab(with_added_tokens=True).values()
 
             def encode(text: str) -> list[int]:
@@ -29,9 +28,8 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
 
             restored = fast.decode(encode(_ROUND_TRIP), skip_special_tokens=False)
         else:
-            from transformers import AutoTokenizer
-
-            slow = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            load = importlib.import_module("transformers").AutoTokenizer.from_pretrained
+            slow = load(str(folder), local_files_only=True, trust_remote_code=False)
             numbers = slow.get_vocab().values()
 
             def encode(text: str) -> list[int]:

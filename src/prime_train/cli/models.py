@@ -1,0 +1,90 @@
+"""`prime-train models`: the registry of tested models and their known issues. Reads shipped files only."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.options import AsJson, NoColor
+from prime_train.errors import UserError
+
+app = typer.Typer(
+    help="The registry of tested models and their known issues.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _complete(incomplete: str) -> list[str]:
+    from prime_train.model_registry import tested_models
+
+    return [name for name in tested_models() if name.startswith(incomplete)]
+
+
+@app.command("list")
+def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
+    """Every model that somebody has run: with which prime-rl, which vLLM, which tool parser, how many known issues.
+
+    Examples:
+
+      prime-train models list
+
+      prime-train models list --json | jq -r '.models[] | select(.issues != []) | .name'
+    """
+    from prime_train.model_registry import tested_models
+    from prime_train.views import models as view
+
+    models = tested_models().values()
+    if as_json:
+        typer.echo(json.dumps(view.as_json(models), indent=1, ensure_ascii=False))
+    else:
+        from prime_train.cli.render import table
+
+        typer.echo(table(view.as_rows(models), view.HEADER, right=frozenset({5})))
+
+
+@app.command("show")
+def show(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Its name on the hub, as owner/name.", autocompletion=_complete, show_default=False
+        ),
+    ],
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """What is known of one tested model: who ran it, with what, what goes wrong, and what to do.
+
+    Examples:
+
+      prime-train models show Qwen/Qwen3-4B-Instruct-2507
+
+      prime-train models show openai/gpt-oss-20b --json
+    """
+    from prime_train.model_registry import tested_models
+    from prime_train.views import models as view
+
+    found = tested_models().get(model)
+    if found is None:
+        raise _unknown(model)
+    if as_json:
+        typer.echo(json.dumps(view.as_json([found]), indent=1, ensure_ascii=False))
+    else:
+        from prime_train.cli.render import labelled
+
+        typer.echo(labelled(found.name, view.as_lines(found), sys.stdout))
+
+
+def _unknown(model: str) -> UserError:
+    from prime_train.dialects.nearest import nearest
+    from prime_train.model_registry import tested_models
+
+    meant = nearest(model, tested_models())
+    return UserError(
+        what=f"{model} is not among the {len(tested_models())} tested models",
+        where=f"prime-train models show {model}",
+        why=f"did you mean {meant}?" if meant else "nobody has told of a run with it yet",
+        fix=f"prime-train models show {meant}" if meant else f"look at it: prime-train verify-model {model}",
+    )
