@@ -1,0 +1,216 @@
+"""Judges the estimate of training speed on measured rows: error of tokens per second, held out by model, and coverage.
+
+    python bench/estimate_throughput.py [--rows FILE ...] [--report FILE]
+
+Each row becomes an ordinary setup and goes through throughput_of, which never sees what was measured. "held out": by
+rates fitted without any row of the same model, with the interval calibrated on the other models. "shipped": by the
+rates that ship. "constant MFU": the median MFU of the other models' rows of that trainer, beside it; and 40 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import fit_throughput as fitting
+import record
+import throughput_rows
+
+from prime_train.estimate.throughput import throughput_of
+from prime_train.estimate.throughput_basis import MeasuredRow, measured_rows
+from prime_train.estimate.throughput_rates import Rates, rates_of
+from prime_train.estimate.values import Interval
+from prime_train.estimate.work import work_of
+
+BARS = {"llm-foundry, dense": 0.06, "prime-rl": 0.12}
+NAIVE_MFU = 0.40
+REPORT_COLUMNS = (
+    *("row", "measured", "estimated", "low", "high", "held_out", "held_out_low", "held_out_high", "basis"),
+)
+
+
+class Judged(NamedTuple):
+    """One row: tokens per second of all GPUs, measured and estimated by each method."""
+
+    row: MeasuredRow
+    shipped: Interval
+    held_out: Interval
+    constant_mfu: float
+    naive_mfu: float
+    basis: str
+
+
+def judge(rows: Sequence[MeasuredRow]) -> list[Judged]:
+    return [_judged(row) for row in rows]
+
+
+def _judged(row: MeasuredRow) -> Judged:
+    trainer, model = row.setup.trainer, row.setup.shape.name
+    others = _others(trainer, model)
+    shipped = throughput_of(row.setup, row.hardware)
+    unseen = throughput_of(row.setup, row.hardware, rates=_rates_without(trainer, model), rows=others)
+    return Judged(
+        row=row,
+        shipped=_as_measured(row, shipped.step_s, shipped.broadcast_s),
+        held_out=_as_measured(row, unseen.step_s, unseen.broadcast_s),
+        constant_mfu=_tokens_per_s_at(row, _constant_mfu(trainer, model)),
+        naive_mfu=_tokens_per_s_at(row, NAIVE_MFU),
+        basis=unseen.basis,
+    )
+
+
+@cache
+def _others(trainer: str, model: str) -> tuple[MeasuredRow, ...]:
+    same = (row for row in measured_rows() if row.setup.trainer == trainer)
+    return tuple(row for row in same if row.setup.shape.name != model)
+
+
+@cache
+def _rates_without(trainer: str, model: str) -> Rates:
+    """Rates fitted to the shipped rows of a trainer without one model, and a spread from the other models' rows."""
+    others = _others(trainer, model)
+    if len(others) < fitting.MIN_ROWS:
+        return rates_of(trainer)
+    share = rates_of(trainer).recompute_share
+    rates = fitting.fit(others, share)
+    spread = fitting.spread_of([*fitting.held_out(others, share), *fitting.seen(others, rates)])
+    return rates._replace(spread=spread)
+
+
+@cache
+def _constant_mfu(trainer: str, model: str) -> float:
+    others = _others(trainer, model)
+    return statistics.median(_mfu(row) for row in others) if others else NAIVE_MFU
+
+
+def _mfu(row: MeasuredRow) -> float:
+    step_s = row.setup.tokens_per_step / row.tokens_per_s
+    done: float = work_of(row.setup).model_flops
+    return done / step_s / row.hardware.peak_flops_bf16
+
+
+def _tokens_per_s_at(row: MeasuredRow, mfu: float) -> float:
+    step_s: float = work_of(row.setup).model_flops / (mfu * row.hardware.peak_flops_bf16)
+    return row.setup.tokens_per_step / step_s
+
+
+def _as_measured(row: MeasuredRow, step_s: Interval, broadcast_s: Interval | None) -> Interval:
+    """Tokens per second as that row's clock has them."""
+    wait = broadcast_s if broadcast_s is not None and row.counts_handover else Interval(0.0, 0.0, 0.0)
+    tokens = row.setup.tokens_per_step
+    seconds = (step_s.high + wait.high, step_s.typical + wait.typical, step_s.low + wait.low)
+    return Interval(*(tokens / value for value in seconds))
+
+
+def group_of(row: MeasuredRow) -> str:
+    if row.setup.trainer == "llm-foundry":
+        small = row.setup.shape.name.endswith("m")
+        kind = "small models, no rows fitted" if small else "fp8" if row.setup.precision == "fp8" else "dense"
+        return f"llm-foundry, {kind}"
+    return row.setup.trainer
+
+
+def errors_of(judged: Iterable[Judged], method: str) -> list[float]:
+    """|estimated / measured - 1| of tokens per second."""
+    found = []
+    for one in judged:
+        value = getattr(one, method)
+        estimated = value.typical if isinstance(value, Interval) else value
+        found.append(abs(estimated / one.row.tokens_per_s - 1))
+    return found
+
+
+def covered(judged: Sequence[Judged], method: str) -> float:
+    """Share of rows whose measurement lies in the interval."""
+    intervals: list[Interval] = [getattr(one, method) for one in judged]
+    inside = [i.low <= one.row.tokens_per_s <= i.high for i, one in zip(intervals, judged, strict=True)]
+    return sum(inside) / len(inside)
+
+
+def width(judged: Sequence[Judged], method: str) -> float:
+    """The median of half the interval, as a share of the estimate."""
+    intervals: list[Interval] = [getattr(one, method) for one in judged]
+    return statistics.median(math.sqrt(interval.high / interval.low) - 1 for interval in intervals)
+
+
+def summary(name: str, judged: Sequence[Judged], method: str) -> dict[str, object]:
+    errors = errors_of(judged, method)
+    extra: dict[str, object] = {}
+    if isinstance(getattr(judged[0], method), Interval):
+        extra = {"covered": round(covered(judged, method), 3), "half_width": round(width(judged, method), 3)}
+    if method == "held_out" and name in BARS:
+        extra["bar"] = BARS[name]
+    return {
+        "what": f"{name}: {method.replace('_', ' ')}",
+        "n": len(errors),
+        "mean": round(statistics.mean(errors), 4),
+        "median": round(statistics.median(errors), 4),
+        "p90": round(record.percentile(errors, 0.9), 4),
+        "worst": round(max(errors), 4),
+        "within_10_percent": round(sum(error <= 0.1 for error in errors) / len(errors), 3),
+        **extra,
+    }
+
+
+def write_report(path: Path, judged: Sequence[Judged]) -> None:
+    """One line per row: tokens per second measured and estimated by shipped rates, and held out by model."""
+    beside = path.with_name(path.name + ".tmp")
+    with beside.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(REPORT_COLUMNS)
+        for one in judged:
+            setup = one.row.setup
+            name = f"{setup.trainer} {setup.shape.name} {one.row.hardware.gpus}x{one.row.hardware.id} "
+            name += f"{setup.ctx_tokens} {setup.objective} {setup.kernel} {one.row.source}"
+            figures = [one.row.tokens_per_s, *_figures(one.shipped), *_figures(one.held_out)]
+            writer.writerow([name, *(f"{figure:.6g}" for figure in figures), one.basis])
+    beside.replace(path)
+
+
+def _figures(interval: Interval) -> tuple[float, float, float]:
+    return interval.typical, interval.low, interval.high
+
+
+def print_table(rows: Sequence[dict[str, object]]) -> None:
+    columns = ("what", "n", "mean", "median", "p90", "worst", "within_10_percent", "covered", "half_width", "bar")
+    print(" | ".join(f"{name:>12}" if index else f"{name:55}" for index, name in enumerate(columns)))
+    for row in rows:
+        cells = [f"{row.get(name, '')!s:>12}" if index else f"{row[name]!s:55}" for index, name in enumerate(columns)]
+        print(" | ".join(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, nargs="+", help="tables of measured rows; without it, those that ship")
+    parser.add_argument("--report", type=Path, help="write one line per row to this CSV")
+    asked = parser.parse_args()
+    rows: list[MeasuredRow] = []
+    if asked.rows:
+        for path in asked.rows:
+            found, skipped = throughput_rows.read(path)
+            rows += found
+            for reason in skipped:
+                print(f"left out: {reason}")
+    else:
+        rows = list(measured_rows())
+    judged = judge(rows)
+    table = []
+    for name in sorted({group_of(row) for row in rows}):
+        group = [one for one in judged if group_of(one.row) == name]
+        table += [summary(name, group, method) for method in ("held_out", "shipped", "constant_mfu", "naive_mfu")]
+    print_table(table)
+    if asked.report:
+        write_report(asked.report, judged)
+    if not asked.rows:
+        kept = {"machine": record.machine(), "commit": record.commit()}
+        record.write("estimate_throughput", [{**row, **kept} for row in table])
+
+
+if __name__ == "__main__":
+    main()
