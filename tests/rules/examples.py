@@ -40,7 +40,7 @@ GOOD_MACHINE = Facts(
     open_files=OpenFiles(soft=65536, hard=65536),
     cpu=Cpu(cores=8, bf16_instruction="amx_bf16"),
     ram=Ram(total_bytes=2**40, available_bytes=2**39),
-    save_dir=SaveDir(Path("/runs/example"), Path("/runs"), free_bytes=2**40, held_bytes=0, refusal=""),
+    save_dir=SaveDir(Path("/runs/example"), Path("/runs"), free_bytes=2**44, held_bytes=0, refusal=""),
     gpus=Gpus((), "no NVIDIA driver"),
     model_folder=None,
     tokenizer_folder=None,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import facts_rule, known
 from prime_train.rules.footprint import architecture, checkpoint_bytes, checkpoints_at_once
-from prime_train.spec import RunSpec
+from prime_train.rules.sizes import sizes_of
+from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -51,6 +52,60 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         f"{format_bytes(room)}",
         fix="make room there, give `run.dir` on another disk, or keep fewer",
     )
+
+
+@facts_rule("DSK005", Severity.ERROR, needs=("save_dir",))
+def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The checkpoints that prime-rl keeps, and the one it is writing, must fit on the disk.
+
+    a full disk ends the run at a checkpoint, and prime-rl takes the half of it that is there for the newest
+
+    Counted are the trainer's weights and AdamW's two moments, 12 bytes per parameter, 6 with bfloat16 weights; other
+    optimizers keep one moment at least. Judged for full training of models in the registry, where checkpoints go to
+    the run directory.
+
+    Source: ZeRO, arXiv 1910.02054, s. 3.1; a 32B model's checkpoint is about 300 GB (prime-rl issue 786).
+
+    Bad (prime-rl 2026-08):
+        [facts.save_dir]
+        free_bytes = 42949672960
+    Good (prime-rl 2026-08):
+        [ckpt]
+        interval = 50
+        keep_last = 2
+        [facts.save_dir]
+        free_bytes = 107374182400
+    """
+    trainer, saving, folder = run.trainer, run.saving, known(facts.save_dir)
+    if trainer is None or saving is None or saving.output_dir is not None or run.lora is not None or folder.refusal:
+        return
+    sizes, count = sizes_of(trainer.model_name), _kept_by_prime_rl(run)
+    if sizes is None or count is None or trainer.fake_data:
+        return
+    states = 3 if trainer.optimizer in (None, "adamw") else 2
+    one = sizes.parameters * states * (2 if trainer.optimization_dtype == "bfloat16" else 4)
+    room = folder.free_bytes + folder.held_bytes
+    if count * one > room:
+        kept = "1 checkpoint" if count == 1 else f"{count} checkpoints"
+        yield Problem(
+            "saving.keep_last",
+            f"{kept} of {format_bytes(one)} = {format_bytes(count * one)} for {sizes.name}, and {folder.existing} has "
+            f"room for {format_bytes(room)}",
+            fix="make room there, give `launch.output_dir` on another disk, or keep fewer",
+        )
+
+
+def _kept_by_prime_rl(run: RunSpec) -> int | None:
+    """The most checkpoints that are on the disk at one time; None where the run has no end and keeps them all."""
+    interval, every, max_steps = run.checkpoint.interval_steps, run.checkpoint.keep_every_steps, run.run.max_steps
+    if interval is None:
+        return 1
+    if max_steps >= ENDLESS_STEPS:
+        return run.saving.keep_last + 1 if run.saving is not None and run.saving.keep_last else None
+    written = max_steps // interval + (max_steps % interval > 0)
+    if run.saving is None or run.saving.keep_last is None:
+        return written
+    return min(written, run.saving.keep_last + 1 + (max_steps // every if every else 0))
 
 
 @facts_rule("DSK002", Severity.ERROR, needs=("save_dir",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
@@ -11,6 +12,10 @@ from prime_train.spec import RunSpec
 _WIRED = ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SHARED_LABEL")
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _NO_PROXY = ("no_proxy", "NO_PROXY")
+_ANY_PROXY = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+_JAX_COORDINATOR = "JAX_COORDINATOR_ADDRESS"
+_JAX_PREEMPTION = "JAX_ENABLE_PREEMPTION_SERVICE"
+_JAX_COUNTS = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")  # what programs call it: JAX itself reads neither
 _PARTS = ("env_vars", "trainer_env_vars", "orchestrator_env_vars", "inference_env_vars")
 
 
@@ -103,6 +108,135 @@ def segments_expand_in_inference(run: RunSpec) -> Iterator[Problem]:
         expands = name == "PYTORCH_CUDA_ALLOC_CONF" and "expandable_segments:true" in value.lower()
         if expands and at.startswith("launch.inference_env_vars"):
             yield Problem(at, f"{name} = {value}", fix="take it out", patch={at: None})
+
+
+@rule("VAR005", Severity.WARNING)
+def jax_without_a_coordinator(run: RunSpec) -> Iterator[Problem]:
+    """A JAX program of several processes needs JAX_COORDINATOR_ADDRESS.
+
+    jax.distributed.initialize ends with "coordinator_address should be defined" where no cluster manager tells it
+
+    Under SLURM, Open MPI and on Cloud TPUs JAX finds it out by itself. The address is host:port of process 0;
+    localhost is one machine's alone.
+
+    Source: jax@2dd1b3d, jax/_src/distributed.py; docs.jax.dev, jax.distributed.initialize.
+
+    Bad (prime-rl 2026-08):
+        [env_vars]
+        JAX_NUM_PROCESSES = "4"
+    Bad (prime-rl 2026-08):
+        [env_vars]
+        JAX_PROCESS_COUNT = "2"
+        JAX_COORDINATOR_ADDRESS = "10.0.0.1"
+    Good (prime-rl 2026-08):
+        [env_vars]
+        JAX_NUM_PROCESSES = "4"
+        JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"
+        JAX_ENABLE_PREEMPTION_SERVICE = "false"
+    """
+    if run.launch is None or run.launch.slurm:
+        return
+    for variables in _by_process(run):
+        several = next((name for name in _JAX_COUNTS if _count(variables.get(name)) > 1), None)
+        address = variables.get(_JAX_COORDINATOR)
+        if address is not None and ":" not in address.value:
+            what = f"{_JAX_COORDINATOR} = {address.value} has no port"
+            yield Problem(address.at, what, fix=f'{_JAX_COORDINATOR} = "{address.value}:1234", any free port')
+        elif several is not None and address is None:
+            what = f"{several} = {variables[several].value}, and no {_JAX_COORDINATOR}"
+            yield Problem(variables[several].at, what, fix=f'{_JAX_COORDINATOR} = "HOST_OF_PROCESS_0:1234" beside it')
+
+
+@rule("VAR006", Severity.NOTE)
+def jax_takes_sigterm(run: RunSpec) -> Iterator[Problem]:
+    """JAX's preemption service takes SIGTERM for itself.
+
+    a stop is then a mere notice: a program that does not ask for it trains on until it is killed, and saves nothing
+
+    A program that polls multihost_utils.reached_preemption_sync_point and saves there wants it.
+
+    Source: jax@2dd1b3d, jax/_src/distributed.py (jax_enable_preemption_service, on by default).
+
+    Bad (prime-rl 2026-08):
+        [env_vars]
+        JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"
+    Good (prime-rl 2026-08):
+        [env_vars]
+        JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"
+        JAX_ENABLE_PREEMPTION_SERVICE = "false"
+    """
+    for variables in _by_process(run):
+        address = variables.get(_JAX_COORDINATOR)
+        if address is not None and ":" in address.value and _JAX_PREEMPTION not in variables:
+            yield Problem(
+                address.at,
+                f"the program starts jax.distributed, and {_JAX_PREEMPTION} is not set",
+                fix=f'{_JAX_PREEMPTION} = "false", or "true" where the program saves when it is told',
+            )
+
+
+@rule("VAR007", Severity.WARNING)
+def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
+    """The coordinator of a JAX program must not be reached through a proxy.
+
+    jax.distributed.initialize waits through the proxy for a port that it cannot reach, until its time is over
+
+    Source: jax@2dd1b3d, jax/_src/distributed.py ("JAX detected proxy variable(s)"); gRPC core, no_proxy.
+
+    Bad (prime-rl 2026-08):
+        [env_vars]
+        https_proxy = "http://proxy.example.org:3128"
+        JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"
+        JAX_ENABLE_PREEMPTION_SERVICE = "false"
+    Good (prime-rl 2026-08):
+        [env_vars]
+        https_proxy = "http://proxy.example.org:3128"
+        no_proxy = "localhost,10.0.0.1"
+        JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"
+        JAX_ENABLE_PREEMPTION_SERVICE = "false"
+    """
+    for variables in _by_process(run):
+        address = variables.get(_JAX_COORDINATOR)
+        proxy = next((name for name in variables if name.lower() in _ANY_PROXY), None)
+        if address is None or proxy is None:
+            continue
+        host = address.value.rpartition(":")[0] or address.value
+        passed = [variables[name].value for name in _NO_PROXY if name in variables]
+        if not any(
+            host.endswith(part.strip().lstrip("*")) for text in passed for part in text.split(",") if part.strip()
+        ):
+            yield Problem(
+                variables[proxy].at,
+                f"{proxy}, and the coordinator {host} is not in no_proxy",
+                fix=f'no_proxy = "localhost,127.0.0.1,{host}" beside it',
+            )
+
+
+class _Set(NamedTuple):
+    """A variable: the RunSpec field that sets it, and its value."""
+
+    at: str
+    value: str
+
+
+def _by_process(run: RunSpec) -> Iterator[dict[str, _Set]]:
+    """The variables of each process that the file gives some of its own, or all of them where it gives none."""
+    if run.launch is None:
+        return
+    shared = _set(run, "env_vars")
+    own = [_set(run, part) for part in _PARTS[1:]]
+    yield from ({**shared, **part} for part in own if part)
+    if shared and not any(own):
+        yield shared
+
+
+def _set(run: RunSpec, part: str) -> dict[str, _Set]:
+    given = getattr(run.launch, part) or {}
+    return {name: _Set(f"launch.{part}.{name}", str(value)) for name, value in given.items()}
+
+
+def _count(variable: _Set | None) -> int:
+    return int(variable.value) if variable is not None and variable.value.isdecimal() else 0
 
 
 def _variables(run: RunSpec) -> Iterator[tuple[str, str, str]]:
