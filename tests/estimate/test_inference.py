@@ -21,7 +21,7 @@ from prime_train.estimate.inference import (
 from prime_train.estimate.inference_cache import bytes_for, capacity_of, layout_of, token_bytes
 from prime_train.estimate.inference_engine import engine_of
 from prime_train.estimate.inference_weights import adapter_term, parts_of, weight_gib, weight_terms
-from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.shape import ModelShape, of_config
 from prime_train.spec import Data, Run, RunSpec, Source, elsewhere
 from prime_train.units import GIB
 from tests.estimate.served import ROWS, TINY, Served, gpu, shape_of
@@ -288,3 +288,20 @@ def test_the_smallest_fraction_holds_what_was_asked(setup: ServeSetup, requests:
     fraction = smallest_fraction(setup, hardware, setup.ctx_tokens, requests)
     memory = inference_memory(setup._replace(gpu_memory_fraction=fraction * (1 + 1e-12)), hardware)
     assert memory.kv_bytes.low + 1024 >= bytes_for(setup, setup.ctx_tokens, requests)
+
+
+def test_positions_with_axes_make_a_table_four_times_as_long() -> None:
+    plain = plain_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct")._replace(multimodal_rope=False), gpu(79.2))
+    axes = plain._replace(shape=plain.shape._replace(multimodal_rope=True))
+    assert (weight_gib(axes) - weight_gib(plain)) * GIB == pytest.approx(3 * 128000 * 128 * 2)
+    config = {
+        "model_type": "qwen2",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 256,
+        "max_position_embeddings": 512,
+    }
+    assert of_config({**config, "rope_scaling": {"type": "mrope", "mrope_section": [8, 4, 4]}}).multimodal_rope
+    assert not of_config({**config, "rope_scaling": None}).multimodal_rope

@@ -131,9 +131,10 @@ def _embedding_bytes(setup: ServeSetup) -> float:
 
 
 def _rotary_bytes(setup: ServeSetup) -> float:
-    """Cosines and sines of every position the model was made for; layers with a window turn by a table of their own."""
+    """Cosines and sines of every position the model was made for; layers with a window turn by a table of their own,
+    and multimodal positions have four times as long a one. Source: vLLM MRotaryEmbedding."""
     shape = setup.shape
-    tables = 2 if 0 < shape.sliding_layers < shape.layers else 1
+    tables = 4 if shape.multimodal_rope else 2 if 0 < shape.sliding_layers < shape.layers else 1
     positions = max(shape.ctx_tokens, setup.ctx_tokens)
     return tables * positions * (shape.rope_head_dim or shape.head_dim) * setup.number_bytes
 

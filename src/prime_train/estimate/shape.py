@@ -36,7 +36,8 @@ class ModelShape(NamedTuple):
     together) that every token visits. `kv_lora_rank` > 0 is multi-head latent attention (DeepSeek-V2,
     arXiv 2405.04434, s. 2.1): its cache holds kv_lora_rank + rope_head_dim numbers per token and layer.
     `sliding_layers` of the layers see `sliding_window` tokens only. `linear_layers` keep no KV cache but, each, a state
-    of `linear_state_bytes` for every sequence that is served.
+    of `linear_state_bytes` for every sequence that is served. `multimodal_rope`: positions of time, height and width
+    (Qwen2-VL, arXiv 2409.12191, s. 2.1).
     `parameters` counts everything that is loaded, `vision_parameters` the part that is no decoder.
     """
 
@@ -68,6 +69,7 @@ class ModelShape(NamedTuple):
     quantization: str = ""
     weight_bytes: float = 2.0  # per parameter as stored
     linear_state_bytes: float = 0.0
+    multimodal_rope: bool = False
 
     @property
     def is_moe(self) -> bool:
@@ -139,8 +141,15 @@ def of_config(config: Mapping[str, Any], name: str = "", *, loaded: int | None =
         ctx_tokens=numbers.whole(*_CONTEXT, default=0, least=0),
         quantization=quantization,
         weight_bytes=weight_bytes,
+        multimodal_rope=_turns_by_axes(numbers),
     )
     return _with_blocks(dense, numbers, blocks)
+
+
+def _turns_by_axes(numbers: Numbers) -> bool:
+    """Whether positions have axes: a `mrope_section` under the name of transformers 4 or of 5."""
+    scalings = (numbers.raw(name) for name in ("rope_scaling", "rope_parameters"))
+    return any(isinstance(scaling, Mapping) and "mrope_section" in scaling for scaling in scalings)
 
 
 def _with_blocks(shape: ModelShape, numbers: Numbers, blocks: Blocks) -> ModelShape:
