@@ -40,6 +40,7 @@ class RoleMemory(NamedTuple):
     terms: tuple[Term, ...]
     reserved: Interval
     outside: tuple[Term, ...]
+    phase: str = ""  # the moment of a step that is the highest: "head", "first block", "last block", "update"
 
     @property
     def needed_bytes(self) -> float:

@@ -250,11 +250,13 @@ class RunSpec:
     weight_broadcast: Annotated[elsewhere.WeightBroadcast | None, Elsewhere()] = None
     transport: Annotated[elsewhere.Transport | None, Elsewhere()] = None
     monitor: Annotated[elsewhere.Monitor | None, Elsewhere()] = None
+    recipe: Annotated[elsewhere.Recipe | None, Elsewhere()] = None
 
     @property
     def is_native(self) -> bool:
         """Whether the bundled trainer does the training: no part of another program's config is there."""
-        return self.launch is None and self.trainer is None and self.rollout is None and self.inference is None
+        parts = (self.launch, self.trainer, self.rollout, self.inference, self.recipe)
+        return all(part is None for part in parts)
 
     @property
     def global_batch(self) -> int:

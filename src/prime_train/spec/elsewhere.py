@@ -101,11 +101,16 @@ class Trainer(NamedTuple):
     optim_cpu_offload: bool | None = None  # trainer.model.optim_cpu_offload
     activation_checkpointing: bool | None = None  # whether [trainer.model.ac] is there, or on by default
     activation_offloading: bool | None = None  # whether [trainer.model.ac_offloading] is there, or on by default
+    checkpointing_mode: str | None = None  # trainer.model.ac.mode: "full" or "selective"; [01] -
+    offload_inflight: int | None = None  # trainer.model.ac_offloading.max_inflight_activations
+    compile: bool | None = None  # whether [trainer.model.compile] is there, or on by default
+    max_concurrent_runs: int | None = None  # -; [05] [01] trainer.max_concurrent_runs
     reshard_after_forward: bool | None = None  # trainer.model.reshard_after_forward
     optimization_dtype: str | None = None  # trainer.model.optimization_dtype
     reduce_dtype: str | None = None  # trainer.model.reduce_dtype
     quantization: str | None = None  # trainer.model.quantization.type; [05] [01] -
     head_chunk_tokens: int | None = None  # trainer.model.fused_lm_head_token_chunk_size; None for "disabled"; [01] -
+    head_chunk_vocab: int | None = None  # -; [05] -; [01] trainer.model.fused_lm_head_chunk_size; None for "auto"
     optimizer: str | None = None  # trainer.optim.type
     min_lr: float | None = None  # trainer.scheduler.min_lr
     dist_timeout_s: int | None = None  # trainer.dist_timeout_seconds
@@ -278,3 +283,44 @@ class Monitor(NamedTuple):
     project: str | None = None  # monitors.wandb.project; [05] [01] wandb.project
     name: str | None = None  # monitors.wandb.name; [05] [01] wandb.name
     offline: bool | None = None  # monitors.wandb.offline; [05] [01] wandb.offline
+
+
+class Recipe(NamedTuple):
+    """A training that is neither ours nor prime-rl's, in a file's `[recipe]` table. None: the program's usual value.
+
+    Sizes of the layout count GPUs; `gpus` = shards x replicas x tensor_parallel x pipeline_parallel.
+    """
+
+    program: str | None = None  # "hf", "torchtitan", "torchtune", "litgpt", "ms-swift", "qwen-finetune"
+    model_name: str | None = None  # hub id or local folder
+    gpus: int | None = None
+    sharding: str | None = None  # "none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map" (layers over GPUs)
+    shards: int | None = None  # GPUs that one copy of the weights is cut over, context parallelism counted
+    replicas: int | None = None  # copies
+    tensor_parallel: int | None = None
+    context_parallel: int | None = None
+    expert_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    ctx_tokens: int | None = None  # tokens of one sequence
+    micro_batch: int | None = None  # sequences that one GPU holds at once
+    micro_batches_per_step: int | None = None  # gradient accumulation
+    weight_dtype: str | None = None  # of trained weights: "fp32" (master weights) or "bf16" (pure)
+    compute_dtype: str | None = None  # "fp32", "bf16", "fp16", "float8"
+    optimizer: str | None = None  # "adamw", "adamw-8bit", "sgd"
+    optimizer_state_dtype: str | None = None  # "fp32", "bf16"; of adamw
+    optimizer_in_backward: bool | None = None  # each gradient is used and dropped as soon as it is there
+    optimizer_offload: bool | None = None  # states in the host's memory
+    parameter_offload: bool | None = None  # weights too
+    head: str | None = None  # "full", "token-chunked", "vocab-chunked"
+    head_chunks: int | None = None  # into how many parts the tokens are cut; "token-chunked"
+    head_chunk_vocab: int | None = None  # columns of a chunk; "vocab-chunked"
+    activation_checkpointing: str | None = None  # "none", "selective", "full"
+    activation_offloading: bool | None = None
+    adapter: str | None = None  # "none", "lora", "adapter", "adapter-v2"
+    adapter_rank: int | None = None
+    adapter_targets: tuple[str, ...] | None = None  # module names, or "all"
+    adapter_parameters: int | None = None  # trained numbers, where they are known
+    trains_embeddings: bool | None = None  # embedding and head are trained beside the adapter
+    quantization: str | None = None  # of the frozen base: "nf4", "nf4-dq" (double), "int4", "int8"
+    compile: bool | None = None
+    attention: str | None = None  # "flash", "sdpa", "eager"

@@ -1,0 +1,141 @@
+"""What fit_memory may fit for each trainer: the value that counting gives, and how far it may be off. Values only.
+
+Counts: a recomputed block holds, in bytes of bf16, its saved tensors and the gradients of its largest two (10 to 16 B
+per inner number of the MLP, less where a compiler fuses them); an expert's grouped product is fused by nobody (14 B);
+fp32 logits, log-softmax, gradient and the logits' own type make 14 B per logit; a block at work and one prefetched
+make two gathered blocks (FSDP2). Spreads are a quarter to a half of the value where the count is unsure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Free(NamedTuple):
+    """A coefficient that is fitted: where theory puts it, how far off it may be, from which era on."""
+
+    name: str
+    prior: float
+    spread: float
+    since: str = ""
+    low: float = 0.0
+
+
+class Priors(NamedTuple):
+    """What is fitted and what is set for one trainer, and whose rows count."""
+
+    programs: tuple[str, ...]
+    free: tuple[Free, ...]
+    fixed: dict[str, float]
+
+
+def _reserve(prior: float, spread: float) -> tuple[Free, ...]:
+    return (
+        Free("reserve", prior, spread, low=1.0),
+        Free("reserve_static", 1.02, 0.02, low=1.0),
+    )
+
+
+_PRIME_RL = (
+    Free("gather_alone", 1, 0.3),
+    Free("gather", 2, 0.5),
+    Free("root_gather_alone", 1, 0.3),
+    Free("root_gather", 2, 0.5),
+    Free("embedding_gather", 1, 0.5),
+    Free("root_gradient", 4, 2),
+    Free("block_hidden", 8, 4),
+    Free("block_query", 5, 2),
+    Free("block_kv", 5, 2),
+    Free("block_mlp", 7, 2),
+    Free("expert_hidden", 12, 3),
+    Free("expert_mlp", 14, 3),
+    Free("adapter_hidden", 24, 8),
+    Free("adapter_mlp", 0, 2),
+    Free("adapter_mlp", 2, 2, since="2026-02"),
+    Free("in_flight", 4, 1),
+    Free("logit", 14, 2),
+    Free("chunk_logit", 24, 4),
+    Free("tile_logit", 9, 2),
+    Free("head_hidden", 10, 4),
+    *_reserve(1.10, 0.03),
+)
+_HF = (
+    Free("block_hidden", 24, 8),
+    Free("block_mlp", 12, 3),
+    Free("logit", 14, 3),
+    Free("head_hidden", 8, 4),
+    Free("residual", 1.3, 0.5),
+    Free("workspace_bytes", 1.5e9, 0.7e9),
+    *_reserve(1.08, 0.04),
+)
+_ZERO = (
+    Free("embeddings_trained", 12, 2),
+    Free("optimizer_temporary", 4, 1),
+    Free("gather", 3, 1),
+    Free("root_gather", 2, 1),
+    Free("bucket_bytes", 3e9, 1.5e9),
+)
+PRIORS: dict[str, Priors] = {
+    "prime-rl": Priors(("prime-rl",), _PRIME_RL, {"workspace_bytes": 5e7}),
+    "torchtitan": Priors(
+        ("torchtitan",),
+        (
+            Free("kept_hidden", 4, 0.5),
+            Free("kept_eager", 6, 2),
+            Free("kept_mlp", 4, 0.4),
+            Free("kept_selective", 0.38, 0.05),
+            Free("tensor_gather", 5, 2),
+            Free("logit", 14, 2),
+            Free("workspace_bytes", 0.2e9, 0.15e9),
+            *_reserve(1.05, 0.03),
+        ),
+        {"root_gather": 2.0, "block_mlp": 12.0},
+    ),
+    "torchtune": Priors(
+        ("torchtune",),
+        (
+            Free("kept_hidden", 4, 0.7),
+            Free("kept_eager", 6, 2),
+            Free("kept_query", 2, 0.4),
+            Free("kept_mlp", 4, 0.4),
+            Free("logit", 11, 2),
+            Free("chunks_kept", 2, 0.3),
+            Free("gather", 1.5, 0.5),
+            Free("root_gather", 1, 0.5),
+            Free("workspace_bytes", 0.2e9, 0.15e9),
+            *_reserve(1.04, 0.02),
+        ),
+        {"block_mlp": 12.0},
+    ),
+    "litgpt": Priors(
+        ("litgpt",),
+        (
+            Free("kept_hidden", 6, 1.5),
+            Free("kept_query", 2.5, 0.7),
+            Free("kept_kv", 1.5, 0.5),
+            Free("kept_mlp", 4, 0.4),
+            Free("adapter_kept", 1, 1),
+            Free("scaled_kept", 1.5, 0.5),
+            Free("kept_quantized", 1.5, 1),
+            Free("logit", 6, 3),
+            Free("gather", 2, 0.7),
+            Free("whole_copy", 1, 0.1),
+            *_reserve(1.03, 0.02),
+        ),
+        {"kept_eager": 0.0, "workspace_bytes": 5e7},
+    ),
+    "ms-swift": Priors(("ms-swift",), (*_HF, Free("optimizer_temporary", 2, 0.5)), {"block_query": 8, "block_kv": 6}),
+    "qwen-finetune": Priors(("qwen-finetune",), (*_HF, *_ZERO), {"block_query": 8, "block_kv": 6}),
+    "hf": Priors(("ms-swift", "qwen-finetune"), (*_HF, *_ZERO), {"block_query": 8, "block_kv": 6}),
+}
+# What no row measures: the bundled trainer's coefficients are the counts of Coefficients, with torch's own reserve.
+COUNTED: dict[str, dict[str, float]] = {
+    "bundled": {
+        "kept_eager": 0.0,  # its norms keep their input in the type it comes in
+        "head_hidden": 4.0,
+        "reserve": 1.08,
+        "workspace_bytes": 0.1e9,
+        "low": 0.88,
+        "high": 1.15,
+    }
+}

@@ -1,0 +1,268 @@
+"""Resolves a RunSpec to what the memory of its training depends on. Pure: knows defaults, reads no file."""
+
+from __future__ import annotations
+
+from prime_train.estimate import adapters
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.train_setup import (
+    Adapter,
+    Checkpointing,
+    Head,
+    Layout,
+    Numerics,
+    Offload,
+    Sharding,
+    TrainSetup,
+)
+from prime_train.estimate.values import Hardware
+from prime_train.spec import RunSpec
+from prime_train.spec.elsewhere import Recipe
+
+_DTYPE_BYTES = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "float8": 2.0}
+_NEWEST_PRIME_RL = "2026-08"
+_PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # adapters by PEFT
+_FIRST_VOCAB_CHUNK = 2048  # prime-rl v0.3.0: fused_lm_head_chunk_size "auto" of the RL trainer
+_TILE_VOCAB = 8192  # columns of a tile of prime-rl's head since 2026-05
+
+
+def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
+    """The training of `run` on `hardware`: of a recipe, of prime-rl, or of the bundled trainer."""
+    if run.recipe is not None:
+        return _of_recipe(run.recipe, hardware, shape)
+    return _bundled(run, hardware, shape) if run.is_native else _prime_rl(run, hardware, shape)
+
+
+def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
+    """fp32 weights under autocast; DDP, FSDP2 or neither; its own cross-entropy. Source: prime_train/trainer."""
+    bf16 = run.precision.compute != "fp32" and (hardware.compute_capability or (9, 0)) >= (8, 0)
+    shards, processes = run.parallel.dp_shard, run.parallel.processes
+    sharding: Sharding = "fsdp" if shards > 1 else "ddp" if processes > 1 else "none"
+    numerics = Numerics(compute=2.0 if bf16 else 4.0, autocast=bf16 and sharding != "fsdp")
+    return TrainSetup(
+        program="bundled",
+        era="",
+        shape=shape,
+        layout=Layout(sharding, shards=shards, replicas=max(1, processes // shards)),
+        numerics=numerics,
+        head=Head("in_place"),
+        tokens=run.batch.micro_batch * run.data.ctx_tokens,
+        ctx_tokens=run.data.ctx_tokens,
+        micro_batches=max(1, run.global_batch // (run.batch.micro_batch * processes)),
+        fused_optimizer=True,
+        compiled=run.model.compile,
+        attention="sdpa",
+    )
+
+
+def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
+    """prime-rl's trainer, `rl`, `trainer` or `sft`, by the defaults of the generation that the file is read by."""
+    trainer, finetune = run.trainer, run.finetune
+    era = (run.launch.generation if run.launch else None) or _NEWEST_PRIME_RL
+    context = (trainer.context_parallel if trainer else None) or 1
+    ctx_tokens = _first(finetune and finetune.ctx_tokens, trainer and trainer.ctx_tokens,
+                        run.rollout and run.rollout.ctx_tokens, 2048)  # fmt: skip
+    micro_batch = (finetune.micro_batch_sequences if finetune else None) or 1
+    gpus = _train_gpus(run, hardware)
+    return TrainSetup(
+        program="prime-rl",
+        era=era,
+        shape=shape,
+        layout=_prime_rl_layout(run, gpus, context),
+        numerics=_prime_rl_numerics(run),
+        head=_prime_rl_head(run, era),
+        tokens=-(-micro_batch * ctx_tokens // context),
+        ctx_tokens=ctx_tokens,
+        micro_batches=_prime_rl_micro_batches(run, gpus // context, micro_batch),
+        checkpointing=_prime_rl_checkpointing(run),
+        offload=Offload(
+            optimizer=bool(trainer and (trainer.optim_cpu_offload or trainer.fsdp_cpu_offload)),
+            parameters=bool(trainer and trainer.fsdp_cpu_offload),
+            activations=bool(trainer and trainer.activation_offloading),
+        ),
+        adapter=_prime_rl_adapter(run, shape),
+        quantization="",
+        compiled=bool(trainer and trainer.compile),
+        attention=(trainer.attention if trainer else None) or "",
+    )
+
+
+def _train_gpus(run: RunSpec, hardware: Hardware) -> int:
+    deployment = run.deployment
+    if deployment is None:
+        return hardware.gpus
+    nodes = deployment.train_nodes or 1
+    return deployment.train_gpus or (nodes * deployment.gpus_per_node if deployment.gpus_per_node else hardware.gpus)
+
+
+def _prime_rl_layout(run: RunSpec, gpus: int, context: int) -> Layout:
+    trainer = run.trainer
+    tensor = (trainer.tensor_parallel if trainer else None) or 1
+    replicas = (trainer.dp_replicate if trainer else None) or 1
+    reshards = not (trainer and trainer.reshard_after_forward is False)
+    return Layout(
+        "fsdp",
+        shards=max(1, gpus // (replicas * tensor)),
+        replicas=replicas,
+        tensor=tensor,
+        context=context,
+        expert=(trainer.expert_parallel if trainer else None) or 1,
+        reshards=reshards,
+    )
+
+
+def _prime_rl_numerics(run: RunSpec) -> Numerics:
+    trainer = run.trainer
+    weight = _DTYPE_BYTES[(trainer.optimization_dtype if trainer else None) or "float32"]
+    reduce = _DTYPE_BYTES[(trainer.reduce_dtype if trainer else None) or "float32"]
+    states = {"sgd": 0.5, "sign_sgd": 0.0, "muon": 1.0}.get((trainer.optimizer if trainer else None) or "adamw", 2.0)
+    return Numerics(weight=weight, base=weight, gradient=weight, reduce=reduce, state=states * weight)
+
+
+def _prime_rl_head(run: RunSpec, era: str) -> Head:
+    """RL cuts the head by the default of its generation; SFT makes all logits, unless told otherwise."""
+    trainer = run.trainer
+    if trainer is not None and trainer.head_chunk_tokens:
+        return Head("tiled", chunk_tokens=trainer.head_chunk_tokens, chunk_vocab=_TILE_VOCAB)
+    if trainer is not None and trainer.head_chunk_vocab:
+        return Head("vocab_chunked", chunk_vocab=trainer.head_chunk_vocab)
+    if run.finetune is None and era < "2026-05":
+        return Head("vocab_chunked", chunk_vocab=_FIRST_VOCAB_CHUNK)
+    return Head("full")
+
+
+def _prime_rl_micro_batches(run: RunSpec, data_parallel: int, micro_batch: int) -> int:
+    """Micro-batches of a step: of `sft` counted; of RL at least two, because rollouts are packed into many."""
+    if run.finetune is None or run.finetune.batch_sequences is None:
+        return 2
+    return max(1, run.finetune.batch_sequences // max(1, micro_batch * data_parallel))
+
+
+def _prime_rl_checkpointing(run: RunSpec) -> Checkpointing:
+    trainer = run.trainer
+    if trainer is None or not (trainer.activation_checkpointing or trainer.activation_offloading):
+        return "none"
+    return "selective" if trainer.checkpointing_mode == "selective" else "full"
+
+
+def _prime_rl_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
+    if run.lora is None:
+        return None
+    rank = run.lora.rank or 16
+    targets = run.lora.target_modules or adapters.ALL_LINEAR
+    slots = (run.trainer.max_concurrent_runs if run.trainer else None) or 1
+    return Adapter("lora", rank, adapters.lora_parameters(shape, rank, targets), slots)
+
+
+def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSetup:
+    """A published or self-written trainer; what it leaves open is taken as the Hugging Face Trainer has it."""
+    ctx_tokens, context = recipe.ctx_tokens or 2048, recipe.context_parallel or 1
+    sequences, stages = recipe.micro_batch or 1, recipe.pipeline_parallel or 1
+    tokens = -(-(sequences if stages == 1 else 1) * ctx_tokens // context)  # a pipeline runs sequence by sequence
+    checkpointing = _checkpointing(recipe.activation_checkpointing)
+    return TrainSetup(
+        program=recipe.program or "hf",
+        era="",
+        shape=shape,
+        layout=_recipe_layout(recipe, hardware)._replace(in_flight=min(stages, sequences)),
+        numerics=_recipe_numerics(recipe),
+        head=_recipe_head(recipe, tokens),
+        tokens=tokens,
+        ctx_tokens=ctx_tokens,
+        micro_batches=recipe.micro_batches_per_step or 1,
+        checkpointing=checkpointing,
+        optimizer=recipe.optimizer or "adamw",
+        optimizer_in_backward=bool(recipe.optimizer_in_backward),
+        fused_optimizer=recipe.program in ("torchtitan", "torchtune", "litgpt"),
+        offload=Offload(
+            optimizer=bool(recipe.optimizer_offload),
+            parameters=bool(recipe.parameter_offload),
+            activations=bool(recipe.activation_offloading),
+        ),
+        adapter=_recipe_adapter(recipe, shape),
+        quantization=recipe.quantization or "",
+        compiled=bool(recipe.compile),
+        attention=recipe.attention or "",
+    )
+
+
+def _checkpointing(said: str | None) -> Checkpointing:
+    match said:
+        case "full" | "selective":
+            return said
+    return "none"
+
+
+def _recipe_layout(recipe: Recipe, hardware: Hardware) -> Layout:
+    gpus = recipe.gpus or hardware.gpus
+    tensor, pipeline, replicas = recipe.tensor_parallel or 1, recipe.pipeline_parallel or 1, recipe.replicas or 1
+    shards = recipe.shards or max(1, gpus // (tensor * pipeline * replicas))
+    sharding: Sharding
+    match recipe.sharding:
+        case "none" | "ddp" | "fsdp" | "zero1" | "zero2" | "zero3" | "device_map":
+            sharding = recipe.sharding
+        case _:
+            sharding = "ddp" if gpus > 1 else "none"
+    if sharding == "ddp":
+        shards, replicas = 1, max(replicas, gpus // (tensor * pipeline))
+    return Layout(
+        sharding, shards, replicas, tensor, recipe.context_parallel or 1, recipe.expert_parallel or 1, pipeline
+    )
+
+
+def _recipe_numerics(recipe: Recipe) -> Numerics:
+    """Bytes per number. What PEFT trains is fp32 beside a 16-bit base; other programs train in the base's type.
+
+    DeepSpeed keeps fp32 masters and moments, and an fp32 gradient beside the 16-bit one for its update
+    (ZeRO, arXiv 1910.02054, s. 3.1).
+    """
+    adapted = recipe.adapter not in (None, "none")
+    weight = _DTYPE_BYTES[recipe.weight_dtype or ("fp32" if adapted and recipe.program in _PEFT else "bf16")]
+    state = 2 * _DTYPE_BYTES[recipe.optimizer_state_dtype or ("fp32" if weight == 4 else "bf16")]
+    if recipe.optimizer == "adamw-8bit":
+        state = 2 * (1 + 4 / 256)  # a byte each, and an fp32 scale for 256; arXiv 2110.02861, s. 2
+    elif recipe.optimizer == "sgd":
+        state = 0.0
+    compute = _DTYPE_BYTES[recipe.compute_dtype or "bf16"]
+    deepspeed = recipe.sharding in ("zero1", "zero2", "zero3") or recipe.program == "qwen-finetune"
+    if deepspeed and not adapted and weight == 2:
+        gradient = 2.0 if recipe.sharding == "zero3" else 6.0  # ZeRO-3 makes the fp32 one group by group
+        return Numerics(2.0, 2.0, compute, gradient=gradient, reduce=2.0, state=8.0, master=4.0)
+    upcast = recipe.quantization in ("nf4", "nf4-dq") and recipe.program in _PEFT
+    return Numerics(
+        weight,
+        2.0 if adapted else weight,
+        compute,
+        gradient=weight,
+        reduce=weight,
+        state=state,
+        quantized_ends=4.0 if upcast else 2.0,  # PEFT's prepare_model_for_kbit_training casts them to fp32
+    )
+
+
+def _recipe_head(recipe: Recipe, tokens: int) -> Head:
+    match recipe.head:
+        case "token-chunked":
+            return Head("token_chunked", chunk_tokens=-(-tokens // (recipe.head_chunks or 8)))
+        case "vocab-chunked":
+            return Head("vocab_chunked", chunk_vocab=recipe.head_chunk_vocab or 8192)
+    return Head("full")
+
+
+def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> Adapter | None:
+    rank, targets = recipe.adapter_rank or 8, recipe.adapter_targets or ("q_proj", "v_proj")
+    counted = recipe.adapter_parameters
+    embeddings = bool(recipe.trains_embeddings)
+    match recipe.adapter:
+        case "lora":
+            numbers = adapters.lora_parameters(shape, rank, targets) if counted is None else counted
+            return Adapter("lora", rank, numbers, 1, embeddings)
+        case "adapter":
+            return Adapter("adapter", 0, counted or 0, 1, embeddings)
+        case "adapter-v2":
+            return Adapter("adapter_v2", 0, counted or 0, 1, embeddings)
+    return None
+
+
+def _first(*values: int | None) -> int:
+    """The first that is there."""
+    return next(value for value in values if value)

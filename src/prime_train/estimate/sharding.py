@@ -1,0 +1,116 @@
+"""Splits the weights of a model into groups and reckons what sharding gathers and reduces. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate.adapters import QUANTIZED_BYTES
+from prime_train.estimate.coefficients import Coefficients
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.train_setup import TrainSetup
+from prime_train.estimate.values import Term
+
+FSDP2 = "torch.distributed.fsdp.fully_shard; SimpleFSDP, arXiv 2411.00284, s. 3"
+ZERO = "ZeRO, arXiv 1910.02054, s. 5"
+
+
+class Groups(NamedTuple):
+    """Numbers of parameters that are gathered together. `head` is 0 where it is tied to the embedding."""
+
+    embedding: float
+    head: float
+    block: float  # the largest block
+    experts: float  # the part of `block` that is routed experts
+    total: float
+
+    @property
+    def root(self) -> float:
+        """The matrix that makes the logits."""
+        return self.head or self.embedding
+
+
+def groups_of(shape: ModelShape) -> Groups:
+    """The groups of a model. The largest block is a mean block of a dense model, and an expert block of a mixture."""
+    embedding = float(shape.vocab_size * shape.hidden_size)
+    head = 0.0 if shape.tie_embeddings else embedding
+    blocks = max(0.0, shape.parameters - shape.vision_parameters - embedding - head - shape.hidden_size)
+    if not shape.is_moe:
+        return Groups(embedding, head, blocks / max(1, shape.layers), 0.0, shape.parameters)
+    matrices = 3 if shape.gated_mlp else 2
+    experts = float(shape.experts * matrices * shape.hidden_size * shape.expert_mlp_size)
+    expert_layers = max(1, shape.layers - shape.dense_layers)
+    rest = max(0.0, blocks - expert_layers * experts) / max(1, shape.layers)
+    return Groups(embedding, head, rest + experts, experts, shape.parameters)
+
+
+def gathered_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The weights of blocks that lie whole on one GPU beside their shards, in the compute type."""
+    layout = setup.layout
+    if not _gathers(setup):
+        return ()
+    numbers = (groups.block - groups.experts) / layout.tensor + groups.experts / layout.tensor / layout.expert
+    blocks = k.gather if layout.shards > 1 else k.gather_alone
+    each = QUANTIZED_BYTES.get(setup.quantization, setup.numerics.compute)
+    formula = f"{blocks:.2f} blocks x {numbers / 1e6:.1f} M x {each:g} B"
+    return (Term("block gather", blocks * each * numbers, formula, FSDP2),)
+
+
+def gathered_root(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """Head and embedding as they lie whole on one GPU beside their shards, in the compute type."""
+    if not _gathers(setup):
+        return ()
+    compute, tensor = setup.numerics.compute, setup.layout.tensor
+    copies = k.root_gather if setup.layout.shards > 1 else k.root_gather_alone
+    size = copies * groups.root * compute / tensor
+    if groups.head and setup.layout.shards > 1:
+        size += k.embedding_gather * groups.embedding * compute / tensor
+    formula = f"{copies:.2f} x {groups.root / 1e6:.1f} M x {compute:g} B / {tensor} (tensor parallel)"
+    return (Term("embedding and head gather", size, formula, FSDP2),)
+
+
+def reduced_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The gradient of one block before and while it is summed and cut: whole, in compute and in reduce type."""
+    trained = trained_of_block(setup, groups)
+    if not _gathers(setup) or trained <= 0:
+        return ()
+    numerics, name = setup.numerics, "gradient of a block and its reduction"
+    each = k.block_gradient * numerics.compute + k.reduce * numerics.reduce
+    kinds = f"{k.block_gradient:.2f} x {numerics.compute:g} B + {k.reduce:.2f} x {numerics.reduce:g} B"
+    formula = f"{trained / 1e6:.1f} M x ({kinds})"
+    return (Term(name, trained * each, formula, FSDP2),)
+
+
+def trained_of_block(setup: TrainSetup, groups: Groups) -> float:
+    """Trained numbers of one block, as they are gathered: with expert parallelism only this GPU's experts."""
+    layout = setup.layout
+    if setup.adapter is not None:
+        return setup.adapter.parameters * setup.adapter.slots / max(1, setup.shape.layers) / layout.tensor
+    return ((groups.block - groups.experts) + groups.experts / layout.expert) / layout.tensor
+
+
+def root_gradient(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The whole gradient of the head, where it is trained and sharded."""
+    if setup.adapter is not None or not _gathers(setup):
+        return ()
+    size = k.root_gradient * groups.root / setup.layout.tensor
+    return (Term("gradient of the head", size, f"{groups.root / 1e6:.1f} M x {k.root_gradient:.2f} B", FSDP2),)
+
+
+def whole_copy(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """What a loader that reads the whole model onto each GPU leaves beside the shard."""
+    if setup.layout.shards == 1 or not k.whole_copy:
+        return ()
+    each = setup.numerics.base if setup.adapter else setup.numerics.weight
+    size = k.whole_copy * groups.total * each
+    return (Term("whole model at load", size, f"{k.whole_copy:.2f} x {groups.total / 1e9:.2f} B x {each:g} B", ZERO),)
+
+
+def buckets(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """Flat buffers of ZeRO; DDP's are the gradients themselves where they are views of its buckets."""
+    if not k.bucket_bytes or setup.layout.sharding not in ("zero1", "zero2", "zero3"):
+        return ()
+    return (Term("communication buckets", k.bucket_bytes, "reduce and gather buckets", ZERO),)
+
+
+def _gathers(setup: TrainSetup) -> bool:
+    return setup.layout.sharding in ("fsdp", "zero3")

@@ -1,0 +1,192 @@
+"""Reckons what a training takes on one GPU, as named terms: the highest of its phases. Pure.
+
+Four moments of a step may be the highest: the head, where all layers' activations and the logits are there; the first
+block of the backward; the last one, when gradients have taken the place of activations; and the optimizer's update.
+Gradients lie there from the start where a step has several micro-batches.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate import activations, adapters, allocator, head, sharding
+from prime_train.estimate.coefficients import Coefficients, Fitted, fitted, is_known
+from prime_train.estimate.sharding import Groups, groups_of
+from prime_train.estimate.train_setup import TrainSetup
+from prime_train.estimate.values import Hardware, RoleMemory, Term
+
+MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
+_STAYS = frozenset(
+    {"parameters", "frozen base", "adapter parameters", "gradients", "optimizer states", "trained embeddings",
+     "master weights", "whole model at load", "cast weights"}
+)  # fmt: skip
+ZERO3_SUBGROUP = 1e9  # numbers that are updated at a time: DeepSpeed's stage3 sub_group_size
+WIDER_FOR_UNKNOWN_PROGRAM = 2.0
+WIDER_FOR_UNKNOWN_MODEL = 1.25
+
+
+class Phase(NamedTuple):
+    """One moment of a step and what is alive in it."""
+
+    name: str
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> float:
+        return sum(term.bytes for term in self.terms)
+
+
+def training_memory(setup: TrainSetup, hardware: Hardware) -> RoleMemory:
+    """Memory of the trainer on each of its GPUs, in bytes. The terms are those of the highest phase."""
+    entry = fitted(setup.program, setup.era)
+    peak = peak_of(setup, entry.coefficients)
+    *tensors, reserve = peak.terms
+    terms = (*tensors, allocator.trimmed(reserve, sum(term.bytes for term in tensors), hardware.usable_bytes))
+    typical = sum(term.bytes for term in terms)
+    reserved = allocator.interval(typical, peak.bytes, entry.coefficients, _widened(setup, entry))
+    return RoleMemory("trainer", setup.layout.gpus, terms, reserved, allocator.outside(setup), peak.name)
+
+
+def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
+    """The highest phase, with the allocator's reserve as its last term."""
+    whole = (Phase(phase.name, (*phase.terms, allocator.reserve(phase.terms, _STAYS, k))) for phase in phases(setup, k))
+    return max(whole, key=lambda phase: phase.bytes)
+
+
+def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
+    """The moments of a step that may be its highest."""
+    groups = groups_of(setup.shape)
+    states = (*_states(setup, groups, k), *sharding.whole_copy(setup, groups, k), *sharding.buckets(setup, k))
+    gradients = _gradients(setup, groups)
+    early = gradients if setup.micro_batches > 1 or setup.layout.sharding == "ddp" else ()
+    layers = activations.layers_of(setup)
+    kept, piped = (activations.saved(setup, k, layers, count) for count in (1, setup.layout.in_flight))
+    last = activations.saved(setup, k, min(1.0, layers))
+    stream = activations.gathered_stream(setup, k)
+    block = (*activations.block(setup, k), *stream)
+    root = sharding.gathered_root(setup, groups, k)
+    gathered = sharding.gathered_block(setup, groups, k)
+    reduced = sharding.reduced_block(setup, groups, k)
+    head_gradient = sharding.root_gradient(setup, groups, k)
+    return (
+        Phase("head", (*states, *early, *kept, *head.logits(setup, k), *stream, *root, *head_gradient)),
+        Phase("first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient)),
+        Phase("last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient)),
+        Phase("update", (*states, *gradients, *_returned_states(setup, groups), *_update(setup, groups, k))),
+    )
+
+
+def _trained(setup: TrainSetup, groups: Groups) -> float:
+    """Trained numbers on one GPU, one slot of adapters."""
+    numbers = setup.adapter.parameters if setup.adapter else groups.total
+    return numbers / _weight_parts(setup)
+
+
+def _weight_parts(setup: TrainSetup) -> int:
+    """Into how many parts one copy of the weights is cut."""
+    layout = setup.layout
+    sharded = layout.shards if layout.sharding in ("fsdp", "zero3", "device_map") else 1
+    return sharded * layout.tensor * layout.pipeline
+
+
+def _state_parts(setup: TrainSetup) -> int:
+    layout = setup.layout
+    sharded = layout.shards if layout.sharding != "ddp" else 1
+    return sharded * layout.tensor * layout.pipeline
+
+
+def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """What lies there from step to step: weights and optimizer states."""
+    numerics, parts = setup.numerics, _weight_parts(setup)
+    terms: list[Term] = []
+    if setup.adapter is None:
+        weights = 0.0 if setup.offload.parameters else groups.total * numerics.weight / parts
+        terms.append(Term("parameters", weights, _share(groups.total, numerics.weight, parts), MODEL_STATES))
+    else:
+        terms += _adapter_states(setup, groups, k)
+    if numerics.autocast:
+        cast = (groups.total - (groups.embedding if groups.head else 0.0)) * numerics.compute
+        terms.append(
+            Term("cast weights", cast, f"{groups.total / 1e9:.2f} B x {numerics.compute:g} B", "torch.autocast")
+        )
+    trained = setup.adapter.parameters if setup.adapter else groups.total
+    state_parts = _state_parts(setup)
+    if numerics.master:
+        size = trained * numerics.master / state_parts
+        terms.append(Term("master weights", size, _share(trained, numerics.master, state_parts), MODEL_STATES))
+    if not setup.offload.optimizer and not setup.offload.parameters:
+        size = trained * numerics.state / state_parts
+        terms.append(Term("optimizer states", size, _share(trained, numerics.state, state_parts), MODEL_STATES))
+    return tuple(term for term in terms if term.bytes)
+
+
+def _adapter_states(setup: TrainSetup, groups: Groups, k: Coefficients) -> list[Term]:
+    adapter, numerics, parts = setup.adapter, setup.numerics, _weight_parts(setup)
+    assert adapter is not None
+    if setup.quantization in adapters.QUANTIZED_BYTES:
+        base = adapters.quantized_bytes(setup.shape, setup.quantization, numerics.quantized_ends) / parts
+        ends = numerics.quantized_ends
+        formula = f"{groups.total / 1e9:.2f} B in {setup.quantization}, embeddings in {ends:g} B, / {parts}"
+    else:
+        base, formula = groups.total * numerics.base / parts, _share(groups.total, numerics.base, parts)
+    weights = adapter.slots * adapter.parameters * numerics.weight / parts
+    slots = f"{adapter.slots} slots x {_share(adapter.parameters, numerics.weight, parts)}"
+    terms = [
+        Term("frozen base", 0.0 if setup.offload.parameters else base, formula, MODEL_STATES),
+        Term("adapter parameters", weights, slots, "LoRA, arXiv 2106.09685, s. 4"),
+    ]
+    if adapter.trains_embeddings:
+        trained = groups.embedding + groups.head
+        size, formula = trained * k.embeddings_trained / parts, _share(trained, k.embeddings_trained, parts)
+        terms.append(Term("trained embeddings", size, formula, MODEL_STATES))
+    return terms
+
+
+def _gradients(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+    """All gradients of a step. None where each is used and dropped in the backward."""
+    if setup.optimizer_in_backward or setup.offload.parameters:
+        return ()
+    parts = _weight_parts(setup) if setup.layout.sharding == "zero1" else _state_parts(setup)
+    slots = setup.adapter.slots if setup.adapter else 1
+    trained = setup.adapter.parameters if setup.adapter else groups.total
+    size = slots * trained * setup.numerics.gradient / parts
+    return (Term("gradients", size, f"{slots} x {_share(trained, setup.numerics.gradient, parts)}", MODEL_STATES),)
+
+
+def _update(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """Temporaries of the update: a foreach implementation makes one tensor for each trained number."""
+    on_host = setup.offload.parameters or (setup.offload.optimizer and setup.program != "prime-rl")
+    if setup.fused_optimizer or setup.optimizer_in_backward or on_host:
+        return ()
+    trained = _trained(setup, groups) * (_weight_parts(setup) / _state_parts(setup))
+    if setup.layout.sharding == "zero3":
+        trained = min(trained, ZERO3_SUBGROUP)  # and its fp32 gradient with it
+    each = k.optimizer_temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
+    formula = f"{trained / 1e6:.1f} M x {each:.2f} B"
+    return (Term("optimizer temporaries", trained * each, formula, "torch.optim.AdamW(foreach=True)"),)
+
+
+def _returned_states(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+    """Optimizer states that prime-rl keeps on the host between updates: for the update they come back whole."""
+    if setup.program != "prime-rl" or not setup.offload.optimizer or setup.offload.parameters:
+        return ()
+    trained, parts = setup.adapter.parameters if setup.adapter else groups.total, _state_parts(setup)
+    size = trained * setup.numerics.state / parts
+    return (
+        Term(
+            "returned optimizer states",
+            size,
+            _share(trained, setup.numerics.state, parts),
+            "prime-rl optim_cpu_offload",
+        ),
+    )
+
+
+def _share(numbers: float, each: float, parts: int) -> str:
+    return f"{numbers / 1e6:.1f} M x {each:g} B / {parts}"
+
+
+def _widened(setup: TrainSetup, entry: Fitted) -> float:
+    factor = 1.0 if is_known(setup.program) else WIDER_FOR_UNKNOWN_PROGRAM
+    family = setup.shape.name.split("/")[-1].split("-")[0].lower()
+    return factor * (1.0 if family in entry.models else WIDER_FOR_UNKNOWN_MODEL)
