@@ -41,7 +41,7 @@ def judged(text: str, *lengths: DataLengths) -> list[Finding]:
             LONG.replace('"reverse-text"', '"gsm8k"'),
             (),
             Severity.WARNING,
-            "a prompt of 512, as gsm8k may have by verl@",
+            "a prompt of 512, as gsm8k may have (registry/env",
         ),
         (LONG.replace('"reverse-text"', '"owner/gsm8k@0.1"'), (), Severity.WARNING, "as owner/gsm8k@0.1 may have"),
         (
