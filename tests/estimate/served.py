@@ -128,6 +128,27 @@ _DISTILL_1_5B = ModelShape(
     dense_layers=28,
     ctx_tokens=131072,
 )
+_GPT_OSS = ModelShape(
+    name="openai/gpt-oss-120b",
+    vocab_size=201088,
+    layers=36,
+    hidden_size=2880,
+    heads=64,
+    kv_heads=8,
+    head_dim=64,
+    mlp_size=2880,
+    parameters=116829156672,
+    tie_embeddings=False,
+    source="huggingface.co/openai/gpt-oss-120b config.json",
+    experts=128,
+    experts_per_token=4,
+    expert_mlp_size=2880,
+    sliding_window=128,
+    sliding_layers=18,
+    ctx_tokens=131072,
+    quantization="mxfp4",
+    weight_bytes=0.56,
+)
 TINY = ModelShape(
     name="tiny",
     vocab_size=2048,
@@ -143,7 +164,7 @@ TINY = ModelShape(
     dense_layers=2,
     ctx_tokens=131072,
 )
-_MORE_SHAPES = {shape.name: shape for shape in (_GEMMA_1B, _QWEN3_NEXT, _CODER_480B, _DISTILL_1_5B)}
+_MORE_SHAPES = {shape.name: shape for shape in (_GEMMA_1B, _QWEN3_NEXT, _CODER_480B, _DISTILL_1_5B, _GPT_OSS)}
 
 # fmt: off
 ROWS = (
@@ -235,6 +256,7 @@ ROWS = (
         "Qwen/Qwen3-Next-80B-A3B-Instruct", "0.10.2", 139.81, _OWN + ": 2 x H200", 74.2812, 5.58, 44.59, 973760, 14.77,
         262144, "h200", {"tensor_parallel": 2, "gpu_memory_fraction": 0.9},
     ),
+    Served("openai/gpt-oss-120b", "0.10.1", 79.2, _ISSUES + "23278: H100", 65.9651, gpu_id="h100-80gb"),
     Served(
         "google/gemma-3-1b-it", "0.10.1", 4.7, _OWN + ": a slice of an A100", 1.9147, None, 1.4053, 52608, 7.64, 32768,
     ),

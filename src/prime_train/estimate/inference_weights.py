@@ -15,6 +15,7 @@ _VOCAB_PADDING = 64  # vLLM, DEFAULT_VOCAB_PADDING_SIZE
 _LARGE_BLOCK, _GRANULE, _SPLIT = 10 * 2**20, 2 * 2**20, 2**20  # torch, c10/cuda/CUDACachingAllocator: kMinLargeAlloc,
 # kRoundLarge, kSmallSize: a block from 10 MiB on comes in steps of 2 MiB, and what is over is split off above 1 MiB
 _ALLOCATOR = "torch c10/cuda/CUDACachingAllocator.cpp; vLLM's logs of Qwen2.5-32B on 2 GPUs (30.71 GiB)"
+_EXPERTS_ONLY = "mxfp4"  # gpt-oss: attention, routers and embeddings stay whole
 _SHARDING = "Megatron-LM, arXiv 1909.08053, s. 3; vLLM model_executor/layers/linear.py"
 
 
@@ -49,11 +50,11 @@ def parts_of(shape: ModelShape) -> Parts:
 
 
 def number_bytes_of_matrices(setup: ServeSetup, parts: Parts) -> float:
-    """Bytes of one number in the matrices of the blocks, scales included.
+    """Bytes of one number in the matrices of the blocks, scales included; MXFP4 leaves all but experts whole.
 
     Where the checkpoint itself is quantised, what is stored decides: its bytes less those of what stays whole.
     """
-    if not setup.quantization:
+    if not setup.quantization or setup.quantization == _EXPERTS_ONLY:
         return setup.number_bytes
     shape = setup.shape
     whole = parts.embeddings + parts.norms_and_routers + parts.vision
@@ -62,6 +63,17 @@ def number_bytes_of_matrices(setup: ServeSetup, parts: Parts) -> float:
         return max(0.25, (shape.weight_bytes * sum(parts) - setup.number_bytes * whole) / matrices)
     known = quantized_bytes(setup.quantization)
     return setup.number_bytes if known is None else known
+
+
+def _expert_number_bytes(setup: ServeSetup, packed: float) -> float:
+    """Bytes of one number of an expert; its matrices are padded to what the kernel of MXFP4 takes.
+    Source: vLLM quantization/mxfp4.py, Marlin: inner width to 128, residual width to 256."""
+    known = quantized_bytes(setup.quantization) if setup.quantization == _EXPERTS_ONLY else None
+    if known is None:
+        return packed
+    hidden, inner = setup.shape.hidden_size, setup.shape.expert_mlp_size
+    padded = math.ceil(hidden / 256) * 256 * math.ceil(inner / 128) * 128
+    return known * padded / (hidden * inner)
 
 
 def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
@@ -79,8 +91,9 @@ def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
         Term("rotary_table", _rotary_bytes(setup), "positions x rotary width", "vLLM RotaryEmbedding"),
     ]
     if parts.experts:
-        experts = stage * packed * parts.experts * _expert_share(setup)
-        terms.append(Term("experts", experts, f"{parts.experts:.4g} / {setup.expert_gpus} x {packed:.4g} B", _SHARDING))
+        width = _expert_number_bytes(setup, packed)
+        experts = stage * width * parts.experts * _expert_share(setup)
+        terms.append(Term("experts", experts, f"{parts.experts:.4g} / {setup.expert_gpus} x {width:.4g} B", _SHARDING))
     if parts.vision:
         share = 1 if setup.vision_replicated else tensor
         terms.append(Term("vision_tower", parts.vision * whole / share, f"/ {share}", "vLLM mm_encoder_tp_mode"))
