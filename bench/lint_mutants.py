@@ -1,6 +1,6 @@
 """Mutates config files as people do by mistake, and counts what lint finds, at which line, with which repair.
 
-From every file of a folder that has no finding at error level, a few mutants of each kind are made from a seed:
+From every file of each folder that has no finding at error level, a few mutants of each kind are made from a seed:
 a letter dropped from a key, two sections swapped, a value of a wrong type or out of bounds, a key of another
 generation of prime-rl, a key set twice, a wrong member of a union, a mistake of units. A mutant is found where
 lint says something of it that it does not say of the file. The line is right where a finding covers what was
@@ -78,26 +78,30 @@ def main() -> None:
     parser.add_argument("--missed", type=Path, help="write the mutants that were missed here, one JSON line each")
     asked = parser.parse_args()
     told: list[dict[str, Any]] = []
-    used = 0
-    for folder in asked.folder:
+    rows: list[dict[str, Any]] = []
+    for number, folder in enumerate(asked.folder):  # each with a seed of its own
+        found: list[dict[str, Any]] = []
+        used = 0
         for path in sorted(folder.rglob("*.toml")):
-            found = list(_judged(path, folder, asked.per_kind, asked.seed))
-            used += bool(found)
-            told.extend(found)
-    kinds = [name for name in MAKERS if any(item["kind"] == name for item in told)]
-    rows = [_row(kind, [item for item in told if item["kind"] == kind], used) for kind in kinds]
-    rows.append(_row("all", told, used))
+            of_file = list(_judged(path, folder, asked.per_kind, asked.seed + number))
+            used += bool(of_file)
+            found.extend(of_file)
+        kinds = [name for name in MAKERS if any(item["kind"] == name for item in found)]
+        rows += [_row(folder.name, kind, [item for item in found if item["kind"] == kind], used) for kind in kinds]
+        rows.append(_row(folder.name, "all", found, used))
+        told += found
     if asked.missed:
         wrong = [item for item in told if not item["found"] or not item["line"] or item["repair"] is False]
         asked.missed.write_text("".join(json.dumps(item) + "\n" for item in wrong), encoding="utf-8")
     record.write("lint_mutants", rows)
 
 
-def _row(kind: str, told: list[dict[str, Any]], files: int) -> dict[str, Any]:
+def _row(files_of: str, kind: str, told: list[dict[str, Any]], files: int) -> dict[str, Any]:
     repairs = [item["repair"] for item in told if item["repair"] is not None]
     row = {
         "what": f"lint, mutants: {kind}",
         "n": len(told),
+        "set": files_of,
         "files": files,
         "found_percent": _percent([item["found"] for item in told]),
         "right_line_percent": _percent([item["line"] for item in told if item["found"]]),

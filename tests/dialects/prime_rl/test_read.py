@@ -95,6 +95,12 @@ def test_a_misspelt_key_names_the_one_that_was_meant() -> None:
     assert fault.patch == {"orchestrator.group_siz": None, "orchestrator.group_size": 8}
 
 
+def test_a_misspelt_alias_names_the_alias_and_silences_rules_on_its_field() -> None:
+    fault = _only(RL_2026_05.replace("group_size = 8", "rolouts_per_example = 8"), "2026-05")
+    assert fault.patch == {"orchestrator.rolouts_per_example": None, "orchestrator.rollouts_per_example": 8}
+    assert fault.shadows == "rollout.group_size"
+
+
 def test_a_key_in_the_wrong_table_names_its_own() -> None:
     fault = _only(RL_2026_08.replace("[orchestrator]\n", "[orchestrator]\nmatmul_precision = 'high'\n"))
     assert fault.code == UNKNOWN_KEY
@@ -261,6 +267,23 @@ def test_a_run_without_an_end_and_a_resume_from_the_latest() -> None:
 def test_an_overlay_alone_is_not_a_whole_run() -> None:
     alone = OVERLAY_2026_08.replace("[orchestrator]\ngroup_size = 16\n", "")
     assert [fault.code for fault in _faults(alone, "2026-08")] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[orchestrator.train.source]]\nname = "math"\nenv.taskset.id = "math"\n',  # an environment for any run
+        '[model]\nname = "example/policy-1b"\n[orchestrator.renderer]\nname = "qwen3"\n',  # a model for any run
+    ],
+)
+def test_a_file_of_tables_alone_that_lacks_one_is_an_overlay(text: str) -> None:
+    assert [fault.code for fault in _faults(text, "2026-08")] == []
+
+
+def test_a_run_without_a_table_that_it_needs_is_told() -> None:
+    whole = 'max_steps = 10\n[model]\nname = "example/policy-1b"\n[orchestrator]\nbatch_size = 64\n'
+    fault = _only(whole, "2026-08")
+    assert (fault.code, fault.key) == (MISSING_KEY, ("trainer",))
 
 
 def test_files_are_merged_left_to_right_and_each_finding_stands_in_its_own() -> None:

@@ -33,7 +33,7 @@ def unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any) ->
     if state.guesses > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
         yield Fault(UNKNOWN_KEY, path, _no_key(state, path, value), "take it out")
         return
-    slip = _misspelt(table, table.names(), key, value)
+    slip = _misspelt(table, table.spellings(), key, value)
     moved = move(state.generation, state.root, path)
     if moved is not None and not (slip and not moved.to and _distance(key, slip) == 1 and len(key) > 3):
         yield from _moved(state, path, value, moved)
@@ -132,7 +132,7 @@ def _meant(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any, sli
     if home is not None:
         where = f"[{dotted(home[:-1])}]" if home[:-1] else "the top of the file"
         return _renamed_fault(state, path, value, home, f"it belongs in {where}")
-    loose = nearest(key, table.names())
+    loose = nearest(key, table.spellings())
     if loose:
         return _renamed_fault(state, path, value, (*at, loose), f"did you mean {loose}?")
     far = _far(state, key, value)
@@ -171,7 +171,7 @@ def _misspelt(table: TableRows, names: Iterable[str], key: str, value: Any) -> s
         distance = _distance(wanted, name)
         if distance > max(1, min(len(wanted), len(name)) // 3):
             continue
-        row = table.row(name)
+        row = table.row(name) or table.row(table.alias(name) or "")
         ranked = (distance, row is None or not fits(row, value), name)
         if best is None or ranked < best:
             best = ranked

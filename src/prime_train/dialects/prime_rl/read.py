@@ -30,14 +30,14 @@ _HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SAID_TWICE)
 
 
 def recognised(values: Mapping[str, Any], path: str, known_otherwise: int = 0) -> Choice | None:
-    """The choice for values that are meant as a prime-rl file: it knows most of their keys, or more than another
-    dialect, which knows so many."""
+    """The choice for values that are meant as a prime-rl file: it knows at least half of their keys, and more than
+    another dialect, which knows so many."""
     theirs = {key: value for key, value in values.items() if key != OURS}
     said = said_generation(values)
     if not theirs:
         return None
     choice = choose(theirs, path, said, None)
-    is_theirs = choice.known > known_otherwise and (choice.known > choice.unknown or not known_otherwise)
+    is_theirs = choice.known > known_otherwise and (choice.known >= choice.unknown or not known_otherwise)
     return choice if said is not None or is_theirs else None
 
 
@@ -67,7 +67,7 @@ def read(documents: tuple[Document, ...], asked: str | None, chosen: Choice | No
     faulty = frozenset(fault.key for fault in run_faults)
     run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty, values.get(OURS)))
     run = _with_python(run, values.get(OURS))
-    fields = {key: field for field, key in reversed(keys.items())}
+    fields = _fields(generation, choice.root, keys) if found.faults else {}
     faults = [
         *(
             Fault(SYNTAX, (), document.fault.what, "correct the line; keys that stand in it are unread")
@@ -109,9 +109,26 @@ def _merged_document(documents: tuple[Document, ...], values: Mapping[str, Any])
 
 
 def is_overlay(generation: Generation, root: str, values: Mapping[str, Any]) -> bool:
-    """Whether a file is plainly made to be merged onto another: none of what its root cannot do without is there."""
+    """Whether a file is plainly made to be merged onto another.
+
+    None of what its root cannot do without is there; or some is not, and the file says nothing but tables: a whole
+    run has a plain key at its top (max_steps, seq_len, output_dir).
+    """
     required = list(generation.root(root).required(None))
-    return "toml_files" in values or (bool(required) and not any(key in values for key in required))
+    missing = [key for key in required if key not in values]
+    only_tables = all(isinstance(value, dict) for value in values.values())
+    return "toml_files" in values or (bool(missing) and (len(missing) == len(required) or only_tables))
+
+
+def _fields(generation: Generation, root: str, keys: Mapping[str, str]) -> dict[str, str]:
+    """Key -> the RunSpec field that it feeds, by every word that there is for the key."""
+    fields = {key: field for field, key in reversed(list(keys.items()))}
+    for key, field in list(fields.items()):
+        around, _, last = key.rpartition(".")
+        row = generation.find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
+        front = f"{around}." if around else ""
+        fields.update((front + word, field) for word in (row.aliases if row else ()) if word != last)
+    return fields
 
 
 def _with_field(fault: Fault, fields: Mapping[str, str]) -> Fault:

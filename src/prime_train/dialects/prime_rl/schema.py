@@ -73,10 +73,18 @@ class TableRows:
 
     def alias(self, name: str) -> str | None:
         """The key that `name` is another word for."""
+        return self._words().get(name)
+
+    def spellings(self) -> Iterator[str]:
+        """Every word that a file may have: the names, and the other words for them."""
+        yield from self.names()
+        yield from self._words()
+
+    def _words(self) -> dict[str, str]:
         if self._aliases is None:
             listed = [(key, raw) for key, raw in self.rows.items() if isinstance(raw, dict)]
             self._aliases = {alias: key for key, raw in listed for alias in raw.get("aliases", ())}
-        return self._aliases.get(name)
+        return self._aliases
 
     def member(self, values: Mapping[str, Any]) -> str | None:
         """Which member of the union a table of values is; None where it is no union, ANY_TAG where none is known."""
