@@ -225,6 +225,8 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "inference.rope_scaling": ("inference.vllm.rope_scaling", "inference.model.rope_scaling", "="),
     "inference.api_servers": ("inference.vllm.api_server_count", "inference.api_server_count", "="),
     "inference.max_sequences": ("inference.vllm.max_num_seqs", "", ""),
+    "inference.batched_tokens": ("inference.vllm.max_num_batched_tokens", "", ""),
+    "inference.cache_dtype": ("inference.vllm.kv_cache_dtype", "", ""),
     "inference.host": ("inference.server.host", "=", "="),
     "inference.port": ("inference.server.port", "=", "="),
     "inference.backend_port": ("inference.backend_port", "inference.deployment.backend_port", ""),

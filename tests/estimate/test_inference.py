@@ -187,6 +187,14 @@ def test_what_a_run_asks_for_is_what_is_served() -> None:
     assert setup.lora_slots == 0
 
 
+def test_what_is_passed_through_to_vllm_counts() -> None:
+    run = _run(elsewhere.Inference(cache_dtype="fp8_e4m3", batched_tokens=512, dtype="float32"), None)
+    setup = serve_setup_of(run, gpu(79.2), shape_of("Qwen/Qwen3-8B"))
+    assert (setup.number_bytes, setup.cache_number_bytes, setup.batched_tokens) == (4.0, 1.0, 512)
+    automatic = _run(elsewhere.Inference(cache_dtype="auto", dtype="float32"), None)
+    assert serve_setup_of(automatic, gpu(79.2), shape_of("Qwen/Qwen3-8B")).cache_number_bytes == 4.0
+
+
 def test_a_trained_adapter_takes_slots_of_its_server() -> None:
     run = _run(elsewhere.Inference(max_loras=8), None)
     with_adapter = RunSpec(run=run.run, data=run.data, inference=run.inference, lora=elsewhere.Lora(rank=32))

@@ -104,17 +104,25 @@ def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version:
         gpu_memory_fraction=asked.gpu_memory_fraction or setup.gpu_memory_fraction,
         ctx_tokens=asked.ctx_tokens or setup.ctx_tokens,
         sequences=asked.max_sequences or setup.sequences,
+        batched_tokens=asked.batched_tokens or setup.batched_tokens,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
         data_parallel=asked.data_parallel or _data_parallel(run, tensor * pipeline),
         expert_parallel=bool(asked.expert_parallel),
         number_bytes=bytes_of_number,
-        cache_number_bytes=bytes_of_number,
+        cache_number_bytes=_cache_number_bytes(asked.cache_dtype, bytes_of_number),
         quantization=asked.quantization or shape.quantization,
         eager=bool(asked.enforce_eager),
         lora_slots=slots,
         lora_rank=rank,
     )
+
+
+def _cache_number_bytes(dtype: str | None, weight_number_bytes: float) -> float:
+    """Bytes of one number of the cache: "auto" is that of the weights."""
+    if dtype is None or dtype == "auto":
+        return weight_number_bytes
+    return 1.0 if dtype.startswith("fp8") else _DTYPE_BYTES.get(dtype, 2.0)
 
 
 def _data_parallel(run: RunSpec, gpus_per_replica: int) -> int:

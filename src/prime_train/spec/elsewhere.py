@@ -250,6 +250,8 @@ class Inference(NamedTuple):
     rope_scaling: Mapping[str, object] | None = None  # inference.vllm.rope_scaling; [05] [01] inference.model.rope_...
     api_servers: int | None = None  # inference.vllm.api_server_count; [05] [01] inference.api_server_count
     max_sequences: int | None = None  # inference.vllm.max_num_seqs; [05] [01] -
+    batched_tokens: int | None = None  # inference.vllm.max_num_batched_tokens; [05] [01] -
+    cache_dtype: str | None = None  # inference.vllm.kv_cache_dtype; [05] [01] -
     host: str | None = None  # inference.server.host
     port: int | None = None  # inference.server.port
     backend_port: int | None = None  # inference.backend_port; [05] inference.deployment.backend_port; [01] -
