@@ -217,6 +217,12 @@ class PrimeTrain:
     restart: Annotated[Restart, Doc("What happens after a crash.")] = Restart()
     heartbeat: Annotated[Heartbeat, Doc("When silence counts as a hang.")] = Heartbeat()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time the trainer gets to checkpoint before it is ended.")] = 60.0
+    budget_hours: Annotated[
+        Annotated[float, Gt(0)] | None, Doc("Hours the run may take; `validate` tells where it would take longer.")
+    ] = None
+    budget_usd: Annotated[
+        Annotated[float, Gt(0)] | None, Doc("What the run may cost; `validate` tells where it would cost more.")
+    ] = None
     expected_prompt_tokens: Annotated[Positive | None, Doc("Tokens of the longest prompt."), Elsewhere()] = None
 
 

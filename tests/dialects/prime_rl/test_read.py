@@ -352,3 +352,23 @@ def test_evals_has_its_sources() -> None:
     assert run.environments is not None
     assert run.environments.evaluate is not None
     assert run.environments.evaluate[0].id == "word-count"
+
+
+@pytest.mark.parametrize(
+    ("written", "budget", "codes"),
+    [
+        ("budget_hours = 12\nbudget_usd = 99.5", (12.0, 99.5), []),
+        ("", (None, None), []),
+        ("budget_hours = 0", (None, None), [OUT_OF_BOUNDS]),
+        ("budget_usd = 'much'", (None, None), [WRONG_TYPE]),
+        ("budget_hours = inf", (None, None), [OUT_OF_BOUNDS]),
+        ("budget_hours = true", (None, None), [WRONG_TYPE]),
+    ],
+)
+def test_a_budget_of_our_own(written: str, budget: tuple[float | None, float | None], codes: list[str]) -> None:
+    reading = dialect.read(f"{RL_2026_08}\n[prime_train]\n{written}\n", "rl.toml", "2026-08")
+    assert reading.run is not None
+    ours = reading.run.prime_train
+    assert (ours.budget_hours, ours.budget_usd) == budget
+    assert [fault.code for fault in reading.faults if fault.key[0] == "prime_train"] == codes
+    assert reading.key("prime_train.budget_hours") == "prime_train.budget_hours"

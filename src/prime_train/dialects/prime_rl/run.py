@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
+from prime_train.dialects.prime_rl.ours import prime_train
 from prime_train.dialects.prime_rl.schema import Generation, Row
 from prime_train.dialects.prime_rl.values import NONE
 from prime_train.document import KeyPath, dotted
-from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, PrimeTrain, Run, RunSpec, Schedule, elsewhere
+from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, elsewhere
 
 _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}
 _ALGORITHMS = {"rl": "grpo"}
@@ -67,7 +68,7 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
             checkpoint=_checkpoint(known),
             resume=_resume(source, known),
             environments=_environments(source, feeds, keys),
-            prime_train=PrimeTrain(expected_prompt_tokens=_prompt_tokens(source.ours, keys)),
+            prime_train=prime_train(source.ours, keys),
             **parts,
         ),
         keys,
@@ -242,14 +243,6 @@ def _resume(source: Source, known: Mapping[str, Any]) -> elsewhere.Resume | None
     return elsewhere.Resume(step=_typed("int", step) if step is not None else -1, dir=_typed("str | None", folder))
 
 
-def _prompt_tokens(ours: Any, keys: dict[str, str]) -> int | None:
-    """What our own table says of the longest prompt."""
-    name = "prime_train.expected_prompt_tokens"
-    keys[name] = name
-    value, _ = _value(ours, ("expected_prompt_tokens",))
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
 # --- environments --------------------------------------------------------------------------------
 
 # RunSpec field -> where an entry says it, in the words of any generation.
@@ -285,11 +278,8 @@ def _environments(
                     for number, entry in named
                     if isinstance(entry, dict)
                 )
-    return (
-        elsewhere.Environments(**found)
-        if any(f"environments.{split}" in feeds for split in ("train", "evaluate"))
-        else None
-    )
+    has_them = any(f"environments.{split}" in feeds for split in ("train", "evaluate"))
+    return elsewhere.Environments(**found) if has_them else None
 
 
 def _environment(entry: dict[str, Any], name: str, key: str, keys: dict[str, str]) -> elsewhere.Environment:
