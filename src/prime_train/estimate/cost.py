@@ -16,7 +16,10 @@ _MACHINE_GPUS = 8  # in the largest machine that is commonly let
 
 
 class Work(NamedTuple):
-    """A run on `gpus` of one type: its steps, seconds of each, steps between checkpoints (None: only at the end)."""
+    """A run on `gpus` of one type: its steps, seconds of each, steps between checkpoints (None: only at the end).
+
+    `start_s` is billed once before the first step: a machine that boots, installs, downloads.
+    """
 
     gpu: str
     gpus: int
@@ -24,6 +27,7 @@ class Work(NamedTuple):
     step_s: Interval
     checkpoint_steps: int | None
     save_s: float = 0.0
+    start_s: Interval = Interval(0.0, 0.0, 0.0)
 
 
 class Cost(NamedTuple):
@@ -71,7 +75,8 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
     usd_per_gpu_hour = price_interval([price.usd_per_gpu_hour for price in offers])
     spot = offers[0].spot
     ends = _disturbed(work, rates, spot=spot)
-    gpu_hours = Interval(*(end.run_s * work.gpus / 3600 for end in ends))
+    run_hours = Interval(*((start_s + end.run_s) / 3600 for start_s, end in zip(work.start_s, ends, strict=True)))
+    gpu_hours = run_hours.times(work.gpus)
     dates = sorted(price.as_of for price in offers if day(price.as_of) is not None)
     return Cost(
         spot=spot,
@@ -79,7 +84,7 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
         usd_per_gpu_hour=usd_per_gpu_hour,
         gpu_hours=gpu_hours,
         usd=Interval(*(usd * hours for usd, hours in zip(usd_per_gpu_hour, gpu_hours, strict=True))),
-        run_hours=Interval(*(end.run_s / 3600 for end in ends)),
+        run_hours=run_hours,
         interruptions=Interval(*(end.interruptions for end in ends)),
         lost_gpu_hours=Interval(*(end.lost_s * work.gpus / 3600 for end in ends)),
         prices_as_of=dates[0] if dates else None,

@@ -84,12 +84,3 @@ def expected(run: Run, per_hour: float, restart_s: float) -> Disturbed:
     # Rounded, a rare interruption may seem to shorten the run.
     run_s = max(between_s * attempts * run.solve_s / stretch_s, run.solve_s + saves_s)
     return Disturbed(run_s, run_s / between_s, max(0.0, run_s - run.solve_s - saves_s))
-
-
-def best_checkpoint_s(save_s: float, per_hour: float) -> float:
-    """Seconds of work between checkpoints for which a run ends soonest. Daly (2006), equation 37."""
-    between_s = _HOUR_S / per_hour
-    if save_s >= 2 * between_s:
-        return between_s
-    part = save_s / (2 * between_s)
-    return math.sqrt(2 * save_s * between_s) * (1 + math.sqrt(part) / 3 + part / 9) - save_s

@@ -7,7 +7,7 @@ with another card's speed.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from prime_train import registry
@@ -36,6 +36,7 @@ class _Card(NamedTuple):
     memory_gb: float
 
 
+@lru_cache(4096)
 def gpu_id(name: str, form: str = "", memory_gb: float | None = None) -> str | None:
     """The registry's id of what a cloud calls `name`; None where the registry does not have it.
 

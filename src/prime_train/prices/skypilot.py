@@ -14,6 +14,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
@@ -168,6 +169,7 @@ def _gpu(line: _Line, name: str, gpus: int) -> str | None:
     return gpu_id_of_offer(name, form, bare_gb if fits else memory_gb, 1 if fits else gpus)
 
 
+@lru_cache(4096)  # a catalogue repeats them for each data centre
 def _gpu_info(text: str) -> tuple[str, float | None]:
     """(name, GiB of one GPU or of all) out of GpuInfo; ("", None) where it says nothing."""
     try:

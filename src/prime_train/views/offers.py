@@ -1,0 +1,87 @@
+"""Shows ranked offers: a table whose every total is three figures, or JSON. Reads and writes no file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+from prime_train.estimate.offers import Ranked, Ranking
+from prime_train.estimate.values import Interval
+from prime_train.units import format_seconds, format_usd
+from prime_train.views.prices import kind, offer_json
+
+HEADER = ("", "OFFER", "AT", "KIND", "USD/H", "HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN")
+RIGHT = frozenset({0, 4, 6, 7, 8, 9})
+
+
+def rows(offers: Sequence[Ranked]) -> list[tuple[str, ...]]:
+    """One row per offer under HEADER; LOW, TYPICAL and HIGH are of the whole run."""
+    return [_row(place, offer) for place, offer in enumerate(offers, start=1)]
+
+
+def _row(place: int, offer: Ranked) -> tuple[str, ...]:
+    price, usd, hours = offer.price, offer.cost.usd, offer.cost.run_hours
+    machines = f"{offer.machines} x " if offer.machines > 1 else ""
+    return (
+        str(place),
+        f"{machines}{price.gpus}x{price.gpu}",
+        f"{price.provider} {price.region}".strip(),
+        kind(price.spot),
+        format_usd(offer.usd_per_hour),
+        f"{_time(hours.low)} - {_time(hours.high)}",
+        format_usd(usd.low),
+        format_usd(usd.typical),
+        format_usd(usd.high),
+        f"{offer.judged.needed_gib:.0f} of {offer.judged.usable_gib:.0f} GiB",
+        price.as_of or "undated",
+    )
+
+
+def _time(hours: float) -> str:
+    return format_seconds(hours * 3600) if math.isfinite(hours) else "never"
+
+
+def left_out_lines(ranking: Ranking, shown: int = 8) -> list[str]:
+    """Why other offers are not in the table, the commonest reason first."""
+    lines = [f"{count} left out: {why}" for why, count in ranking.left_out[:shown]]
+    more = sum(count for _, count in ranking.left_out[shown:])
+    return [*lines, f"{more} left out for other reasons"] if more else lines
+
+
+def document(title: str, ranking: Ranking, today: date) -> dict[str, Any]:
+    """The document of `find --json`."""
+    return {
+        "version": 1,
+        "run": title,
+        "offers": [_offer(place, offer, today) for place, offer in enumerate(ranking.offers, start=1)],
+        "left_out": [{"why": why, "offers": count} for why, count in ranking.left_out],
+    }
+
+
+def _offer(place: int, offer: Ranked, today: date) -> dict[str, Any]:
+    cost, judged = offer.cost, offer.judged
+    return {
+        "rank": place,
+        **offer_json(offer.price, today),
+        "machines": offer.machines,
+        "gpus_in_all": offer.gpus,
+        "usd_per_hour_in_all": round(offer.usd_per_hour, 4),
+        "memory": {"needed_gib": round(judged.needed_gib, 1), "usable_gib": round(judged.usable_gib, 1)},
+        "steps": judged.steps,
+        "step_s": interval(judged.step_s, 3),
+        "run_hours": interval(cost.run_hours, 3),
+        "gpu_hours": interval(cost.gpu_hours, 2),
+        "usd": interval(cost.usd, 2),
+        "interruptions": interval(cost.interruptions, 3),
+        "lost_gpu_hours": interval(cost.lost_gpu_hours, 3),
+    }
+
+
+def interval(values: Interval, digits: int) -> dict[str, float | None]:
+    """low, typical, high; null where a run would never end."""
+    return {
+        name: round(value, digits) if math.isfinite(value) else None
+        for name, value in zip(("low", "typical", "high"), values, strict=True)
+    }
