@@ -216,6 +216,13 @@ def test_a_model_that_is_larger_than_the_gpu_does_not_start() -> None:
     assert memory.memory.needed_bytes > 79.2 * GIB
 
 
+def test_no_longer_context_is_offered_than_the_model_was_made_for() -> None:
+    shape, hardware = shape_of("Qwen/Qwen3-0.6B")._replace(ctx_tokens=40960), gpu(79.2)
+    assert inference_memory(plain_setup(shape, hardware), hardware).longest_ctx_tokens == 40960
+    unknown = plain_setup(shape._replace(ctx_tokens=0), hardware, ctx_tokens=4096)
+    assert inference_memory(unknown, hardware).longest_ctx_tokens > 100_000
+
+
 def test_who_is_there_before_counts_in_an_early_version_only() -> None:
     shape, hardware = shape_of("Qwen/Qwen3-0.6B"), gpu(23.5, "rtx4090")
     early = plain_setup(shape, hardware, "0.8.5")._replace(gpu_memory_fraction=0.5, resident_bytes=11 * GIB)

@@ -21,8 +21,8 @@ class ServeMemory(NamedTuple):
 
     `kv_tokens` and `max_concurrency` are what vLLM prints when it starts; `kv_tokens_low` is the same where the trial
     run takes the most it was seen to take, and `kv_bytes` is high where it takes little. `full_length_sequences` of
-    ctx_tokens run at once without preemption. `longest_ctx_tokens` is the longest max_model_len that fits. `starts`
-    says whether one request of ctx_tokens fits, without which vLLM refuses to start.
+    ctx_tokens run at once without preemption. `longest_ctx_tokens` is the longest max_model_len that fits, at most what
+    the model was made for. `starts` says whether one request of ctx_tokens fits, without which vLLM does not start.
     """
 
     memory: RoleMemory
@@ -64,7 +64,7 @@ def inference_memory(setup: ServeSetup, hardware: Hardware) -> ServeMemory:
         kv_tokens_low=low.tokens,
         full_length_sequences=min(setup.sequences, int(capacity.concurrency)),
         max_concurrency=capacity.concurrency,
-        longest_ctx_tokens=capacity.longest_ctx_tokens,
+        longest_ctx_tokens=min(capacity.longest_ctx_tokens, setup.shape.ctx_tokens or capacity.longest_ctx_tokens),
         starts=capacity.concurrency >= 1 and setup.resident_bytes + budget <= hardware.usable_bytes,
     )
 

@@ -132,8 +132,7 @@ def _data_parallel(run: RunSpec, gpus_per_replica: int) -> int:
 
 def _adapters(run: RunSpec, asked: Inference) -> tuple[int, int]:
     """(slots, rank) that vLLM keeps room for. prime-rl switches adapters on where the trainer trains one."""
-    enabled = asked.enable_lora if asked.enable_lora is not None else run.lora is not None
-    if not enabled:
+    if not asked.enable_lora and run.lora is None:
         return 0, 0
     trained = run.lora.rank if run.lora is not None else None
     return asked.max_loras or _LORA_SLOTS, asked.max_lora_rank or trained or _LORA_RANK

@@ -170,7 +170,10 @@ def _rollouts(ask: Ask, ctx_tokens: int, fraction: float) -> tuple[int, int, int
     batch = max(fitting, default=_LEAST_GROUP)
     if ask.rollouts and (ask.rollouts <= batch or _held(ask, ctx_tokens, fraction, ask.rollouts) >= ask.rollouts):
         batch = ask.rollouts
-    group = min(batch, ask.group_size or min(_MOST_GROUP, max(_LEAST_GROUP, batch // _EXAMPLES)))
+    group = min(_MOST_GROUP, max(_LEAST_GROUP, batch // _EXAMPLES))
+    if ask.group_size and (batch == ask.rollouts or ask.group_size < group):
+        group = ask.group_size
+    group = min(group, batch)
     batch -= batch % group
     at_once = int(_BATCHES * min(batch, _held(ask, ctx_tokens, fraction, batch)))
     return batch, group, max(1, min(ask.serve.sequences, at_once))
