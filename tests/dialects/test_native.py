@@ -152,7 +152,9 @@ def _read_by_pydantic(values: Mapping[str, Any]) -> spec.RunSpec | None:
 
 
 def test_presets_are_read_without_fault() -> None:
-    for path in registry.presets().values():
+    ours = [path for name, path in registry.presets().items() if not name.startswith("rl-")]
+    assert ours
+    for path in ours:
         reading = native.read(path.read_text(), str(path))
         assert reading.faults == ()
         assert reading.run is not None

@@ -1,6 +1,6 @@
-"""Chooses the dialect of a config and reads it: prime-train's own run.toml, or a prime-rl file. Judges nothing.
+"""Chooses the dialect of a config and reads it: our own run.toml, a prime-rl file, a recipe. Judges nothing.
 
-What belongs to prime-rl is loaded only for a file that may be prime-rl's.
+What belongs to prime-rl or to recipes is loaded only for a file that may be theirs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ _ROOT_TABLES = ("orchestrator", "inference", "trainer_gpu_ids", "deployment")  #
 def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
     """The reading of one text. `prime_rl` is the generation to judge a prime-rl file by that names none itself."""
     document = Document.parse(text, path)
+    if isinstance(document.values.get("recipe"), dict):
+        from prime_train.dialects import recipe
+
+        return recipe.read_document(document)
     if _is_native(document.values):
         return native.read_document(document)
     from prime_train.dialects.prime_rl import read as prime_rl_files
@@ -40,6 +44,8 @@ def recognises(text: str, path: str) -> bool:
     document = Document.parse(text, path)
     values = document.values
     if native.recognises(values) or (document.fault is not None and native.has_header(text)):
+        return True
+    if isinstance(values.get("recipe"), dict):
         return True
     from prime_train.dialects.prime_rl import read as prime_rl_files
 

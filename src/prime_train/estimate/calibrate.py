@@ -1,0 +1,186 @@
+"""Narrows an estimate by what an earlier run was measured at: its ratio scales the terms. Pure; reads no file."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.estimate.values import Interval, RoleMemory, Term
+from prime_train.units import GIB
+
+# Keys of a line of metrics, in ours, in prime-rl's (perf/..., time/...) and in a JSON of numbers.
+_RESERVED = ("peak_reserved_gib", "max_memory_reserved_gib", "perf/peak_memory")
+_ALLOCATED = ("peak_allocated_gib", "max_memory_allocated_gib", "peak_memory_gib")
+_STEP = ("step_s", "time/step")
+ALLOCATOR = "allocator reserve"  # the term by which reserved memory is more than allocated memory
+
+_WARM_UP_STEPS = 2  # compilation and the first allocations; prime-rl's own benchmark leaves out the first
+_LEAST_STEPS = 3
+_WRONG_RUN = 3.0  # a factor that no error of the estimate on the measured rows comes near: it was another run
+# What is left of the interval where run and measured run are alike: repeated rows of prime-rl's benchmarks differ by
+# 0.01 %, and other attention kernels by less than 2 %. Between two that differ, the rest of it grows back.
+_LEAST_SPREAD = 0.02
+_ALL_OF_IT = math.log(4)  # as far apart as this, the measurement says nothing of the spread
+
+
+class Measured(NamedTuple):
+    """What a run took. `is_reserved`: torch's max_memory_reserved, else max_memory_allocated, which is less."""
+
+    peak_bytes: float | None
+    is_reserved: bool
+    step_s: tuple[float, ...]
+    source: str
+
+
+class Calibration(NamedTuple):
+    """How far the estimate of the measured run was off: measured over estimated, None where not measured.
+
+    `estimated_bytes` and `estimated_step_s` are what was estimated for that run; how far a run is from it decides how
+    much of the interval comes back. `step_low`, `step_high` are the tenths of the measured steps over their median.
+    """
+
+    memory_ratio: float | None
+    estimated_bytes: float
+    step_ratio: float | None
+    estimated_step_s: float
+    step_low: float
+    step_high: float
+    source: str
+
+
+def measured_of(lines: Iterable[Mapping[str, Any]], source: str) -> Measured:
+    """The highest peak and the steps after the warm-up in the lines of a metrics file.
+
+    Raises UserError where they hold neither, or a figure that can be none.
+    """
+    peaks: dict[bool, float] = {}
+    steps: list[float] = []
+    for line in lines:
+        for is_reserved, keys in ((True, _RESERVED), (False, _ALLOCATED)):
+            value = _figure(line, keys, source)
+            if value is not None:
+                peaks[is_reserved] = max(value, peaks.get(is_reserved, 0.0))
+        step_s = _figure(line, _STEP, source)
+        if step_s is not None:
+            steps.append(step_s)
+    if not peaks and not steps:
+        raise UserError(
+            what="it holds no peak memory and no step time",
+            where=f"--calibrate {source}",
+            why=f"a line is wanted with one of {', '.join((*_RESERVED, *_ALLOCATED, *_STEP))}",
+            fix='{"peak_reserved_gib": 41.5, "step_s": 3.2} in a file is enough',
+            exit_code=ExitCode.FINDINGS,
+        )
+    kept = steps[_WARM_UP_STEPS:] if len(steps) >= _WARM_UP_STEPS + _LEAST_STEPS else steps
+    is_reserved = True in peaks
+    peak = peaks.get(is_reserved)
+    return Measured(None if peak is None else peak * GIB, is_reserved, tuple(kept), source)
+
+
+def _figure(line: Mapping[str, Any], keys: tuple[str, ...], source: str) -> float | None:
+    key = next((key for key in keys if line.get(key) is not None), None)
+    if key is None:
+        return None
+    value = line[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise UserError(
+            what=f"{key} is {value!r}",
+            where=f"--calibrate {source}",
+            why="GiB and seconds are positive numbers",
+            fix=f"take the line out, or correct {key}",
+            exit_code=ExitCode.FINDINGS,
+        )
+    return float(value)
+
+
+def calibration_of(measured: Measured, memory: RoleMemory | None, step_s: Interval | None) -> Calibration:
+    """The ratio of what was measured to what is estimated for the same run.
+
+    Raises UserError where they are so far apart that the figures are of another run.
+    """
+    estimated = _allocated(memory) if memory is not None and not measured.is_reserved else None
+    if memory is not None and estimated is None:
+        estimated = memory.reserved.typical
+    ratio = measured.peak_bytes / estimated if measured.peak_bytes and estimated else None
+    median = statistics.median(measured.step_s) if measured.step_s else None
+    step_ratio = median / step_s.typical if median and step_s else None
+    _refuse_another_run(measured, ratio, estimated)
+    low, high = _tenths(measured.step_s)
+    return Calibration(
+        memory_ratio=ratio,
+        estimated_bytes=memory.reserved.typical if memory else 0.0,
+        step_ratio=step_ratio,
+        estimated_step_s=step_s.typical if step_s else 0.0,
+        step_low=low / median if median else 1.0,
+        step_high=high / median if median else 1.0,
+        source=measured.source,
+    )
+
+
+def _allocated(memory: RoleMemory) -> float:
+    return sum(term.bytes for term in memory.terms if term.name != ALLOCATOR)
+
+
+def _refuse_another_run(measured: Measured, ratio: float | None, estimated: float | None) -> None:
+    if ratio is None or 1 / _WRONG_RUN <= ratio <= _WRONG_RUN or not estimated or not measured.peak_bytes:
+        return
+    raise UserError(
+        what=f"{measured.peak_bytes / GIB:.1f} GiB measured, {estimated / GIB:.1f} GiB estimated for the same run",
+        where=f"--calibrate {measured.source}",
+        why=f"no error of the estimate makes a factor of {max(ratio, 1 / ratio):.1f}: another config, or a CPU",
+        fix="name a run of this config, or one with its own config beside its metrics",
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def _tenths(values: tuple[float, ...]) -> tuple[float, float]:
+    if len(values) < 2:
+        return (values[0], values[0]) if values else (1.0, 1.0)
+    tenths = statistics.quantiles(values, n=10, method="inclusive")
+    return tenths[0], tenths[-1]
+
+
+def calibrated_memory(memory: RoleMemory, calibration: Calibration | None) -> RoleMemory:
+    """The memory with every term scaled, and an interval that is narrow where this run is like the measured one."""
+    ratio = calibration.memory_ratio if calibration is not None else None
+    if calibration is None or ratio is None:
+        return memory
+    terms = tuple(_scaled(term, ratio, calibration.source) for term in memory.terms)
+    typical = sum(term.bytes for term in terms)
+    back = _comes_back(memory.reserved.typical, calibration.estimated_bytes)
+    reserved = _narrowed(memory.reserved.times(ratio)._replace(typical=typical), back, 1.0, 1.0)
+    return memory._replace(terms=terms, reserved=reserved)
+
+
+def calibrated_step(step_s: Interval, calibration: Calibration | None) -> Interval:
+    """Seconds of a step, scaled and narrowed to the spread between the measured steps."""
+    ratio = calibration.step_ratio if calibration is not None else None
+    if calibration is None or ratio is None:
+        return step_s
+    back = _comes_back(step_s.typical, calibration.estimated_step_s)
+    return _narrowed(step_s.times(ratio), back, calibration.step_low, calibration.step_high)
+
+
+def _scaled(term: Term, ratio: float, source: str) -> Term:
+    return term._replace(bytes=term.bytes * ratio, formula=f"({term.formula}) x {ratio:.3f} of {source}")
+
+
+def _comes_back(estimated: float, of_measured_run: float) -> float:
+    """Share of the interval that stays: 0 for a run like the measured one, 1 for one four times as large."""
+    if not estimated > 0 or not of_measured_run > 0:
+        return 1.0
+    return min(1.0, abs(math.log(estimated / of_measured_run)) / _ALL_OF_IT)
+
+
+def _narrowed(wide: Interval, back: float, low: float, high: float) -> Interval:
+    """Never wider than `wide`, and never narrower than repeated measurements are."""
+    below = max(1 - low, _LEAST_SPREAD) * wide.typical
+    above = max(high - 1, _LEAST_SPREAD) * wide.typical
+    return Interval(
+        max(min(wide.low, wide.typical - below), wide.typical - max(below, back * (wide.typical - wide.low))),
+        wide.typical,
+        min(max(wide.high, wide.typical + above), wide.typical + max(above, back * (wide.high - wide.typical))),
+    )

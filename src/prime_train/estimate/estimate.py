@@ -1,0 +1,79 @@
+"""Joins memory, time and cost of one run on one kind of GPU into an Estimate, with the verdict. Pure; asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from prime_train import registry
+from prime_train.estimate.calibrate import Calibration
+from prime_train.estimate.cost import Cost, Work, cost_of
+from prime_train.estimate.estimate_memory import Memory, memory_of
+from prime_train.estimate.estimate_time import Time, time_of
+from prime_train.estimate.interruptions import rates
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.values import Hardware
+from prime_train.prices.price import Price
+from prime_train.spec import RunSpec
+from prime_train.units import GIB
+
+
+class Estimate(NamedTuple):
+    """What a run needs and costs on `hardware`. `time` is None where nothing is trained.
+
+    `costs` are on-demand and spot, in that order, each only where there is a price. `assumptions` is what the config
+    leaves open and what is not certain, `advice` what to change where it does not fit, both in words.
+    """
+
+    shape: ModelShape
+    hardware: Hardware
+    memory: Memory
+    time: Time | None
+    costs: tuple[Cost, ...]
+    assumptions: tuple[str, ...]
+    advice: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.fits
+
+
+def estimate(
+    run: RunSpec,
+    hardware: Hardware,
+    shape: ModelShape,
+    calibration: Calibration | None = None,
+    prices: Sequence[Price] = (),
+) -> Estimate:
+    """Memory, time and cost of `run`. Raises UserError where the GPU's speed is not known."""
+    memory, setup = memory_of(run, hardware, shape, calibration)
+    time = time_of(run, setup, hardware, memory, calibration) if setup is not None else None
+    assumptions = (
+        *(setup.assumptions if setup is not None else ()),
+        *(time.assumptions if time is not None else ()),
+        *_uncertain(hardware, shape),
+    )
+    return Estimate(shape, hardware, memory, time, _costs(run, memory, time, hardware, prices), assumptions)
+
+
+def _uncertain(hardware: Hardware, shape: ModelShape) -> Iterator[str]:
+    """What of the GPU and of the model is not known as well as the rest."""
+    gpu = next((gpu for gpu in registry.gpu_peaks() if gpu.id == hardware.id), None)
+    if gpu is not None and not gpu.is_looked_up:
+        yield f"speed of {gpu.id}: {gpu.source}"
+    if gpu is not None and gpu.usable_gib is None:
+        usable_gib = hardware.usable_bytes / GIB
+        yield f"memory of {gpu.id} that torch can see: {usable_gib:.0f} GiB, guessed from {gpu.memory_gb:g} GB"
+    if "read as a Llama" in shape.source:
+        yield f"{shape.name}: {shape.source}"
+
+
+def _costs(
+    run: RunSpec, memory: Memory, time: Time | None, hardware: Hardware, prices: Sequence[Price]
+) -> tuple[Cost, ...]:
+    """On demand and spot, each where there is a price of that GPU."""
+    if time is None:
+        return ()
+    work = Work(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
+    found = (cost_of(work, prices, rates(), spot=spot) for spot in (False, True))
+    return tuple(cost for cost in found if cost is not None)

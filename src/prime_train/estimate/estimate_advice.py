@@ -1,0 +1,80 @@
+"""Says what to change in a run that does not fit, in the user's own keys, each change tried. Pure; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from prime_train.estimate import advice
+from prime_train.estimate.calibrate import Calibration, calibrated_memory
+from prime_train.estimate.estimate_memory import Memory
+from prime_train.estimate.setup import setup_of
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.sharing import Sharing
+from prime_train.estimate.training import training_memory
+from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.spec import RunSpec
+
+
+class Keys(NamedTuple):
+    """How the user's file calls the fields of a RunSpec: `key` of a field, and whether it has one at all."""
+
+    key: Callable[[str], str]
+    has: Callable[[str], bool]
+
+
+class Case(NamedTuple):
+    """The run that does not fit, and where."""
+
+    run: RunSpec
+    hardware: Hardware
+    shape: ModelShape
+    memory: Memory
+    calibration: Calibration | None = None
+
+
+def advise(case: Case, keys: Keys) -> tuple[str, ...]:
+    """Lines of advice, the cheapest change first; () where the run fits."""
+    memory = case.memory
+    if memory.fits:
+        return ()
+    if not memory.enough_gpus:
+        wanted = f"--gpus {memory.gpus.all}x{case.hardware.id}"
+        return (f"{wanted}: it asks for {memory.gpus.all} GPUs; or ask for fewer in the config",)
+    if memory.sharing is not None:
+        return tuple(_shared(memory.sharing, keys))
+    return tuple(_alone(case, keys))
+
+
+def _alone(case: Case, keys: Keys) -> Iterator[str]:
+    """Of each role that does not fit on its own GPUs."""
+    for role in case.memory.roles:
+        if role.fits:
+            continue
+        if role.served is not None:
+            found = advice.advise_serving(case.run, case.hardware, case.shape, keys.has)
+            yield from (item.text(keys.key) for item in found)
+            continue
+        fit = advice.trainer_fit(lambda run: _trainer(case, run), case.hardware.usable_bytes)
+        yield from (item.text(keys.key) for item in advice.advise_training(case.run, fit, keys.has))
+        gpus = advice.smallest_gpus(case.run, fit)
+        if gpus is None:
+            yield "no number of GPUs of this kind is enough as it is: activations do not shrink with shards"
+        elif gpus > role.memory.gpus:
+            yield f"as it is, it fits sharded over {gpus} GPUs of this kind"
+
+
+def _trainer(case: Case, run: RunSpec) -> RoleMemory:
+    setup = setup_of(run, case.hardware, case.shape)
+    return calibrated_memory(training_memory(setup, case.hardware), case.calibration)
+
+
+def _shared(sharing: Sharing, keys: Keys) -> Iterator[str]:
+    """What to set for both roles on one GPU."""
+    known = {field: value for field, value in sharing.assignments.items() if keys.has(field)}
+    if sharing.fits or sharing.longest_ctx_tokens:
+        settings = ", ".join(f"{keys.key(field)} = {value:g}" for field, value in known.items())
+        yield f"{settings}: with these both fit on one GPU"
+    else:
+        yield "no length fits beside this trainer on one GPU: a smaller model, an adapter (LoRA), or a second GPU"
+    yield f"start {sharing.starts_first} first: {sharing.why_first}"

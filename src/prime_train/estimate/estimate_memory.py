@@ -1,0 +1,147 @@
+"""Reckons what each role of a run takes on each of its GPUs, and whether that fits. Pure; knows no time, no price."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate.calibrate import Calibration, calibrated_memory
+from prime_train.estimate.inference import ServeMemory, inference_memory, serve_setup_of
+from prime_train.estimate.setup import setup_of
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.sharing import Ask, Sharing, share, window_of
+from prime_train.estimate.train_setup import TrainSetup
+from prime_train.estimate.training import training_memory
+from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.spec import RunSpec
+
+
+class Gpus(NamedTuple):
+    """How many GPUs of a run do what. `shared`: trainer and server are on the same ones."""
+
+    train: int
+    serve: int
+    shared: bool = False
+
+    @property
+    def all(self) -> int:
+        return max(self.train, self.serve) if self.shared else self.train + self.serve
+
+
+class Role(NamedTuple):
+    """What one role takes on each of its GPUs, and how much is left there: less than nothing where it does not fit.
+
+    `served` is there for inference alone.
+    """
+
+    memory: RoleMemory
+    fits: bool
+    headroom_bytes: float
+    served: ServeMemory | None = None
+
+
+class Memory(NamedTuple):
+    """All roles of a run. `enough_gpus`: there are as many GPUs as it asks for. `sharing` where roles share a GPU."""
+
+    gpus: Gpus
+    roles: tuple[Role, ...]
+    enough_gpus: bool
+    sharing: Sharing | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.enough_gpus and all(role.fits for role in self.roles)
+
+
+def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
+    """Which GPUs train and which serve, as the config lays them out; what it leaves open takes all there are."""
+    if run.recipe is not None or run.is_native:
+        return Gpus(_native_gpus(run, hardware), 0)
+    deployment = run.deployment
+    nodes = deployment.gpus_per_node if deployment is not None else None
+    train_gpus = deployment.train_gpus if deployment is not None else None
+    infer_gpus = deployment.infer_gpus if deployment is not None else None
+    if deployment is not None and nodes:
+        train_gpus = train_gpus or (deployment.train_nodes or 0) * nodes
+        infer_gpus = infer_gpus or (deployment.infer_nodes or 0) * nodes
+    trains = run.trainer is not None or run.finetune is not None
+    serves = run.inference is not None
+    served = _server_gpus(run) if serves else 0
+    shared = _overlap(run) if trains and serves else False
+    train = (train_gpus or (hardware.gpus - (infer_gpus or served) if serves else hardware.gpus)) if trains else 0
+    return Gpus(max(1, train) if trains else 0, max(infer_gpus or 0, served) if serves else 0, shared)
+
+
+def _native_gpus(run: RunSpec, hardware: Hardware) -> int:
+    if run.recipe is None:
+        return run.parallel.processes
+    parts = (run.recipe.shards, run.recipe.replicas, run.recipe.tensor_parallel, run.recipe.pipeline_parallel)
+    laid_out = 1
+    for part in parts:
+        laid_out *= part or 1
+    return run.recipe.gpus or (laid_out if any(parts) else hardware.gpus)
+
+
+def _server_gpus(run: RunSpec) -> int:
+    server = run.inference
+    if server is None:
+        return 0
+    return (server.tensor_parallel or 1) * (server.pipeline_parallel or 1) * (server.data_parallel or 1)
+
+
+def _overlap(run: RunSpec) -> bool:
+    """Whether a GPU is given to both: prime-rl 2026-01 alone can say so, with trainer_gpu_ids and inference_gpu_ids."""
+    deployment = run.deployment
+    if deployment is None:
+        return False
+    return not set(deployment.train_gpu_ids or ()).isdisjoint(deployment.infer_gpu_ids or ())
+
+
+def memory_of(
+    run: RunSpec, hardware: Hardware, shape: ModelShape, calibration: Calibration | None = None
+) -> tuple[Memory, TrainSetup | None]:
+    """The memory of every role, and the setup of the training where there is one."""
+    gpus = gpus_of(run, hardware)
+    setup = setup_of(run, hardware, shape) if gpus.train else None
+    enough = gpus.all <= hardware.gpus
+    trained = calibrated_memory(training_memory(setup, hardware), calibration) if setup is not None else None
+    served = inference_memory(serve_setup_of(run, hardware, shape), hardware) if gpus.serve else None
+    if gpus.shared and setup is not None and trained is not None and served is not None:
+        return _shared(run, hardware, Memory(gpus, _alone(gpus, trained, served, hardware), enough), setup), setup
+    return Memory(gpus, _alone(gpus, trained, served, hardware), enough), setup
+
+
+def _alone(gpus: Gpus, trained: RoleMemory | None, served: ServeMemory | None, hardware: Hardware) -> tuple[Role, ...]:
+    roles: list[Role] = []
+    if trained is not None:
+        headroom = hardware.usable_bytes - trained.needed_bytes
+        roles.append(Role(trained, headroom >= 0, headroom))
+    if served is not None:
+        headroom = hardware.usable_bytes - served.memory.needed_bytes
+        on_all = served.memory._replace(gpus=gpus.serve)  # replicas beyond the first take the same on theirs
+        roles.append(Role(on_all, headroom >= 0 and served.starts, headroom, served))
+    return tuple(roles)
+
+
+def _shared(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup) -> Memory:
+    """The roles where both are on one GPU: what is left is left to both, and the fraction must lie in the window."""
+    server = serve_setup_of(run, hardware, setup.shape)
+    rollout = run.rollout
+
+    def trainer(ctx_tokens: int) -> RoleMemory:
+        tokens = max(1, setup.tokens * ctx_tokens // setup.ctx_tokens)
+        return training_memory(setup._replace(ctx_tokens=ctx_tokens, tokens=tokens), hardware)
+
+    ask = Ask(
+        server._replace(
+            ctx_tokens=server.ctx_tokens if run.inference and run.inference.ctx_tokens else setup.ctx_tokens
+        ),
+        hardware,
+        trainer,
+        rollout.batch_rollouts if rollout is not None else None,
+        rollout.group_size if rollout is not None else None,
+    )
+    window = window_of(ask, ask.serve.ctx_tokens)
+    fits = window.is_open and window.smallest <= ask.serve.gpu_memory_fraction <= window.largest
+    left = hardware.usable_bytes - sum(role.memory.needed_bytes for role in memory.roles)
+    roles = tuple(role._replace(fits=fits and role.fits, headroom_bytes=left) for role in memory.roles)
+    return memory._replace(roles=roles, sharing=share(ask))

@@ -1,0 +1,221 @@
+"""Run as a program: counts the live bytes of one block and of the head, forward and backward, on tensors without data.
+
+Reads the sizes as one JSON object from standard input and prints one. Trains nothing and needs no GPU: fake tensors on
+the CPU have the sizes that real ones on a GPU have, and attention is stood in for by a function that keeps what
+FlashAttention keeps, for what a CPU's kernel keeps is something else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from prime_train.trainer.attention import rotations
+from prime_train.trainer.loss import cross_entropy_sum
+from prime_train.trainer.model import Block, ModelConfig
+
+_THETA, _EPS = 10_000.0, 1e-6  # their values take no memory
+
+
+class Asked(NamedTuple):
+    """What is traced. `tokens` of one micro-batch on one GPU; `head_tokens` of them have their logits at once.
+
+    `autocast`: fp32 weights, cast at use; else weights are in bf16. `in_place`: the bundled trainer's own loss.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_size: int
+    qk_norm: bool
+    tokens: int
+    head_tokens: int
+    autocast: bool
+    in_place: bool
+
+
+class Traced(NamedTuple):
+    """Bytes beyond weights, their gradients, and the input. `kept`: after the forward; `peak`: in the backward."""
+
+    block_kept_bytes: int
+    block_peak_bytes: int
+    head_peak_bytes: int
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 2.13 has no types for it
+    """Counts the storages that operations make, for as long as something refers to them.
+
+    What has the shape of a weight, or of one transposed, is a cast or a gradient of it and is left out: memory has
+    terms of its own for them.
+    """
+
+    def __init__(self, weights: frozenset[tuple[int, ...]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._weights = weights | {shape[::-1] for shape in weights}
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._count(leaf)
+        return out
+
+    def _count(self, tensor: Tensor) -> None:
+        if tuple(tensor.shape) in self._weights:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = storage.nbytes()
+        self._known.add(key)
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live_bytes -= size
+
+    def forget_peak(self) -> None:
+        self.peak_bytes = self.live_bytes
+
+
+class _Flash(torch.autograd.Function):
+    """Keeps queries, keys, values, output and the log-sum-exp of each row. Source: arXiv 2307.08691, s. 3.1."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = torch.empty_like(query)
+        sums = torch.empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value, _, _ = ctx.saved_tensors
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+class StandIn(TorchFunctionMode):
+    """Puts _Flash in the place of scaled_dot_product_attention."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            query, key, value = args[:3]
+            if torch.is_autocast_enabled("cpu"):
+                query, key, value = (tensor.to(torch.bfloat16) for tensor in (query, key, value))
+            return _Flash.apply(query, key, value)  # type: ignore[no-untyped-call]
+        return func(*args, **(kwargs or {}))
+
+
+def trace(asked: Asked) -> Traced:
+    """The live bytes of one block and of the head."""
+    asked = asked._replace(tokens=_unlike_any_width(asked, asked.tokens))
+    asked = asked._replace(head_tokens=_unlike_any_width(asked, asked.head_tokens))
+    with FakeTensorMode(), StandIn(), torch.autocast("cpu", torch.bfloat16, enabled=asked.autocast):
+        kept, peak = _block(asked)
+        return Traced(kept, peak, _head(asked))
+
+
+def _unlike_any_width(asked: Asked, tokens: int) -> int:
+    """The tokens, one more where activations would have the shape of a weight."""
+    queries, keys = asked.heads * asked.head_dim, asked.kv_heads * asked.head_dim
+    widths = {asked.vocab_size, asked.hidden_size, asked.mlp_size, queries, keys}
+    while tokens in widths:
+        tokens += 1
+    return tokens
+
+
+def _dtype(asked: Asked) -> torch.dtype:
+    return torch.float32 if asked.autocast else torch.bfloat16
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Modules that are made in it have weights of this type: fake ones cannot be converted afterwards."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _block(asked: Asked) -> tuple[int, int]:
+    config = ModelConfig(
+        vocab_size=asked.vocab_size,
+        layers=1,
+        hidden_size=asked.hidden_size,
+        heads=asked.heads,
+        kv_heads=asked.kv_heads,
+        head_dim=asked.head_dim,
+        mlp_size=asked.mlp_size,
+        rope_theta=_THETA,
+        norm_eps=_EPS,
+        tie_embeddings=True,
+        qk_norm=asked.qk_norm,
+    )
+    with _default_dtype(_dtype(asked)):
+        block = Block(config)
+    cos, sin = rotations(torch.arange(asked.tokens).unsqueeze(0), asked.head_dim, _THETA)
+
+    def run(x: Tensor) -> Tensor:
+        out: Tensor = block(x, cos, sin, None)
+        return out
+
+    return _measured(run, block, torch.empty(1, asked.tokens, asked.hidden_size, dtype=_dtype(asked)))
+
+
+def _head(asked: Asked) -> int:
+    norm = nn.RMSNorm(asked.hidden_size, _EPS, dtype=_dtype(asked))
+    head = nn.Linear(asked.hidden_size, asked.vocab_size, bias=False, dtype=_dtype(asked))
+    labels = torch.zeros(asked.head_tokens, dtype=torch.long)
+
+    def run(x: Tensor) -> Tensor:
+        logits = head(norm(x))
+        if asked.in_place:
+            return cross_entropy_sum(logits, labels)[0]
+        return F.cross_entropy(logits.float(), labels)
+
+    x = torch.empty(asked.head_tokens, asked.hidden_size, dtype=_dtype(asked))
+    return _measured(run, nn.ModuleList((norm, head)), x)[1]
+
+
+def _measured(run: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> tuple[int, int]:
+    """(bytes kept after the forward, peak of the backward), without weights, casts of them and their gradients."""
+    x.requires_grad_()
+    with LiveBytes(frozenset(tuple(weight.shape) for weight in module.parameters())) as live:
+        out = run(x)
+        kept = live.live_bytes
+        gradient = torch.empty_like(out)
+        live.forget_peak()
+        out.backward(gradient)  # type: ignore[no-untyped-call]
+        return kept, live.peak_bytes
+
+
+def main() -> None:
+    """Reads the question, prints the answer."""
+    said: Mapping[str, Any] = json.load(sys.stdin)
+    print(json.dumps(trace(Asked(**said))._asdict()))  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Tells an Estimate as one JSON document. Reckons nothing that is not a change of unit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from prime_train.estimate.cost import Cost
+from prime_train.estimate.estimate import Estimate
+from prime_train.estimate.estimate_exact import Compared
+from prime_train.estimate.estimate_memory import Role
+from prime_train.estimate.estimate_time import Time
+from prime_train.estimate.scaling import Scaled
+from prime_train.estimate.values import Interval, Term
+from prime_train.units import GIB
+
+VERSION = 1
+
+
+class More(NamedTuple):
+    """What was asked for beside the estimate: --exact, --scaling."""
+
+    exact: Sequence[Compared] = ()
+    scaling: Sequence[Scaled] = ()
+
+
+def document(estimate: Estimate, more: More) -> dict[str, Any]:
+    """The document of `estimate --json`."""
+    time = estimate.time
+    told: dict[str, Any] = {}
+    if more.exact:
+        told["exact"] = [_compared_json(part) for part in more.exact]
+    if more.scaling:
+        told["scaling"] = [_scaled_json(way) for way in more.scaling]
+    return {
+        "version": VERSION,
+        "model": {"id": estimate.shape.name, "params": estimate.shape.parameters, "source": estimate.shape.source},
+        "memory": {
+            "gpu": estimate.hardware.id,
+            "gpus": estimate.hardware.gpus,
+            "usable_gib": _gib(estimate.hardware.usable_bytes),
+            "roles": [_role_json(role) for role in estimate.memory.roles],
+            "fits": estimate.fits,
+            "shared": estimate.memory.gpus.shared,
+            "gpus_needed": estimate.memory.gpus.all,
+            "advice": list(estimate.advice),
+        },
+        "throughput": None if time is None else _time_json(time),
+        "cost": _cost_json(estimate.costs[0]) if estimate.costs else None,
+        "costs": [_cost_json(cost) for cost in estimate.costs],
+        "assumptions": list(estimate.assumptions),
+        **told,
+    }
+
+
+def _scaled_json(way: Scaled) -> dict[str, Any]:
+    return {
+        "strategy": way.strategy,
+        "gpus": way.gpus,
+        "needed_gib": _gib(way.memory.needed_bytes),
+        "fits": way.fits,
+        "largest_micro_batch": way.largest_micro_batch,
+        "sent_gib_per_gpu_and_step": _gib(way.sent_bytes),
+        "least_traffic_s": _finite(way.least_s),
+        "transfers": [
+            {"name": part.name, "gib": _gib(part.bytes), "formula": part.formula, "source": part.source}
+            for part in way.transfers
+        ],
+    }
+
+
+def _role_json(role: Role) -> dict[str, Any]:
+    memory = role.memory
+    told: dict[str, Any] = {
+        "role": memory.role,
+        "gpus": memory.gpus,
+        "per_gpu": {
+            "reserved_gib": _gib(memory.reserved.typical),
+            "low_gib": _gib(memory.reserved.low),
+            "high_gib": _gib(memory.reserved.high),
+            "outside_allocator_gib": _gib(sum(term.bytes for term in memory.outside)),
+            "phase": memory.phase or None,
+            "terms": [_term_json(term) for term in memory.terms],
+            "outside_terms": [_term_json(term) for term in memory.outside],
+        },
+        "fits": role.fits,
+        "headroom_gib": _gib(role.headroom_bytes),
+    }
+    served = role.served
+    if served is not None:
+        told |= {
+            "kv_cache_gib": _gib(served.kv_bytes.typical),
+            "kv_tokens": served.kv_tokens,
+            "full_length_sequences": served.full_length_sequences,
+            "max_concurrency": round(served.max_concurrency, 2),
+            "longest_ctx_tokens": served.longest_ctx_tokens,
+            "starts": served.starts,
+        }
+    return told
+
+
+def _compared_json(part: Compared) -> dict[str, Any]:
+    return {"name": part.name, "traced_gib": _gib(part.traced_bytes), "terms_gib": _gib(part.term_bytes)}
+
+
+def _term_json(term: Term) -> dict[str, Any]:
+    name = term.name.lower().replace(" ", "_").replace("-", "_")
+    return {"name": name, "gib": _gib(term.bytes), "formula": term.formula, "source": term.source}
+
+
+def _time_json(time: Time) -> dict[str, Any]:
+    throughput = time.throughput
+    return {
+        "step_s": _interval_json(time.step_s),
+        "trainer_step_s": _interval_json(throughput.step_s),
+        "broadcast_s": None if throughput.broadcast_s is None else _interval_json(throughput.broadcast_s),
+        "rollouts": _rollouts_json(time),
+        "tokens_per_s": _interval_json(throughput.tokens_per_s),
+        "mfu": round(throughput.mfu, 4),
+        "basis": throughput.basis,
+        "steps": time.steps,
+        "is_endless": time.is_endless,
+    }
+
+
+def _rollouts_json(time: Time) -> dict[str, Any] | None:
+    rollouts, overlap = time.rollouts, time.overlap
+    if rollouts is None or overlap is None:
+        return None
+    return {
+        "step_s": _interval_json(rollouts.seconds),
+        "tokens_per_s": _interval_json(rollouts.tokens_per_s),
+        "concurrency": rollouts.concurrency,
+        "limited_by": rollouts.limited_by,
+        "basis": rollouts.basis,
+        "trainer_idle": _interval_json(overlap.trainer_idle),
+        "inference_idle": _interval_json(overlap.inference_idle),
+        "bound_by": overlap.bound_by,
+    }
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    return {
+        "spot": cost.spot,
+        "offers": cost.offers,
+        "usd_per_gpu_hour": _interval_json(cost.usd_per_gpu_hour),
+        "gpu_hours": _interval_json(cost.gpu_hours),
+        "run_hours": _interval_json(cost.run_hours),
+        "usd": _interval_json(cost.usd),
+        "interruptions": _interval_json(cost.interruptions),
+        "lost_gpu_hours": _interval_json(cost.lost_gpu_hours),
+        "prices_as_of": cost.prices_as_of,
+        "undated_prices": cost.undated,
+        "sources": list(cost.sources),
+    }
+
+
+def _interval_json(interval: Interval) -> dict[str, float | None]:
+    """JSON has no infinity: what never ends is null."""
+    return {name: _finite(value) for name, value in interval._asdict().items()}
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.6g}") if abs(value) != float("inf") else None
+
+
+def _gib(size_bytes: float) -> float:
+    return round(size_bytes / GIB, 4)
