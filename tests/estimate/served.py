@@ -262,3 +262,8 @@ ROWS = (
     ),
 )
 # fmt: on
+
+
+def named(row: Served) -> str:
+    """The id of a row as a test's parameter."""
+    return f"{row.model.split('/')[-1]}-{row.version}-{ROWS.index(row)}"

