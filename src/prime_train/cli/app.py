@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from prime_train import __version__
-from prime_train.cli import ckpt, lint, logs, prices, report, rule, run, schema, status, stop, validate
+from prime_train.cli import ckpt, estimate, lint, logs, prices, report, rule, run, schema, status, stop, validate
 from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
@@ -46,6 +46,7 @@ def _prime_train(
 app.command("lint")(lint.lint)
 app.command("rule")(rule.rule)
 app.command("validate", short_help="Check a config against this machine.")(validate.validate)
+app.command("estimate", short_help="Will it fit, how long does it take, what does it cost.")(estimate.estimate)
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
