@@ -10,7 +10,22 @@ from typing import Annotated, NoReturn
 import typer
 
 from prime_train import __version__
-from prime_train.cli import ckpt, estimate, lint, logs, prices, report, rule, run, schema, status, stop, validate
+from prime_train.cli import (
+    ckpt,
+    estimate,
+    lint,
+    logs,
+    models,
+    prices,
+    report,
+    rule,
+    run,
+    schema,
+    status,
+    stop,
+    validate,
+    verify_model,
+)
 from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
@@ -47,6 +62,7 @@ app.command("lint")(lint.lint)
 app.command("rule")(rule.rule)
 app.command("validate", short_help="Check a config against this machine.")(validate.validate)
 app.command("estimate", short_help="Will it fit, how long does it take, what does it cost.")(estimate.estimate)
+app.command("verify-model", short_help="Look at a model before a run does.")(verify_model.verify_model)
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
@@ -54,6 +70,7 @@ app.command("stop")(stop.stop)
 app.command("report")(report.report)
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(schema.app, name="schema")
+app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
 
 
