@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_train.prices import primeintellect, vast
 from prime_train.prices.price import Price, Rows
@@ -136,3 +138,30 @@ def test_a_name_from_outside_is_cleaned() -> None:
 def test_what_is_no_answer(document: Any) -> None:
     assert primeintellect.items(document) is None
     assert vast.items(document) is None
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**400), 10**400) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(prime_offer())), values)
+def test_nothing_in_an_offer_of_prime_intellect_trips_the_reader(field: str, value: Any) -> None:
+    rows = prime(prime_offer(**{field: value}))
+    assert len(rows.prices) + len(rows.faults) + sum(count for _, count in rows.left_out) == 1
+
+
+@given(st.sampled_from(sorted(vast_offer())), values)
+def test_nothing_in_an_offer_of_vast_trips_the_reader(field: str, value: Any) -> None:
+    rows = of_vast(vast_offer(**{field: value}))
+    assert len(rows.prices) + len(rows.faults) + sum(count for _, count in rows.left_out) == 1
+
+
+@given(values)
+def test_no_document_trips_the_recognition(document: Any) -> None:
+    for reader in (primeintellect, vast):
+        found = reader.items(document)
+        if found is not None:
+            reader.rows(found, "answer", "api", "")

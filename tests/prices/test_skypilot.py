@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_train.prices import skypilot
 from prime_train.prices.price import Fault, Price, Rows
@@ -118,3 +120,16 @@ def test_a_file_that_is_cut_off_is_a_fault() -> None:
 def test_a_gpu_info_that_says_nothing_leaves_the_name(info: str) -> None:
     text = f'InstanceType,AcceleratorName,AcceleratorCount,Price,Region,GpuInfo\nx,H100,8,16,r,"{info}"\n'
     assert offers(read(text, "x")) == {("h100-80gb", 8, 2.0, False)}
+
+
+@given(st.integers(0, len(NEBIUS)), st.text(max_size=20), st.integers(0, 30))
+def test_no_damage_trips_the_reader(at: int, inserted: str, removed: int) -> None:
+    found = skypilot.rows(NEBIUS[:at] + inserted + NEBIUS[at + removed :], "vms.csv", "nebius", "")
+    if isinstance(found, Rows):
+        assert all(price.usd_per_gpu_hour > 0 for price in found.prices)
+
+
+def test_a_field_without_an_end_is_a_fault() -> None:
+    fault = skypilot.rows(NEBIUS + '"' + "x" * 200_000, "vms.csv", "nebius", "")
+    assert isinstance(fault, Fault)
+    assert "no CSV" in fault.what

@@ -125,7 +125,7 @@ def _read(response: http.client.HTTPResponse, answer_s: float) -> bytes | Failur
 def _parsed(content: bytes) -> Any | Failure:
     try:
         return json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, or a number of more digits than Python reads
         begins_well = content.lstrip()[:1] in (b"{", b"[")
         trouble = Trouble.TRUNCATED if begins_well else Trouble.NOT_JSON
         return Failure(trouble, f"{len(content)} bytes that are no whole JSON")

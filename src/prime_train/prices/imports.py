@@ -77,6 +77,8 @@ def _json(text: str, shown: str, as_of: str) -> Imported:
         raise _no_json(shown, f"{error.msg}, line {error.lineno} column {error.colno}; it may be cut off") from None
     except RecursionError:
         raise _no_json(shown, "it is nested too deep for a price list") from None
+    except ValueError as error:  # a number of more digits than Python reads
+        raise _no_json(shown, str(error)) from None
     for kind, reader in (("Prime Intellect", primeintellect), ("Vast", vast)):
         found = reader.items(document)
         if found is not None:

@@ -69,7 +69,7 @@ def number(value: object, where: str) -> float | Fault:
     try:
         # bool is a number to Python and none to a price list
         found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return Fault(where, f"{_shown(value)} is no number", "a price in USD is wanted")
     if math.isnan(found) or math.isinf(found):
         return Fault(where, f"{_shown(value)} is no number", "what is no number cannot be compared with a price")
@@ -86,6 +86,12 @@ def count(value: object, where: str) -> int | Fault:
     if found != int(found) or found > MOST_GPUS:
         return Fault(where, f"{_shown(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}")
     return int(found)
+
+
+def finite_positive(value: object) -> float | None:
+    """A finite positive number that is told beside a price; None where it is none, for nothing depends on it."""
+    found = number(value, "") if isinstance(value, int | float) else None
+    return found if isinstance(found, float) else None
 
 
 def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float | Fault:
@@ -129,4 +135,8 @@ def is_stale(as_of: str, today: date) -> bool:
 
 
 def _shown(value: object) -> str:
-    return "nothing" if value in (None, "") else repr(value)[:80]
+    if value is None or value == "":
+        return "nothing"
+    if isinstance(value, int) and abs(value) > 10**18:
+        return "a number of more than 18 digits"  # Python refuses to write one of some thousand
+    return repr(value)[:80]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, count, per_gpu_hour
+from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, per_gpu_hour
 from prime_train.prices.regions import gathered
 
 CLOUD = "primeintellect"
@@ -49,7 +49,7 @@ def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | st
     gpus = count(item.get("gpuCount"), f"{where}.gpuCount")
     if isinstance(gpus, Fault):
         return gpus
-    gpu = gpu_id_of_offer(kind, str(item.get("socket") or ""), _memory_gb(item), gpus)
+    gpu = gpu_id_of_offer(kind, str(item.get("socket") or ""), finite_positive(item.get("gpuMemory")), gpus)
     refusal = _refusal(item, prices, kind, gpu)
     if refusal or gpu is None:
         return refusal
@@ -74,8 +74,3 @@ def _refusal(item: Mapping[str, Any], prices: Mapping[str, Any], kind: str, gpu:
     if prices.get("communityPrice") is None and prices.get("onDemand") is None:
         return "without a price"
     return ""
-
-
-def _memory_gb(item: Mapping[str, Any]) -> float | None:
-    told = item.get("gpuMemory")
-    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) else None

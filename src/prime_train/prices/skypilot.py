@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, count, number, per_gpu_hour
+from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, number, per_gpu_hour
 from prime_train.prices.regions import gathered
 
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
@@ -49,7 +49,11 @@ class _Told(NamedTuple):
 def rows(text: str, shown: str, provider: str, as_of: str) -> Rows | Fault:
     """The prices of one cloud's table; a Fault where it is no such table."""
     reader = csv.DictReader(io.StringIO(text))
-    header = reader.fieldnames or []
+    try:
+        header = reader.fieldnames or []
+        lines = list(_lines(reader))
+    except csv.Error as error:
+        return Fault(f"{shown} line {reader.line_num}", f"no CSV: {error}", "the file is cut off, or not this table")
     missing = [column for column in COLUMNS if column not in header]
     if missing:
         return Fault(
@@ -58,7 +62,6 @@ def rows(text: str, shown: str, provider: str, as_of: str) -> Rows | Fault:
             f"a SkyPilot catalogue has {', '.join(COLUMNS)}, in any order",
         )
     told = _Told(shown, provider, as_of)
-    lines = list(_lines(reader))
     hosts = _gcp_hosts(line for _, line in lines)
     return gathered(
         item for line_number, line in lines for item in _of_line(line, f"{shown} line {line_number}", told, hosts)
@@ -175,9 +178,19 @@ def _gpu_info(text: str) -> tuple[str, float | None]:
     try:
         said = json.loads(text) if '"' in text else ast.literal_eval(text or "{}")
         first = said["Gpus"][0]
-        size_mib = float(first["MemoryInfo"]["SizeInMiB"])
-        return str(first.get("Name", "")), size_mib / 1024 or None
-    except (ValueError, SyntaxError, KeyError, IndexError, TypeError, AttributeError, MemoryError, RecursionError):
+        size_mib = finite_positive(float(first["MemoryInfo"]["SizeInMiB"]))
+        return str(first.get("Name", "")), None if size_mib is None else size_mib / 1024
+    except (
+        ValueError,
+        SyntaxError,
+        KeyError,
+        IndexError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        RecursionError,
+    ):
         return "", None
 
 

@@ -27,7 +27,7 @@ def parse(text: str, shown: str, today: date) -> Rows | Fault:
     """The rows of a table; a Fault where the text as a whole is none."""
     try:
         document = tomli.loads(text)
-    except tomli.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # tomli's own error, and a number of more digits than Python reads
         return Fault(shown, f"not TOML: {error}", "a price table is TOML with one [[price]] per row")
     entries = document.get("price")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

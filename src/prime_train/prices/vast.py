@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id
-from prime_train.prices.price import Fault, Price, Rows, count, per_gpu_hour
+from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, per_gpu_hour
 from prime_train.prices.regions import gathered
 
 CLOUD = "vast"
@@ -47,9 +47,8 @@ def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | st
     gpus = count(told_count, f"{where}.num_gpus")
     if isinstance(gpus, Fault):
         return gpus
-    told_mb = item.get("gpu_ram")
-    memory_gb = told_mb / 1024 if isinstance(told_mb, int | float) and not isinstance(told_mb, bool) else None
-    gpu = gpu_id(name.replace("_", " "), "", memory_gb)
+    memory_mb = finite_positive(item.get("gpu_ram"))
+    gpu = gpu_id(name.replace("_", " "), "", None if memory_mb is None else memory_mb / 1024)
     if gpu is None:
         return f"{name} is not in registry/gpus.toml"
     if item.get("rentable") is False:
