@@ -8,6 +8,10 @@ from prime_train.estimate.throughput_rates import Rates, gpu_class, links_of
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.work import Flops, Kernel, StepSetup, Work, work_of
 
+_PER_MICRO_BATCH = {
+    *("linear", "experts", "attention", "head", "elementwise", "adapters", "dispatch"),
+    *("layer_visits", "moe_visits", "adapter_visits", "expert_visits"),
+}
 _FP8_SPEED = 2  # of fp8 against bf16: NVIDIA data sheets of H100, B200, L40S
 
 
@@ -36,13 +40,13 @@ class TimeTerm(NamedTuple):
 def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
     """The attention kernel that runs: the one asked for where the GPU has it.
 
-    FlashAttention-3 needs Hopper and 4 Hopper or Blackwell. prime-rl's SFT trainer of early 2026 makes use of neither:
-    its rows with fa4 and fa2 on 8 B200 (Qwen3-30B-A3B, 16384 tokens) differ by 0.03 %, and the one with fa3 on
-    8 H200 is as slow as fa2 would be. Source: prime-rl benchmarks/baselines@bffbdd057.
+    FlashAttention-3 needs Hopper and 4 Hopper or Blackwell. prime-rl's SFT of early 2026 makes use of neither for
+    mixtures of experts: its rows with fa4 and fa2 on 8 B200 (Qwen3-30B-A3B, 16384 tokens) differ by 0.03 %, and the
+    one with fa3 on 8 H200 is as slow as fa2 would be. Source: prime-rl benchmarks/baselines@bffbdd057.
     """
     name = gpu_class(hardware)
-    early = "" < setup.generation < "2026-05"
-    if early and setup.trainer == "prime-rl" and setup.objective == "sft" and setup.kernel in ("fa3", "fa4"):
+    early = "" < setup.generation < "2026-05" and setup.trainer == "prime-rl" and setup.objective == "sft"
+    if early and setup.shape.is_moe and setup.kernel in ("fa3", "fa4"):
         return "fa2"
     if setup.kernel == "fa4":
         return {"blackwell": "fa4", "hopper": "fa3"}.get(name, "fa2")  # type: ignore[return-value]
@@ -62,17 +66,21 @@ def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1
 
 
 def step_terms(setup: StepSetup, hardware: Hardware, rates: Rates) -> list[TimeTerm]:
-    """Every part of a step with the seconds it takes. A pipeline waits (pp - 1) of (pp - 1 + micro-batches).
+    """Every part of a step with the seconds it takes. A pipeline waits for as long as pp - 1 micro-batches take.
 
     Source of the pipeline's share: GPipe, arXiv 1811.06965, s. 2.3.
     """
-    bubble = (setup.pp - 1 + setup.micro_batches) / setup.micro_batches
-    terms = []
+    terms, in_micro_batches_s = [], 0.0
     for term in ideal_terms(setup, hardware, rates.recompute_share):
         cost, measured = rates.cost(term.cost, term.keys)
-        formula = f"{term.formula} x {cost:.3g}" + (f" x {bubble:.3g} (pipeline)" if setup.pp > 1 else "")
-        terms.append(TimeTerm(term.name, term.seconds * cost * bubble, formula, measured))
-    return terms
+        seconds = term.seconds * cost
+        terms.append(TimeTerm(term.name, seconds, f"{term.formula} x {cost:.3g}", measured))
+        in_micro_batches_s += seconds if term.cost in _PER_MICRO_BATCH else 0.0
+    if setup.pp > 1:
+        share = (setup.pp - 1) / setup.micro_batches
+        formula = f"{setup.pp - 1} of {setup.micro_batches} micro-batches, {in_micro_batches_s:.3g} s in all"
+        terms.append(TimeTerm("pipeline bubble", share * in_micro_batches_s, formula, measured=False))
+    return [term for term in terms if term.seconds > 0]
 
 
 def _compute_terms(setup: StepSetup, hardware: Hardware, work: Work, share: float) -> list[IdealTerm]:

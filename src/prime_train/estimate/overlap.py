@@ -1,0 +1,48 @@
+"""Joins the time of a trainer and of its inference into the time of an RL step, and says who waits. Times neither."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from prime_train.estimate.values import Interval
+
+Slower = Literal["trainer", "inference"]
+
+
+class Overlap(NamedTuple):
+    """One RL step. The idle shares are of that step's time; `bound_by` is the side that the other waits for."""
+
+    step_s: Interval
+    trainer_idle: Interval
+    inference_idle: Interval
+    bound_by: Slower
+
+
+def overlap_of(
+    trainer_s: Interval, rollouts_s: Interval, broadcast_s: Interval, async_level: int, shared: bool = False
+) -> Overlap:
+    """The time of one RL step and the idle share of both sides.
+
+    At `async_level` 0, or where both share their GPUs, they take turns. From 1 on, inference makes the rollouts of a
+    later step while the trainer works: the slower side sets the pace, and each hand-over of weights stops both.
+    More than 1 smooths rollouts of uneven length and moves no mean. Source: PipelineRL, arXiv 2509.19128, s. 2.
+    """
+    takes_turns = async_level < 1 or shared
+
+    def step(trainer: float, rollouts: float, handover: float) -> float:
+        return (trainer + rollouts if takes_turns else max(trainer, rollouts)) + handover
+
+    def idle(own: float, other: float, handover: float) -> float:
+        return max(0.0, 1 - (own + handover) / step(own, other, handover))
+
+    fast, typical, slow = (tuple(part) for part in zip(trainer_s, rollouts_s, broadcast_s, strict=True))
+    trainer_fast = (trainer_s.low, rollouts_s.high, broadcast_s.typical)
+    trainer_slow = (trainer_s.high, rollouts_s.low, broadcast_s.typical)
+    return Overlap(
+        step_s=Interval(step(*fast), step(*typical), step(*slow)),
+        trainer_idle=Interval(idle(*trainer_slow), idle(*typical), idle(*trainer_fast)),
+        inference_idle=Interval(
+            *(idle(rollouts, trainer, wait) for trainer, rollouts, wait in (trainer_fast, typical, trainer_slow))
+        ),
+        bound_by="trainer" if trainer_s.typical >= rollouts_s.typical else "inference",
+    )
