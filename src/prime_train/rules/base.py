@@ -54,8 +54,13 @@ def rule(code: str, severity: Severity) -> Callable[[RunCheck], RunCheck]:
     return register
 
 
-def facts_rule(code: str, severity: Severity, needs: tuple[str, ...]) -> Callable[[FactsCheck], FactsCheck]:
-    """Registers a rule that judges the config on a machine. It is skipped where a fact it needs is not known."""
+def facts_rule(
+    code: str, severity: Severity, needs: tuple[str, ...], uses: tuple[str, ...] = ()
+) -> Callable[[FactsCheck], FactsCheck]:
+    """Registers a rule that judges the config on a machine. It is skipped where a fact it needs is not known.
+
+    `uses` are further facts that it reads where they are: see `if_known`.
+    """
 
     def register(check: FactsCheck) -> FactsCheck:
         def judge(reading: Reading, facts: Facts | None) -> Iterator[Problem]:
@@ -64,6 +69,7 @@ def facts_rule(code: str, severity: Severity, needs: tuple[str, ...]) -> Callabl
             return check(reading.run, facts)
 
         _add(code, severity, needs, check, judge)
+        RULES[code] = RULES[code]._replace(uses=uses)
         return check
 
     return register

@@ -2,6 +2,7 @@
 
 from prime_train.rules import (
     batch,
+    budget,
     checkpoint,
     context,
     data,
@@ -44,6 +45,7 @@ from prime_train.rules.base import RULES
 FAMILIES = (
     schema,
     run,
+    budget,
     model,
     weights,
     data,

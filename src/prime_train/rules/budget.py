@@ -1,0 +1,203 @@
+"""How long a run takes and what it costs, against what it may. Pure: the facts are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from prime_train.errors import UserError
+from prime_train.findings import Problem, Severity
+from prime_train.rules.anchor import gpus_asked
+from prime_train.rules.base import facts_rule, if_known, known
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.estimate.shape import ModelShape
+    from prime_train.estimate.values import Hardware, Interval
+    from prime_train.facts.facts import Facts
+    from prime_train.facts.local import RunFolder
+
+_ENOUGH_STEPS = 10  # of an earlier run, for its time of a step to count: the first ones compile and fill caches
+
+
+class _Step(NamedTuple):
+    """Seconds of one step, and how that is known."""
+
+    seconds: Interval
+    known_from: str
+
+
+class _Unknown(NamedTuple):
+    """Why nothing can be said."""
+
+    reason: str
+
+
+@facts_rule("RUN005", Severity.WARNING, needs=("gpus",), uses=("run_folder",))
+def longer_than_its_hours(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """A run should end within the hours that it is given.
+
+    it is ended before its last step, or goes on for longer than anybody reckoned with
+
+    The time of a step is the one that an earlier run in the same directory took; else it is estimated, as
+    `prime-train estimate` does. Where only the upper end of the estimate is beyond the budget, it is a note.
+
+    Source: estimate/throughput.py; metrics.jsonl of the run.
+
+    Bad:
+        [prime_train]
+        budget_hours = 1.0
+        [facts.run_folder]
+        step_s = 9.0
+        timed_steps = 200
+    Bad (prime-rl 2026-08):
+        [prime_train]
+        budget_hours = 1.0
+        [facts.run_folder]
+        step_s = 60.0
+        timed_steps = 50
+    Good:
+        [prime_train]
+        budget_hours = 3.0
+        [facts.run_folder]
+        step_s = 9.0
+        timed_steps = 200
+    """
+    budget, at = run.prime_train.budget_hours, "prime_train.budget_hours"
+    if budget is None:
+        return
+    step = _step(run, facts)
+    if isinstance(step, _Unknown):
+        yield _not_judged(at, f"{budget:g} h", step)
+        return
+    steps, seconds = run.run.max_steps, step.seconds
+    hours = seconds.times(steps / 3600)
+    worth = int(budget * 3600 / seconds.typical)
+    if hours.high > budget:
+        yield Problem(
+            at,
+            f"{steps} steps take {_span(hours, 'h')}, {step.known_from}; {budget:g} h are given",
+            fix=f"`run.max_steps` = {worth}, or more hours" if worth else "more hours, or a faster machine",
+            severity=None if hours.typical > budget else Severity.NOTE,
+        )
+
+
+@facts_rule("RUN006", Severity.WARNING, needs=("gpus",), uses=("run_folder",))
+def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """A run should cost no more than it may.
+
+    the money is gone before the last step
+
+    The price is that of the machine's GPU on demand, over the offers of registry/offers.toml, interruptions
+    included. Where only the upper end is beyond the budget, it is a note.
+
+    Source: estimate/cost.py; registry/offers.toml, each row with its source and date.
+
+    Bad (prime-rl 2026-08):
+        [prime_train]
+        budget_usd = 5.0
+        [facts.run_folder]
+        step_s = 600.0
+        timed_steps = 50
+    Good (prime-rl 2026-08):
+        [prime_train]
+        budget_usd = 5000.0
+        [facts.run_folder]
+        step_s = 60.0
+        timed_steps = 50
+    """
+    from prime_train.estimate.cost import Work, cost_of
+    from prime_train.estimate.interruptions import rates
+    from prime_train.prices.store import shipped
+
+    budget, at = run.prime_train.budget_usd, "prime_train.budget_usd"
+    if budget is None:
+        return
+    step, hardware = _step(run, facts), _hardware(run, facts)
+    if isinstance(step, _Unknown):
+        yield _not_judged(at, f"{budget:g} USD", step)
+        return
+    if isinstance(hardware, _Unknown):
+        yield _not_judged(at, f"{budget:g} USD", hardware)
+        return
+    work = Work(hardware.id, hardware.gpus, run.run.max_steps, step.seconds, run.checkpoint.interval_steps)
+    cost = cost_of(work, shipped(), rates(), spot=False)
+    if cost is None:
+        yield _not_judged(at, f"{budget:g} USD", _Unknown(f"registry/offers.toml has no price of {hardware.id}"))
+    elif cost.usd.high > budget:
+        yield Problem(
+            at,
+            f"{hardware.gpus} x {hardware.id} cost {_span(cost.usd, 'USD')}, {step.known_from}; {budget:g} are given",
+            fix="fewer `run.max_steps`, a cheaper machine (prime-train find), or more money",
+            severity=None if cost.usd.typical > budget else Severity.NOTE,
+        )
+
+
+def _not_judged(at: str, budget: str, unknown: _Unknown) -> Problem:
+    return Problem(
+        at,
+        f"whether {budget} are enough is not known: {unknown.reason}",
+        fix="prime-train estimate, with --gpus and --model-config",
+        why="a budget that nobody can hold the run to is none",
+        severity=Severity.NOTE,
+    )
+
+
+# --- the time of a step --------------------------------------------------------------------------
+
+
+def _step(run: RunSpec, facts: Facts) -> _Step | _Unknown:
+    from prime_train.estimate.values import Interval
+
+    if run.run.max_steps >= ENDLESS_STEPS:
+        return _Unknown("the run has no end: `run.max_steps` is not set")
+    folder: RunFolder | None = if_known(facts, "run_folder")
+    if folder is not None and folder.step_s is not None and folder.timed_steps >= _ENOUGH_STEPS:
+        seconds = Interval(folder.step_s, folder.step_s, folder.step_s)
+        return _Step(seconds, f"at {folder.step_s:.3g} s a step as in {folder.path}")
+    return _estimated(run, facts)
+
+
+def _estimated(run: RunSpec, facts: Facts) -> _Step | _Unknown:
+    from prime_train.estimate.estimate import estimate
+
+    hardware, shape = _hardware(run, facts), _shape(run)
+    if isinstance(hardware, _Unknown):
+        return hardware
+    if isinstance(shape, _Unknown):
+        return shape
+    try:
+        time = estimate(run, hardware, shape).time
+    except UserError as error:
+        return _Unknown(error.what)
+    if time is None:
+        return _Unknown("nothing is trained")
+    return _Step(time.step_s, f"by the estimate on {hardware.gpus} x {hardware.id}")
+
+
+def _hardware(run: RunSpec, facts: Facts) -> Hardware | _Unknown:
+    """The GPUs that the run takes, of the kind that there is."""
+    from prime_train.estimate.hardware import of_devices
+
+    gpus = known(facts.gpus)
+    found = of_devices([(gpu.name, gpu.memory_bytes) for gpu in gpus.devices])
+    if found is None:
+        return _Unknown(f"there is no GPU whose speed is known ({gpus.reason or gpus.devices[0].name})")
+    count = run.parallel.processes if run.is_native else gpus_asked(run)
+    return found if count is None else found._replace(gpus=count)
+
+
+def _shape(run: RunSpec) -> ModelShape | _Unknown:
+    from prime_train.estimate import shape
+
+    if run.is_native and run.model.path is None:
+        return shape.of_run(run, run.tokenizer.vocab_size)
+    name = run.trainer.model_name if run.trainer is not None else run.model.path
+    found = shape.of_registry(name) if name else None
+    return found or _Unknown(f"the registry does not have {name or 'the model'}")
+
+
+def _span(values: Interval, unit: str) -> str:
+    """ "2.5 h", "2.5 to 4.1 h": low and high where they differ by more than what is shown."""
+    low, high = f"{values.low:.3g}", f"{values.high:.3g}"
+    return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"
