@@ -12,8 +12,8 @@ from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.views.written_runs import WHOLE_LIFE, write_run
 
 COMMANDS = (
-    *("lint", "rule", "validate", "run", "status", "logs", "stop", "report"),
-    *("ckpt list", "ckpt verify", "schema export"),
+    *("lint", "rule", "validate", "estimate", "find", "verify-model", "run", "status", "logs", "stop", "report"),
+    *("ckpt list", "ckpt verify", "schema export", "models list", "models show"),
     *("prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.
