@@ -25,7 +25,8 @@ def shape_of(name: str) -> ModelShape:
 
 
 def gpu(usable_gib: float, gpu_id: str = "h100-80gb", gpus: int = 1) -> Hardware:
-    return Hardware(gpu_id, gpu_id, gpus, usable_gib * GIB, 3.35e12, 9.89e14, (9, 0))
+    capability = (9, 0) if gpu_id.startswith("h") else (8, 9)
+    return Hardware(gpu_id, gpu_id, gpus, usable_gib * GIB, 3.35e12, 9.89e14, capability)
 
 
 class Served(NamedTuple):
@@ -259,6 +260,26 @@ ROWS = (
     Served("openai/gpt-oss-120b", "0.10.1", 79.2, _ISSUES + "23278: H100", 65.9651, gpu_id="h100-80gb"),
     Served(
         "google/gemma-3-1b-it", "0.10.1", 4.7, _OWN + ": a slice of an A100", 1.9147, None, 1.4053, 52608, 7.64, 32768,
+    ),
+    # Found after the registry was written, which none of them changed but for `multicast`.
+    Served(
+        "meta-llama/Llama-3.1-70B", "0.7.1", 79.2, _PULLS + "12569: quantized.w8a8", 67.7229, None, 6.7432, 22096,
+        10.79, 2048, "h100-80gb", {"quantization": "int8"},
+    ),
+    Served(
+        "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", "0.8.5", 21.48, _OWN + ": tp 4, 0.93, eager", 3.85, 1.45, 14.49, None,
+        6.44, 65536, change={"gpu_memory_fraction": 0.93, "tensor_parallel": 4, "batched_tokens": 8192, "eager": True},
+    ),
+    Served(
+        "Qwen/Qwen2.5-1.5B-Instruct", "0.7.3", 44.39, _OWN + ": A40, 0.85", 2.8797, 1.40, 33.37, 1249840, 305.14, 4096,
+        "a40", {"gpu_memory_fraction": 0.85},
+    ),
+    Served(
+        "Qwen/Qwen2.5-7B-Instruct", "0.10.0", 64.0, _OWN + ": fp16, eager", 14.2488, gpu_id="other",
+    ),
+    Served(
+        "Qwen/Qwen3-30B-A3B", "0.11.0", 23.57, _OWN + ": 4 x RTX 3090", None, None, 2.31, 100752, 1.54, 65536,
+        change={"tensor_parallel": 4},
     ),
 )
 # fmt: on

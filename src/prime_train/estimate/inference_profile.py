@@ -64,8 +64,8 @@ def non_torch_bytes(setup: ServeSetup) -> Interval:
     """What is allocated beside torch: NCCL, workspaces, the growth of the CUDA context."""
     if setup.tensor_parallel * setup.pipeline_parallel == 1:
         return interval_gib("non_torch", "one_gpu")
-    later = is_at_least(setup.version, words("non_torch", "several_gpus_from"))
-    return interval_gib("non_torch", "several_gpus_later" if later else "several_gpus")
+    switched = setup.multicast and is_at_least(setup.version, words("non_torch", "multicast_from"))
+    return interval_gib("non_torch", "multicast" if switched else "several_gpus")
 
 
 def graph_bytes(setup: ServeSetup) -> Interval:

@@ -22,6 +22,7 @@ class ServeSetup(NamedTuple):
     `sequences` and `batched_tokens` are max_num_seqs and max_num_batched_tokens; `ctx_tokens` is max_model_len;
     `cache_number_bytes` is what one number of the KV cache takes. `quantization` is the method as vLLM calls it, ""
     for none. `lora_slots` is 0 without adapters.
+    `multicast`: GPUs of one machine reduce in their switch (NVLink SHARP), for which NCCL keeps buffers.
     `resident_bytes` is what other processes hold on the GPU when vLLM starts.
     """
 
@@ -43,6 +44,7 @@ class ServeSetup(NamedTuple):
     lora_slots: int = 0
     lora_rank: int = 0
     vision_replicated: bool = False
+    multicast: bool = False
     resident_bytes: float = 0.0
 
     @property
@@ -86,7 +88,14 @@ def plain_setup(shape: ModelShape, hardware: Hardware, version: str = "", ctx_to
         batched_tokens=batched_tokens,
         quantization=shape.quantization,
         block_tokens=number("batch", "mla_block_tokens" if latent else "block_tokens"),
+        multicast=_reduces_in_switch(hardware),
     )
+
+
+def _reduces_in_switch(hardware: Hardware) -> bool:
+    """Hopper and Blackwell of the data centre do; cards on PCIe do not. Source: NCCL user guide, NCCL_NVLS_ENABLE."""
+    is_card = "pcie" in hardware.id or "nvl" in hardware.id
+    return hardware.compute_capability is not None and hardware.compute_capability[0] in (9, 10) and not is_card
 
 
 def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version: str = "") -> ServeSetup:
