@@ -13,6 +13,7 @@ from prime_train import __version__
 from prime_train.cli import (
     ckpt,
     estimate,
+    find,
     lint,
     logs,
     models,
@@ -62,6 +63,7 @@ app.command("lint")(lint.lint)
 app.command("rule")(rule.rule)
 app.command("validate", short_help="Check a config against this machine.")(validate.validate)
 app.command("estimate", short_help="Will it fit, how long does it take, what does it cost.")(estimate.estimate)
+app.command("find", short_help="The cheapest offers on which a run fits.")(find.find)
 app.command("verify-model", short_help="Look at a model before a run does.")(verify_model.verify_model)
 app.command("run")(run.run)
 app.command("status")(status.status)

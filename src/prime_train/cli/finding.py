@@ -1,0 +1,150 @@
+"""Does the work of `prime-train find`: reads config or model, lays the run over the GPUs of each offer, ranks.
+
+Prints nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import date
+from functools import cache
+from typing import NamedTuple
+
+from prime_train import registry
+from prime_train.cli import estimating
+from prime_train.dialects import dialect
+from prime_train.dialects.read import read_config
+from prime_train.errors import UserError
+from prime_train.estimate.estimate import estimate
+from prime_train.estimate.hardware import of_entry
+from prime_train.estimate.interruptions import rates
+from prime_train.estimate.laid_out import NotSo, laid_out, steps_of
+from prime_train.estimate.offers import Judge, Judged, Limits, Ranking, Refused, rank
+from prime_train.estimate.shape import ModelShape
+from prime_train.prices.price import Price
+from prime_train.spec import RunSpec
+from prime_train.units import GIB
+
+# What --model alone stands for: a fine-tuning of common size, in the words of prime-rl's sft.
+_FINE_TUNING = """max_steps = 1000
+
+[prime_train]
+prime_rl = "2026-08"
+
+[model]
+name = "{model}"
+seq_len = 4096
+
+[data]
+seq_len = 4096
+batch_size = 64
+micro_batch_size = 1
+
+[ckpt]
+interval = 100
+"""
+FINE_TUNING = "full fine-tuning with prime-rl's sft: 1,000 steps of 64 sequences of 4,096 tokens, a checkpoint each 100"
+
+
+class Asked(NamedTuple):
+    """What the command line asks for: a config, or a model alone."""
+
+    config: str | None
+    model: str | None
+    limits: Limits
+    model_config: str | None = None
+    prices: str | None = None
+    prime_rl: str | None = None
+    offline: bool = False
+
+
+class Found(NamedTuple):
+    """The ranking, what it is of (in short, and in full), and the prices it was made from."""
+
+    name: str
+    title: str
+    is_config: bool
+    ranking: Ranking
+    prices: tuple[Price, ...]
+    limits: Limits
+
+
+def found(asked: Asked) -> Found:
+    """The offers on which the run fits, cheapest first. Raises UserError where a part of it cannot be had."""
+    dearest = asked.limits.max_usd_per_hour
+    if dearest is not None and not (math.isfinite(dearest) and dearest > 0):
+        raise UserError(
+            what=f"{dearest:g} USD an hour",
+            where="--max-usd-per-hour",
+            why="an offer costs more than nothing",
+            fix="--max-usd-per-hour 20",
+        )
+    run, shape, title = _run(asked)
+    prices = estimating.prices_of(_estimating(asked, ""))
+    limits = asked.limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
+    name = asked.config or asked.model or title
+    return Found(
+        name, title, asked.config is not None, rank(prices, judge_of(run, shape), limits, rates()), prices, limits
+    )
+
+
+def judge_of(run: RunSpec, shape: ModelShape) -> Judge:
+    """Memory and time of the run, laid over so many GPUs of one type."""
+    known = {gpu.id: gpu for gpu in registry.gpu_peaks()}
+
+    @cache
+    def judge(gpu: str, gpus: int) -> Judged | Refused:
+        hardware = of_entry(known[gpu], gpus)
+        laid = laid_out(run, hardware)
+        if isinstance(laid, NotSo):
+            return Refused(laid.why)
+        try:
+            reckoned = estimate(laid.run, hardware, shape)
+        except UserError as error:
+            return Refused(f"{gpu}: {error.what}")
+        if reckoned.time is None:
+            return Refused("it trains nothing, so it has no end to pay for")
+        fullest = max(role.memory.needed_bytes for role in reckoned.memory.roles)
+        steps = steps_of(reckoned.time.steps, laid)
+        return Judged(reckoned.fits, fullest / GIB, hardware.usable_bytes / GIB, steps, reckoned.time.step_s)
+
+    return judge
+
+
+def today() -> date:
+    return date.today()
+
+
+def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str]:
+    """The run, its model, and what to call it."""
+    if (asked.config is None) == (asked.model is None):
+        raise UserError(
+            what="a config or a model is wanted" if asked.config is None else "both a config and a model are given",
+            where="prime-train find",
+            why="the offers are looked for on which one run fits",
+            fix="prime-train find run.toml, or prime-train find --model Qwen/Qwen3-8B",
+        )
+    if asked.config is not None:
+        text, path = read_config(asked.config)
+        title = path
+    else:
+        text, path = _FINE_TUNING.format(model=_quotable(asked.model or "")), "sft.toml"
+        title = f"{asked.model}: {FINE_TUNING}"
+    reading = dialect.read(text, path, asked.prime_rl)
+    run = estimating.run_of(reading)
+    return run, estimating.model_of(run, reading, _estimating(asked, path)), title
+
+
+def _quotable(model: str) -> str:
+    if model.isprintable() and not set(model) & set('"\\'):
+        return model
+    raise UserError(
+        what="that is no name of a model",
+        where="--model",
+        why="a model is an id on the Hugging Face hub or a folder",
+        fix="--model Qwen/Qwen3-8B",
+    )
+
+
+def _estimating(asked: Asked, path: str) -> estimating.Asked:
+    return estimating.Asked(path, None, asked.model_config, None, asked.prices, asked.prime_rl, asked.offline)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train import registry
+from prime_train.dialects import dialect
+from prime_train.estimate.hardware import of_name
+from prime_train.estimate.laid_out import LaidOut, NotSo, laid_out, steps_of
+from prime_train.spec import RunSpec
+
+NATIVE = """[run]
+name = "x"
+max_steps = 100
+
+[[data.sources]]
+kind = "python-stdlib"
+
+[batch]
+micro_batch = 8
+"""
+RL = """max_steps = 10
+seq_len = 2048
+
+[prime_train]
+prime_rl = "2026-08"
+
+[model]
+name = "Qwen/Qwen3-0.6B"
+
+[deployment]
+num_train_gpus = 4
+num_infer_gpus = 4
+
+[orchestrator]
+batch_size = 64
+
+[trainer]
+
+[inference]
+"""
+
+
+def run(text: str, name: str = "run.toml") -> RunSpec:
+    found = dialect.read(text, name, None).run
+    assert found is not None
+    return found
+
+
+def native(batch: str = "") -> RunSpec:
+    return run(NATIVE + batch)
+
+
+def over(spec: RunSpec, gpus: int) -> LaidOut:
+    laid = laid_out(spec, of_name(f"{gpus}xh100-80gb"))
+    assert isinstance(laid, LaidOut), laid
+    return laid
+
+
+def test_a_run_is_sharded_over_all_gpus() -> None:
+    laid = over(native(), 8)
+    assert (laid.run.parallel.processes, laid.run.parallel.dp_shard, laid.run.dp_replicate) == (8, 8, 1)
+
+
+def test_a_batch_that_follows_the_gpus_takes_fewer_steps() -> None:
+    laid = over(native(), 8)
+    assert laid.run.tokens_per_step == 8 * native().tokens_per_step
+    assert steps_of(100, laid) == 13  # 12.5, and there are no half steps
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 64]), st.integers(1, 10_000))
+def test_the_same_tokens_are_trained_on(gpus: int, steps: int) -> None:
+    spec = native()
+    laid = over(spec, gpus)
+    trained, asked = steps_of(steps, laid) * laid.run.tokens_per_step, steps * spec.tokens_per_step
+    assert 0 <= trained - asked < laid.run.tokens_per_step
+
+
+@pytest.mark.parametrize(("gpus", "micro"), [(1, 8), (2, 6), (4, 6), (8, 3), (24, 1)])
+def test_a_batch_that_is_set_stays(gpus: int, micro: int) -> None:
+    spec = native("global_batch = 24\n")
+    laid = over(spec, gpus)
+    assert laid.run.global_batch == 24
+    assert laid.run.batch.micro_batch == micro
+    assert 24 % (micro * gpus) == 0
+    assert steps_of(100, laid) == 100
+
+
+def test_a_batch_in_tokens_stays_too() -> None:
+    spec = native("global_batch_tokens = 12288\n")
+    assert over(spec, 8).run.batch.micro_batch == 3  # 24 sequences of 512
+
+
+def test_a_batch_that_does_not_divide_is_not_laid_out() -> None:
+    assert laid_out(native("global_batch = 24\n"), of_name("16xh100-80gb")) == NotSo(
+        "its global batch of 24 does not divide by 16"
+    )
+
+
+def test_servers_keep_their_gpus() -> None:
+    laid = over(run(RL, "rl.toml"), 16)
+    assert laid.run.deployment is not None
+    assert (laid.run.deployment.train_gpus, laid.run.deployment.infer_gpus) == (12, 4)
+    assert laid_out(run(RL, "rl.toml"), of_name("4xh100-80gb")) == NotSo("its server alone takes 4 GPUs")
+
+
+@pytest.mark.parametrize("preset", registry.presets())
+def test_every_preset_can_be_laid_out(preset: str) -> None:
+    spec = run(registry.presets()[preset].read_text(encoding="utf-8"), f"{preset}.toml")
+    assert isinstance(laid_out(spec, of_name("8xh200")), LaidOut | NotSo)
