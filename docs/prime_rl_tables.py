@@ -217,6 +217,7 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "inference.expert_parallel": ("inference.vllm.enable_expert_parallel", "inference.enable_expert_parallel", ""),
     "inference.prefix_caching": ("inference.vllm.enable_prefix_caching", "inference.enable_prefix_caching", ""),
     "inference.enforce_eager": ("inference.vllm.enforce_eager", "inference.model.enforce_eager", "="),
+    "inference.revision": ("inference.vllm.revision", "", ""),
     "inference.trust_remote_code": ("inference.vllm.trust_remote_code", "inference.model.trust_remote_code", "="),
     "inference.tool_call_parser": ("inference.vllm.tool_call_parser", "inference.model.tool_call_parser", "="),
     "inference.reasoning_parser": ("inference.vllm.reasoning_parser", "inference.model.reasoning_parser", "="),

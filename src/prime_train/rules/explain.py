@@ -103,6 +103,16 @@ batch_size = 32
 lr = 2e-5
 """
 
+_INFERENCE_2026_08 = """\
+[server]
+port = 8000
+
+[vllm]
+model = "Qwen/Qwen3-1.7B"
+revision = "70d244cc86ccca08cf5af4e1e306ecf908b1ad5e"
+max_model_len = 4096
+"""
+
 _RL_2026_05 = """\
 max_steps = 200
 seq_len = 4096
@@ -173,6 +183,7 @@ BASES = {
     "": BASE,
     "prime-rl 2026-08": _RL_2026_08,
     "prime-rl 2026-08 sft": _SFT_2026_08,
+    "prime-rl 2026-08 inference": _INFERENCE_2026_08,
     "prime-rl 2026-05": _RL_2026_05,
     "prime-rl 2026-01": _RL_2026_01,
 }

@@ -69,6 +69,49 @@ def code_of_others(run: RunSpec) -> Iterator[Problem]:
             return
 
 
+@rule("MOD012", Severity.NOTE)
+def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
+    """A server of its own should say which revision of a model it serves.
+
+    the hub serves whatever is newest on the day: two starts of one file may be two models
+
+    prime-rl has no such key for its trainer: a server that is pinned beside one starts from other weights, and is
+    told too. A local folder is what it is.
+
+    Source: vLLM, --revision; huggingface.co, docs of the hub, revisions.
+
+    Bad (prime-rl 2026-08 inference):
+        [vllm]
+        revision = "-"
+    Bad (prime-rl 2026-08 inference):
+        [vllm]
+        revision = "main"
+    Bad (prime-rl 2026-08):
+        [inference.vllm]
+        revision = "70d244cc86ccca08cf5af4e1e306ecf908b1ad5e"
+    Good (prime-rl 2026-08 inference):
+        [vllm]
+        revision = "70d244cc86ccca08cf5af4e1e306ecf908b1ad5e"
+    """
+    inference = run.inference
+    name = inference.model_name if inference is not None else None
+    if inference is None or name is None or name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return
+    if run.trainer is None and run.rollout is None:
+        if inference.revision in (None, "main"):
+            written = "the revision is not said" if inference.revision is None else 'the revision is "main", a branch'
+            fix = "`inference.revision` = the commit that the model page shows"
+            yield Problem("inference.revision", f"{name}: {written}", fix=fix)
+    elif run.trainer is not None and inference.revision is not None and run.trainer.model_name == name:
+        yield Problem(
+            "inference.revision",
+            f"{inference.revision} is served, and the trainer loads the newest {name}",
+            fix="download that revision, and name its folder as the model of both",
+            why="the first rollouts come from other weights than those that are trained",
+            severity=Severity.WARNING,
+        )
+
+
 @rule("MOD007", Severity.ERROR)
 def models_disagree(run: RunSpec) -> Iterator[Problem]:
     """Trainer, orchestrator and inference must name one model.

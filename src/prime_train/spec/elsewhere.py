@@ -242,6 +242,7 @@ class Inference(NamedTuple):
     expert_parallel: bool | None = None  # inference.vllm.enable_expert_parallel; [01] -
     prefix_caching: bool | None = None  # inference.vllm.enable_prefix_caching; [01] -
     enforce_eager: bool | None = None  # inference.vllm.enforce_eager; [05] [01] inference.model.enforce_eager
+    revision: str | None = None  # inference.vllm.revision; [05] [01] -
     trust_remote_code: bool | None = None  # inference.vllm.trust_remote_code; [05] [01] inference.model.trust_...
     tool_call_parser: str | None = None  # inference.vllm.tool_call_parser; [05] [01] inference.model.tool_call_parser
     reasoning_parser: str | None = None  # inference.vllm.reasoning_parser; [05] [01] inference.model.reasoning_parser
