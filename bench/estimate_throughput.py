@@ -13,6 +13,7 @@ import argparse
 import csv
 import math
 import statistics
+import time
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -208,7 +209,13 @@ def main() -> None:
     if asked.report:
         write_report(asked.report, judged)
     if not asked.rows:
-        kept = {"machine": record.machine(), "commit": record.commit()}
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        kept = {
+            "unit": "error of tokens per second",
+            "machine": record.machine(),
+            "commit": record.commit(),
+            "date": date,
+        }
         record.write("estimate_throughput", [{**row, **kept} for row in table])
 
 

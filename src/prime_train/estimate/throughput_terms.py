@@ -135,10 +135,12 @@ def _memory_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
 
 def _link_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
     name, links = gpu_class(hardware), links_of(hardware)
+    # A ring that fills a machine leaves it through all network ports together.
+    between = min(links.node, links.network * hardware.gpus_per_node)
     sent = {
         "activations to the host": ("offload", work.offload_bytes, links.host),
         "exchange within the machine": ("node", work.node_bytes, links.node),
-        "exchange between machines": ("network", work.network_bytes, links.network),
+        "exchange between machines": ("network", work.network_bytes, between),
     }
     return [
         IdealTerm(label, cost, (name, "any"), size / rate, f"{size:.3g} B / {rate:.3g} B/s")
