@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,7 +47,7 @@ def evidence(name: str, scratch: Path, python: str, *, revision: str = "", offli
         template = chat_template.find(files.folder)
         renderings: Renderings | NotKnown | None = None
         if isinstance(template, ChatTemplate):
-            renderings = chat_template.renderings(template, chat_template.special_tokens(files.folder))
+            renderings = _renderings(template, files.folder, python)
         return Evidence(
             files=files,
             config=_text(files.folder / "config.json"),
@@ -57,6 +58,15 @@ def evidence(name: str, scratch: Path, python: str, *, revision: str = "", offli
             tokenized=tokenized(python, files.folder, _texts(renderings)),
             installed=packages.result(),
         )
+
+
+def _renderings(template: ChatTemplate, folder: Path, python: str) -> Renderings | NotKnown:
+    """Rendered by this interpreter's jinja2; where it has none, by that of the run's, which transformers brings."""
+    special = chat_template.special_tokens(folder)
+    found = chat_template.renderings(template, special)
+    if isinstance(found, NotKnown) and python != sys.executable:
+        return chat_template.renderings(template, special, python)
+    return found
 
 
 def _texts(renderings: Renderings | NotKnown | None) -> dict[str, str]:
