@@ -202,7 +202,9 @@ def _recipe_layout(recipe: Recipe, hardware: Hardware) -> Layout:
             sharding = recipe.sharding
         case _:
             sharding = "ddp" if gpus > 1 else "none"
-    if sharding == "ddp":
+    if sharding == "none":
+        shards, replicas = 1, 1
+    elif sharding == "ddp":
         shards, replicas = 1, max(replicas, gpus // (tensor * pipeline))
     return Layout(
         sharding, shards, replicas, tensor, recipe.context_parallel or 1, recipe.expert_parallel or 1, pipeline

@@ -49,7 +49,7 @@ def gathered_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[
     if not _gathers(setup):
         return ()
     numbers = (groups.block - groups.experts) / layout.tensor + groups.experts / layout.tensor / layout.expert
-    blocks = k.gather if layout.shards > 1 else k.gather_alone
+    blocks = min(k.gather if layout.shards > 1 else k.gather_alone, float(setup.shape.layers))
     each = QUANTIZED_BYTES.get(setup.quantization, setup.numerics.compute)
     formula = f"{blocks:.2f} blocks x {numbers / 1e6:.1f} M x {each:g} B"
     return (Term("block gather", blocks * each * numbers, formula, FSDP2),)
