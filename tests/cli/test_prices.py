@@ -78,8 +78,13 @@ def test_an_imported_catalogue_is_shown_then(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "4 prices (SkyPilot, as of 2026-01-31) went into" in done.stdout
     shown = json.loads(prices("show", "--json", here=tmp_path).stdout)
-    dated = [row for row in shown["prices"] if row["as_of"]]
-    assert {row["provider"] for row in dated} == {"nebius"}
+    dated = [row for row in shown["prices"] if row["provider"] == "nebius" and row["as_of"]]
+    assert {(row["gpu"], row["spot"]) for row in dated} == {
+        ("h100-80gb", False),
+        ("h100-80gb", True),
+        ("h200", False),
+        ("h200", True),
+    }
     assert shown["oldest"] == "2026-01-31"
     assert {row["source"] for row in dated} == {"SkyPilot catalogue, nebius"}
     stale = prices("show", "--gpu", "h200", here=tmp_path).stderr
