@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from prime_train.errors import ExitCode
-from prime_train.prices.fetch import Patience, is_safe
-from prime_train.prices.refresh import SERVICES, Refreshed, Service, has_key, refresh
+from prime_train.prices.fetch import Failure, Patience, Trouble, is_safe
+from prime_train.prices.refresh import SERVICES, Refreshed, Service, has_key, problem, refresh
 from tests.fakes.price_server import PRIME_INTELLECT, VAST, Answer, PriceServer, prime_offer, running, vast_offer
 
 KEY = "pit_0123456789abcdef"
@@ -213,3 +213,11 @@ def test_who_has_a_key() -> None:
     assert not has_key(services["primeintellect"], {})
     assert has_key(services["primeintellect"], {"PRIME_API_KEY": KEY})
     assert has_key(services["vast"], {})
+
+
+def test_every_trouble_has_words() -> None:
+    for service in SERVICES:
+        for trouble in Trouble:
+            told = problem(service, Failure(trouble, "1 of 2"), "https://x")
+            assert "{" not in str(told)
+            assert told.fix

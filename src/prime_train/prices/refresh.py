@@ -121,57 +121,38 @@ def _ask_vast(asked: _Asked) -> list[tuple[str, Any]] | Failure:
     return found
 
 
+# What was met, why, and what to do. {key}, {variable} and {right} are the service's; {again} asks it once more.
+_FILE = "unset {variable} if it is set, or import a file: prime-train prices import FILE"
+_TOLD: dict[Trouble, tuple[str, str, str]] = {
+    Trouble.NO_KEY: ("{key} is not set to a key", "it answers only who has one", "export {key}=...; then {again}"),
+    Trouble.UNAUTHORIZED: ("the key is refused", "it is wrong, expired or not there", "set {key} to a valid key"),
+    Trouble.FORBIDDEN: ("the key may not read prices", "it lacks a right", "give it the right {right}"),
+    Trouble.MISSING: ("there is no such address", "it moved, or the address is wrong", _FILE),
+    Trouble.LIMITED: ("too many questions", "it answers only so many in a while", "wait a minute; then {again}"),
+    Trouble.SERVER: ("it has a fault of its own", "nothing here can cure that", "later: {again}"),
+    Trouble.OTHER_STATUS: ("it answers with neither prices nor a known refusal", "no redirect is followed", _FILE),
+    Trouble.TIMEOUT: ("it does not answer in time", "it is slow, or the network swallows packets", "{again}"),
+    Trouble.UNREACHABLE: ("it is out of reach", "no network, no such name, or a proxy", "look at the network; {again}"),
+    Trouble.NOT_JSON: ("what answers is not the price service", "a login page or a proxy answers so", _FILE),
+    Trouble.TRUNCATED: ("the answer is cut off", "the connection ended early", "{again}"),
+    Trouble.EMPTY: ("no offer of a known GPU in the answer", "such services answer so by mistake", "later: {again}"),
+}
+
+
 def problem(service: Service, failure: Failure, url: str) -> UserError:
     """What is in the way, in four parts. Exit code 4: a service is out of reach."""
-    key = service.key_variable
-    again = f"prime-train prices refresh --provider {service.id}"
-    told: dict[Trouble, tuple[str, str, str]] = {
-        Trouble.NO_KEY: (
-            f"{key} is not set to a key",
-            "it answers only who has one",
-            f"export {key}=...; then {again}",
-        ),
-        Trouble.UNAUTHORIZED: ("the key is refused", "it is wrong, expired or not there", f"set {key} to a valid key"),
-        Trouble.FORBIDDEN: (
-            "the key may not read prices",
-            "it lacks a right",
-            f"give it the right {service.key_right}",
-        ),
-        Trouble.MISSING: ("there is no such address", "it moved, or the address is wrong", _address_fix(service)),
-        Trouble.LIMITED: ("too many questions", "it answers only so many in a while", f"wait a minute; then {again}"),
-        Trouble.SERVER: ("it has a fault of its own", "nothing here can cure that", f"later: {again}"),
-        Trouble.OTHER_STATUS: (
-            "it answers with neither prices nor a known refusal",
-            "no redirect is followed with a key",
-            _address_fix(service),
-        ),
-        Trouble.TIMEOUT: ("it does not answer in time", "it is slow, or the network swallows packets", again),
-        Trouble.UNREACHABLE: (
-            "it is out of reach",
-            "no network, no such name, or a proxy",
-            "look at the network and its proxy variables",
-        ),
-        Trouble.NOT_JSON: (
-            "what answers is not the price service",
-            "a login page or a proxy answers so",
-            _address_fix(service),
-        ),
-        Trouble.TRUNCATED: ("the answer is cut off", "the connection ended early", again),
-        Trouble.EMPTY: (
-            "no offer of a known GPU in the answer",
-            "an empty answer is a known fault of such services",
-            f"later: {again}",
-        ),
-    }
-    what, why, fix = told[failure.trouble]
-    detail = f" ({failure.detail})" if failure.detail else ""
-    return UserError(
-        what + detail, f"{service.name} {url}", f"{why}; its earlier prices stay", fix, ExitCode.OUT_OF_REACH
+    what, why, fix = (
+        words.format(
+            key=service.key_variable,
+            variable=service.address_variable,
+            right=service.key_right,
+            again=f"prime-train prices refresh --provider {service.id}",
+        )
+        for words in _TOLD[failure.trouble]
     )
-
-
-def _address_fix(service: Service) -> str:
-    return f"unset {service.address_variable} if it is set, or import a file: prime-train prices import FILE"
+    detail = f" ({failure.detail})" if failure.detail else ""
+    why += "; its earlier prices stay"
+    return UserError(what + detail, f"{service.name} {url}", why, fix, ExitCode.OUT_OF_REACH)
 
 
 def _unsafe(service: Service) -> UserError:
