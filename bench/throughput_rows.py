@@ -159,7 +159,8 @@ def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
             recompute=recompute[line["ac"]],  # type: ignore[arg-type]
             activation_offload=line["ac"] == "offload",
             parameter_offload=extra.get("fsdp_cpu_offload") == "1",
-            optimizer_offload=extra.get("fsdp_cpu_offload") == "1",
+            # prime-rl keeps the optimizer's states on the CPU by default from June 2026 on.
+            optimizer_offload=extra.get("fsdp_cpu_offload") == "1" or extra.get("era") == "U",
             lora_rank=int(line["lora_rank"] or 0),
             head=_head(extra.get("head", "full_logits")),  # type: ignore[arg-type]
             kernel=_kernel(line["attention"]),  # type: ignore[arg-type]
