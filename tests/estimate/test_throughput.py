@@ -118,8 +118,17 @@ def test_a_trainer_without_rows_is_a_roofline_and_says_so() -> None:
 
 def test_a_class_without_rows_says_what_is_measured_and_what_is_not() -> None:
     basis = throughput_of(step(trainer="prime-rl", kernel="fa2"), A100).basis
-    assert "a roofline of published speeds for the rest" in basis
-    assert "0 rows on ampere GPUs" in basis
+    assert basis.startswith("nothing measured of prime-rl on ampere GPUs: its rates elsewhere for ")
+    assert "a roofline of published speeds for the rest; nearest: " in basis
+
+
+def test_a_setup_far_from_all_rows_says_so_and_is_less_sure() -> None:
+    near = step(trainer="prime-rl", objective="rl", lora_rank=16, kernel="fa3", head="vocab_chunked")
+    far = near._replace(ctx_tokens=512, micro_batch_tokens=512, dp_shard=256, lora_rank=0)
+    speed = throughput_of(far, H100)
+    assert "nothing measured nearby, nearest: " in speed.basis
+    beside = throughput_of(near, H100)
+    assert speed.step_s.high / speed.step_s.low > beside.step_s.high / beside.step_s.low
 
 
 @pytest.mark.parametrize(

@@ -86,14 +86,20 @@ def _basis(setup: StepSetup, hardware: Hardware, rates: Rates, around: Nearby | 
         f"{near.setup.shape.name} on {near.hardware.gpus}x{near.hardware.id}, {near.setup.ctx_tokens} tokens"
         f"{', LoRA' if near.setup.lora_rank else ''}, {near.tokens_per_s:.0f} tokens/s"
     )
-    if around.distance > NEARBY or not around.same_class:
+    name = gpu_class(hardware)
+    if not around.same_class:
         share = sum(term.seconds for term in terms if term.measured) / sum(term.seconds for term in terms)
         return (
-            f"rates of {setup.trainer} for {share:.0%} of the step, a roofline of published speeds for the rest; "
-            f"nothing measured nearby ({around.same_class} rows on {gpu_class(hardware)} GPUs, nearest: {where})"
+            f"nothing measured of {setup.trainer} on {name} GPUs: its rates elsewhere for {share:.0%} of the step, "
+            f"a roofline of published speeds for the rest; nearest: {where}"
+        )
+    if around.distance > NEARBY:
+        return (
+            f"rates fitted to {rates.fitted_rows} rows of {setup.trainer}, {around.same_class} of them on {name} GPUs; "
+            f"nothing measured nearby, nearest: {where}"
         )
     return (
-        f"{around.same_class} measured rows of {setup.trainer} on {gpu_class(hardware)} GPUs, nearest: {where}; "
+        f"{around.same_class} measured rows of {setup.trainer} on {name} GPUs, nearest: {where}; "
         f"rates fitted to {rates.fitted_rows} rows"
     )
 
