@@ -48,6 +48,7 @@ _GPU_IDS = {
     "A100 80GB": "a100-80gb",
     "RTX 4090": "rtx-4090",
 }
+_RECOMPUTE = {"recompute": "full", "offload": "full", "full": "full", "selective": "selective", "none": "none"}
 _HBM2E_BYTES_PER_S = 2.4e12  # of the H100 that torchtitan's table was measured on: benchmarks/llama3_h100_202412
 # Date of prime-rl's code behind a baseline, by the letter the tables give it. 15 January is told apart: what it does
 # with adapters of experts on Blackwell, later code with the same config keys does not.
@@ -138,25 +139,20 @@ def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
         raise Unusable(f"{line['model']} has no shape in the registry")
     extra = dict(part.split("=", 1) for part in line["extra"].split(";") if "=" in part)
     trainer, gpus = extra.get("trainer", ""), int(line["n_gpus"])
-    parts = {name: int(number) for name, number in re.findall(r"(fsdp|cp|ep|tp|pp)(\d+)", line["parallelism"])}
-    tp, cp, pp = parts.get("tp", 1), parts.get("cp", 1), parts.get("pp", 1)
+    mesh = _mesh(line["parallelism"])
     ctx_tokens = int(line["seq_len"])
-    recompute = {"recompute": "full", "offload": "full", "full": "full", "selective": "selective", "none": "none"}
     return MeasuredRow(
         StepSetup(
             shape=shape,
             ctx_tokens=ctx_tokens,
             micro_batch_tokens=int(line["micro_batch"]) * ctx_tokens,
             micro_batches=int(extra.get("grad_accum", "1")),
-            dp_shard=max(1, gpus // (tp * cp * pp)),
-            tp=tp,
-            cp=cp,
-            pp=pp,
-            ep=parts.get("ep", 1),
+            dp_shard=max(1, gpus // (mesh["tp"] * mesh["cp"] * mesh["pp"])),
+            **mesh,
             trainer=trainer,
             generation=_GENERATIONS.get(extra.get("era", ""), ""),
             objective="rl" if extra.get("type") == "rl" else "sft" if trainer == "prime-rl" else "pretrain",
-            recompute=recompute[line["ac"]],  # type: ignore[arg-type]
+            recompute=_RECOMPUTE[line["ac"]],  # type: ignore[arg-type]
             activation_offload=line["ac"] == "offload",
             parameter_offload=extra.get("fsdp_cpu_offload") == "1",
             # prime-rl keeps the optimizer's states on the CPU by default from June 2026 on.
@@ -171,6 +167,12 @@ def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
         float(line["tps"]),
         line["source"],
     )
+
+
+def _mesh(parallelism: str) -> dict[str, int]:
+    """ "fsdp4_cp2_ep1" -> the sizes of tp, cp, pp and ep, 1 where one is not named."""
+    named = {name: int(number) for name, number in re.findall(r"(cp|ep|tp|pp)(\d+)", parallelism)}
+    return {name: named.get(name, 1) for name in ("tp", "cp", "pp", "ep")}
 
 
 def _head(name: str) -> str:

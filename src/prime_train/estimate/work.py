@@ -37,6 +37,9 @@ _HEAD_PRODUCTS: dict[HeadKind, int] = {"full": 3, "in_place": 3, "vocab_chunked"
 # What a low-rank adapter moves per input and output feature of its linear layer, over forward, recompute and
 # backward: reading the input three times, adding two gradients to it, writing and adding the output.
 _ADAPTER_BYTES_PER_FEATURE = 17
+# What sending a token to an expert moves per hidden number: a bf16 row is read and written on its way there and on
+# its way back, in forward, recompute and backward, where the gradient is read once more on either way.
+_DISPATCH_BYTES = 20
 _ADAM_BYTES_PER_PARAMETER = 30  # read weight, gradient, m, v in fp32, write three of them; and the norm's pass
 # Bytes per hidden, query and key, and gate number of one layer's forward, outside the matrix products. Fused: each
 # norm, rotation and gate reads and writes bf16 once. Eager: two norms of 36 bytes and two sums, a rotation on an fp32
@@ -147,7 +150,12 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
         elementwise_bytes=tokens * _elementwise_bytes(setup) * layers,
         head_bytes=tokens * shape.vocab_size * _HEAD_BYTES_PER_LOGIT[setup.head] / setup.tp,
         adapter_bytes=tokens * adapter_features(shape) * _ADAPTER_BYTES_PER_FEATURE * layers if lora else 0.0,
-        dispatch_bytes=tokens * moe_layers(shape) * shape.experts_per_token * shape.hidden_size * 2 * 10 / setup.pp,
+        dispatch_bytes=tokens
+        * moe_layers(shape)
+        * shape.experts_per_token
+        * shape.hidden_size
+        * _DISPATCH_BYTES
+        / setup.pp,
         weight_bytes=setup.micro_batches * _weight_bytes(setup),
         optimizer_bytes=0.0 if lora else shape.parameters / _shards(setup) * _ADAM_BYTES_PER_PARAMETER,
         offload_bytes=_offload_bytes(setup, tokens),
