@@ -138,9 +138,8 @@ def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
     if shape is None:
         raise Unusable(f"{line['model']} has no shape in the registry")
     extra = dict(part.split("=", 1) for part in line["extra"].split(";") if "=" in part)
-    trainer, gpus = extra.get("trainer", ""), int(line["n_gpus"])
+    trainer, gpus, ctx_tokens = extra.get("trainer", ""), int(line["n_gpus"]), int(line["seq_len"])
     mesh = _mesh(line["parallelism"])
-    ctx_tokens = int(line["seq_len"])
     return MeasuredRow(
         StepSetup(
             shape=shape,
@@ -148,7 +147,10 @@ def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
             micro_batch_tokens=int(line["micro_batch"]) * ctx_tokens,
             micro_batches=int(extra.get("grad_accum", "1")),
             dp_shard=max(1, gpus // (mesh["tp"] * mesh["cp"] * mesh["pp"])),
-            **mesh,
+            tp=mesh["tp"],
+            cp=mesh["cp"],
+            pp=mesh["pp"],
+            ep=mesh["ep"],
             trainer=trainer,
             generation=_GENERATIONS.get(extra.get("era", ""), ""),
             objective="rl" if extra.get("type") == "rl" else "sft" if trainer == "prime-rl" else "pretrain",
