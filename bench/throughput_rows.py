@@ -13,10 +13,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from prime_train.errors import UserError
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate import shape as shape_of
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.throughput_basis import MeasuredRow, of_columns
+from prime_train.estimate.train_setup import Checkpointing
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.work import StepSetup
 
@@ -48,7 +50,13 @@ _GPU_IDS = {
     "A100 80GB": "a100-80gb",
     "RTX 4090": "rtx-4090",
 }
-_RECOMPUTE = {"recompute": "full", "offload": "full", "full": "full", "selective": "selective", "none": "none"}
+_RECOMPUTE: dict[str, Checkpointing] = {
+    "recompute": "full",
+    "offload": "full",
+    "full": "full",
+    "selective": "selective",
+    "none": "none",
+}
 _HBM2E_BYTES_PER_S = 2.4e12  # of the H100 that torchtitan's table was measured on: benchmarks/llama3_h100_202412
 # Date of prime-rl's code behind a baseline, by the letter the tables give it. 15 January is told apart: what it does
 # with adapters of experts on Blackwell, later code with the same config keys does not.
@@ -154,7 +162,7 @@ def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
             trainer=trainer,
             generation=_GENERATIONS.get(extra.get("era", ""), ""),
             objective="rl" if extra.get("type") == "rl" else "sft" if trainer == "prime-rl" else "pretrain",
-            recompute=_RECOMPUTE[line["ac"]],  # type: ignore[arg-type]
+            recompute=_recompute(line["ac"]),
             activation_offload=line["ac"] == "offload",
             parameter_offload=extra.get("fsdp_cpu_offload") == "1",
             # prime-rl keeps the optimizer's states on the CPU by default from June 2026 on.
@@ -188,10 +196,18 @@ def _kernel(name: str) -> str:
     return f"fa{match[1]}" if match else "sdpa"
 
 
+def _recompute(name: str) -> Checkpointing:
+    if name not in _RECOMPUTE:
+        raise Unusable(f"checkpointing {name!r} is none of {', '.join(_RECOMPUTE)}")
+    return _RECOMPUTE[name]
+
+
 def _gpu(name: str, gpus: int) -> Hardware:
-    if name not in _GPU_IDS:
-        raise Unusable(f"the GPU {name!r} is not in the registry")
-    hardware = hardware_of.of_name(f"{gpus}x{_GPU_IDS[name]}")
+    """By the name that tables give it, else by one of the registry's ("A100-80GB", "RTX 3090")."""
+    try:
+        hardware = hardware_of.of_name(f"{gpus}x{_GPU_IDS.get(name, name)}")
+    except UserError as error:
+        raise Unusable(error.what) from error
     return hardware._replace(bandwidth_bytes_per_s=_HBM2E_BYTES_PER_S) if "HBM2e" in name else hardware
 
 
