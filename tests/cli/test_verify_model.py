@@ -24,7 +24,8 @@ CHECKS = [
         "multi-turn",
         "turn-end",
         "context",
-        "memory",
+        "memory-to-serve",
+        "memory-to-train",
     ),
     *("licence", "known-issues"),
 ]

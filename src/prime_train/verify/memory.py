@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from prime_train.estimate.adapters import lora_parameters
 from prime_train.estimate.inference import inference_memory, plain_setup
 from prime_train.estimate.inference_weights import weight_gib
 from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
+from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import Hardware
 from prime_train.units import GIB, format_bytes, format_count
 from prime_train.verify.check import Check, not_known, ok, warning
 from prime_train.verify.config import Config
 
-# Weights, gradients and both Adam moments in fp32. Source: ZeRO, arXiv 1910.02054, s. 3.1, with an fp32 master copy
-# that is the weights themselves: prime-rl's and the bundled trainer's way.
-STATE_BYTES = 16
+CTX_TOKENS = 8192  # in one micro-batch: long enough for a chain of thought, and the size of a chunk of prime-rl's head
+LORA_RANK = 16
+_ERA = "2026-08"
+_TILE = 8192  # tokens and logits at a time. Source: prime-rl 559b447, fused_lm_head_token_chunk_size
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_SHARE = 0.8  # of a GPU for states that are sharded: the rest is activations, logits and the allocator
 
 
 class Serving(NamedTuple):
@@ -26,6 +29,13 @@ class Serving(NamedTuple):
     weight_bytes: float
     kv_tokens: int
     ctx_tokens: int
+
+
+class Training(NamedTuple):
+    """The smallest number of GPUs on which a training fits, and what one of them holds at most; None beyond 512."""
+
+    gpus: int | None
+    bytes_per_gpu: float
 
 
 def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving | None:
@@ -40,33 +50,74 @@ def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving
     return None
 
 
-def training_gpus(shape: ModelShape, hardware: Hardware) -> int | None:
-    """GPUs over which all states of a full training are sharded and still leave room; None beyond 512."""
-    room = hardware.usable_bytes * _SHARE
-    return next((count for count in _COUNTS if shape.parameters * STATE_BYTES / count <= room), None)
+def training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> Training:
+    """prime-rl's trainer with checkpointing and without offload, FSDP over as few GPUs as hold it."""
+    needed = 0.0
+    for gpus in _COUNTS:
+        needed = training_memory(_setup(shape, gpus, lora=lora), hardware).needed_bytes
+        if needed <= hardware.usable_bytes:
+            return Training(gpus, needed)
+    return Training(None, needed)
 
 
-def check_memory(config: Config, hardware: Hardware, version: str = "") -> Check:
-    shape = config.shape
-    if shape is None:
-        return not_known("memory", f"its sizes are not known: {config.shape_fault}")
-    states = format_bytes(shape.parameters * STATE_BYTES)
-    gpus = training_gpus(shape, hardware)
-    train = (
-        f"train in full (AdamW, fp32 states): {states} of states"
-        + (f", {gpus} x {hardware.id}" if gpus else f", more than {_COUNTS[-1]} x {hardware.id}")
-        + " before activations"
+def _setup(shape: ModelShape, gpus: int, *, lora: bool) -> TrainSetup:
+    tokens = _tokens(shape)
+    return TrainSetup(
+        program="prime-rl",
+        era=_ERA,
+        shape=shape,
+        layout=Layout("fsdp", shards=gpus),
+        numerics=Numerics(),
+        head=Head("tiled", chunk_tokens=_TILE, chunk_vocab=_TILE),
+        tokens=tokens,
+        ctx_tokens=tokens,
+        micro_batches=2,
+        checkpointing="full",
+        adapter=Adapter("lora", LORA_RANK, lora_parameters(shape, LORA_RANK)) if lora else None,
+        compiled=True,
     )
+
+
+def _tokens(shape: ModelShape) -> int:
+    return min(CTX_TOKENS, shape.ctx_tokens or CTX_TOKENS)
+
+
+def check_memory(config: Config, hardware: Hardware, version: str = "") -> tuple[Check, ...]:
+    """One check of serving and one of training, each with the smallest number of GPUs that does."""
+    if config.shape is None:
+        return (not_known("memory", f"its sizes are not known: {config.shape_fault}"),)
+    return _serving(config.shape, hardware, version), _training(config.shape, hardware)
+
+
+def _serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
     found = serving(shape, hardware, version)
     if found is None:
         return warning(
-            "memory",
-            f"no server of up to 8 x {hardware.id} takes a request of {format_count(shape.ctx_tokens)} tokens; {train}",
+            "memory-to-serve",
+            f"no server of up to 8 x {hardware.id} takes a request of {format_count(shape.ctx_tokens)} tokens",
             "vLLM refuses to start where one request of max_model_len does not fit into its cache",
             "serve it with a smaller max_model_len, quantised, or over several nodes",
         )
-    serve = (
-        f"serve: {format_bytes(found.weight_bytes * found.gpus)} of weights, {found.gpus} x {hardware.id} with "
-        f"{format_count(found.kv_tokens)} tokens of KV cache (context {format_count(found.ctx_tokens)})"
+    return ok(
+        "memory-to-serve",
+        f"{found.gpus} x {hardware.id}: {format_bytes(found.weight_bytes * found.gpus)} of weights, "
+        f"{format_count(found.kv_tokens)} tokens of KV cache (context {format_count(found.ctx_tokens)})",
     )
-    return ok("memory", f"{serve}; {train}")
+
+
+def _training(shape: ModelShape, hardware: Hardware) -> Check:
+    full, lora = training(shape, hardware, lora=False), training(shape, hardware, lora=True)
+    told = f"at {_tokens(shape):,} tokens per GPU, with checkpointing and AdamW in fp32"
+    if lora.gpus is None:
+        return warning(
+            "memory-to-train",
+            f"not even LoRA fits on {_COUNTS[-1]} x {hardware.id} {told}",
+            "one GPU holds at least its share of the weights and one block gathered",
+            "take a smaller model, a GPU with more memory, or offload: prime-train estimate CONFIG",
+        )
+    whole = f"in full {_told(full, hardware)}" if full.gpus else f"in full more than {_COUNTS[-1]} x {hardware.id}"
+    return ok("memory-to-train", f"{whole}; by LoRA of rank {LORA_RANK} {_told(lora, hardware)}; {told}")
+
+
+def _told(found: Training, hardware: Hardware) -> str:
+    return f"{found.gpus} x {hardware.id} (at most {format_bytes(found.bytes_per_gpu)} on each)"

@@ -62,7 +62,7 @@ def _checks(
     yield from _texts(evidence, config, stack, tested)
     yield check_context(config, evidence.tokenizer_config)
     if config.shape is not None:
-        yield memory.check_memory(config, hardware, stack.vllm)
+        yield from memory.check_memory(config, hardware, stack.vllm)
     yield files.check_licence(evidence.files)
     yield check_issues(evidence.files, tested)
 
