@@ -145,7 +145,8 @@ def _judged(text: str, shown: str, config: str, *, validate: bool) -> Judged:
             from prime_train.facts.gather import gather
 
             facts = gather(verdict.run, run_dir.path, judge.needs())
-            verdict = judge.validate(text, shown, facts)
+            # A second comer is turned away by the lock itself, which cannot be too late.
+            verdict = judge.validate(text, shown, facts).only(None, ("RUN003",))
         else:
             typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
     _tell(verdict, config)
