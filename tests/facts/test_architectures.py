@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from prime_train.facts.architectures import Installed, installed
-from prime_train.facts.architectures_program import look, prime_rl_configs, transformers_types, vllm_tool_parsers
+from prime_train.facts.architectures_program import look, prime_rl_models, transformers_types, vllm_tool_parsers
 from prime_train.facts.facts import NotKnown
 
 
@@ -49,9 +49,16 @@ def test_model_types_of_transformers(tmp_path: Path) -> None:
 
 
 def test_models_of_prime_rl(tmp_path: Path) -> None:
-    text = "_CUSTOM_CAUSAL_LM_MAPPING.register(LlamaConfig, X)\n_register_custom_causal_lm(Qwen3Config, Y)\n"
+    text = (
+        'AutoConfig.register("afmoe", AfmoeConfig, exist_ok=True)\nAutoConfig.register("other", OtherConfig)\n'
+        "_CUSTOM_CAUSAL_LM_MAPPING.register(LlamaConfig, X)\n_register_custom_causal_lm(AfmoeConfig, Y)\n"
+    )
     write(tmp_path / "trainer" / "models" / "__init__.py", text)
-    assert prime_rl_configs(str(tmp_path)) == ["LlamaConfig", "Qwen3Config"]
+    write(tmp_path / "utils" / "vlm.py", 'VLM_REGISTRY: dict[str, Info] = {"qwen3_vl": Info(a="b")}')
+    said = prime_rl_models(str(tmp_path), {"llama": "LlamaConfig", "qwen2": "Qwen2Config"})
+    assert said == {"model_types": ["afmoe", "llama"], "vision_types": ["qwen3_vl"], "takes_others": True}
+    write(tmp_path / "trainer" / "model.py", 'raise ValueError("x has no PrimeRL model implementation.")')
+    assert prime_rl_models(str(tmp_path), {})["takes_others"] is False
 
 
 def test_source_that_is_not_there_or_not_python(tmp_path: Path) -> None:
@@ -59,7 +66,7 @@ def test_source_that_is_not_there_or_not_python(tmp_path: Path) -> None:
     assert look({"vllm": str(tmp_path), "transformers": str(tmp_path), "prime_rl": str(tmp_path)}) == {
         "vllm": {"architectures": [], "gone": {}, "tool_parsers": []},
         "transformers": {"model_types": []},
-        "prime_rl": {"config_classes": []},
+        "prime_rl": {"model_types": [], "vision_types": [], "takes_others": True},
     }
 
 

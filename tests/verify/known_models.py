@@ -61,7 +61,7 @@ def evidence(config: Mapping[str, Any] = QWEN3, template: str | None = STEADY, *
 def installed(**changed: Any) -> Installed:
     """An interpreter with nothing in it, but for what is changed."""
     none: frozenset[str] = frozenset()
-    nothing = Installed("python", "", "", "", False, False, False, none, {}, none, none, none)
+    nothing = Installed("python", "", "", "", False, False, False, none, {}, none, none, none, none, True)
     return nothing._replace(**changed)
 
 

@@ -80,3 +80,15 @@ def test_a_transformers_that_is_too_old() -> None:
 def test_trainers(config: dict[str, object], bundled: str, prime_rl: str) -> None:
     assert str(check(evidence(config=config), "bundled-trainer").outcome) == bundled
     assert str(check(evidence(config=config), "prime-rl").outcome) == prime_rl
+
+
+def test_prime_rl_as_it_is_installed() -> None:
+    here = installed(has_prime_rl=True, prime_rl="0.9", prime_rl_types=frozenset({"qwen3"}))
+    assert check(evidence(installed=here), "prime-rl").outcome == "ok"
+    qwen2 = QWEN3 | {"model_type": "qwen2"}
+    assert check(evidence(config=qwen2, installed=here), "prime-rl").outcome == "warning"
+    strict = here._replace(prime_rl_takes_others=False)
+    found = check(evidence(config=qwen2, installed=strict), "prime-rl")
+    assert (str(found.outcome), found.fix) == ("failure", "take a model that it has code for: qwen3")
+    sees = here._replace(prime_rl_vision_types=frozenset({"gemma3"}))
+    assert check(evidence(config=SEES | {"model_type": "gemma3"}, installed=sees), "prime-rl").outcome == "ok"

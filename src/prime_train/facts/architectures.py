@@ -15,7 +15,8 @@ DEADLINE_S = 15.0  # an environment on a slow network disk
 class Installed(NamedTuple):
     """What an interpreter has; a version is "" where the package is not there, or a source tree without metadata.
 
-    `vllm_gone` maps an architecture that vLLM had once to the last version that did.
+    `vllm_gone` maps an architecture that vLLM had once to the last version that did. `prime_rl_takes_others`: what
+    prime-rl has no code for goes through transformers.
     """
 
     python: str
@@ -29,7 +30,9 @@ class Installed(NamedTuple):
     vllm_gone: Mapping[str, str]
     vllm_tool_parsers: frozenset[str]
     transformers_types: frozenset[str]
-    prime_rl_configs: frozenset[str]
+    prime_rl_types: frozenset[str]
+    prime_rl_vision_types: frozenset[str]
+    prime_rl_takes_others: bool
 
 
 def installed(python: str) -> Installed | NotKnown:
@@ -53,7 +56,9 @@ def installed(python: str) -> Installed | NotKnown:
             dict(vllm.get("gone", {})),
             frozenset(vllm.get("tool_parsers", ())),
             frozenset(transformers.get("model_types", ())),
-            frozenset(prime_rl.get("config_classes", ())),
+            frozenset(prime_rl.get("model_types", ())),
+            frozenset(prime_rl.get("vision_types", ())),
+            bool(prime_rl.get("takes_others", True)),
         )
     except (ValueError, KeyError, IndexError, AttributeError, TypeError):
         return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'it said nothing of use'}")

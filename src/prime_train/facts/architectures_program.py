@@ -28,7 +28,8 @@ def look(folders: dict[str, str]) -> dict[str, object]:
     if "transformers" in folders:
         known["transformers"] = {"model_types": sorted(transformers_types(folders["transformers"]))}
     if "prime_rl" in folders:
-        known["prime_rl"] = {"config_classes": prime_rl_configs(folders["prime_rl"])}
+        classes = transformers_types(folders["transformers"]) if "transformers" in folders else {}
+        known["prime_rl"] = prime_rl_models(folders["prime_rl"], classes)
     return known
 
 
@@ -67,11 +68,28 @@ def transformers_types(folder: str) -> dict[str, str]:
     return found
 
 
-def prime_rl_configs(folder: str) -> list[str]:
-    """The config classes that prime-rl has models of its own for. Source: its trainer/models/__init__.py."""
+def prime_rl_models(folder: str, classes: dict[str, str]) -> dict[str, object]:
+    """The model types that prime-rl has code of its own for, those that see, and whether it takes others.
+
+    `classes` are the config classes of transformers by model type. Source: prime-rl, trainer/models/__init__.py,
+    utils/vlm.py and trainer/model.py.
+    """
     text = _text(Path(folder, "trainer/models/__init__.py"))
     pattern = r"(?:_CUSTOM_CAUSAL_LM_MAPPING\.register|_register_custom_causal_lm)\(\s*(\w+Config)\b"
-    return sorted(set(re.findall(pattern, text)))
+    own = set(re.findall(pattern, text))
+    named = {**classes, **dict(re.findall(r"AutoConfig\.register\(\s*[\"']([\w-]+)[\"'],\s*(\w+)", text))}
+    sees = [value for name, value in _assigned(Path(folder, "utils/vlm.py")) if name == "VLM_REGISTRY"]
+    return {
+        "model_types": sorted(kind for kind, config in named.items() if config in own),
+        "vision_types": sorted({key for value in sees for key in _keys(value)}),
+        "takes_others": "has no PrimeRL model" not in _text(Path(folder, "trainer/model.py")),
+    }
+
+
+def _keys(value: ast.expr) -> list[str]:
+    """The texts that a dict has as its keys, whatever its values are."""
+    keys = value.keys if isinstance(value, ast.Dict) else []
+    return [_string(key) for key in keys if key is not None and _string(key)]
 
 
 def _assigned(path: Path) -> list[tuple[str, ast.expr]]:

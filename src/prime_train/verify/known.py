@@ -77,26 +77,47 @@ def _remote(check_id: str, told: str, config: Config) -> Check:
     )
 
 
-def check_prime_rl(config: Config, transformers: Check) -> Check:
+class _PrimeRl(NamedTuple):
+    """What a prime-rl trains: the one that is installed, else that of the table."""
+
+    name: str
+    types: frozenset[str]
+    vision_types: frozenset[str]
+    takes_others: bool
+
+
+def _prime_rl(here: Installed | None) -> _PrimeRl:
+    if here is not None and here.has_prime_rl:
+        told = f"prime-rl {here.prime_rl} of {here.python}"
+        return _PrimeRl(told, here.prime_rl_types, here.prime_rl_vision_types, here.prime_rl_takes_others)
+    known, sees = model_registry.prime_rl_types(), model_registry.prime_rl_vision_types()
+    return _PrimeRl("prime-rl of 2026-08", known, sees, takes_others=True)
+
+
+def check_prime_rl(config: Config, transformers: Check, stack: Stack) -> Check:
     """Whether prime-rl trains it: with code of its own, else through transformers, as `impl = "auto"` chooses."""
+    prime_rl = _prime_rl(stack.here)
     if config.sees:
-        if config.model_type in model_registry.prime_rl_vision_types():
-            return ok("prime-rl", f"{config.model_type} is one of the vision-language models it trains")
+        if config.model_type in prime_rl.vision_types:
+            return ok("prime-rl", f"{config.model_type} is one of the vision-language models of {prime_rl.name}")
         return warning(
             "prime-rl",
-            f"{config.model_type} is none of the vision-language models it lists "
-            f"({', '.join(sorted(model_registry.prime_rl_vision_types()))})",
+            f"{config.model_type} is none of the vision-language models that {prime_rl.name} lists "
+            f"({', '.join(sorted(prime_rl.vision_types)) or 'none'})",
             "it does not know where that model's decoder and its vision encoder lie",
             "name both with model.vlm.vision_encoder_attr and model.vlm.language_model_attr, or take a listed model",
         )
-    if config.model_type in model_registry.prime_rl_types():
-        return ok("prime-rl", f"{config.model_type} has code of its own there")
-    if transformers.outcome == "failure":
-        return failure("prime-rl", f"no code of its own for {config.model_type}", transformers.what, transformers.fix)
+    if config.model_type in prime_rl.types:
+        return ok("prime-rl", f"{prime_rl.name} has code of its own for {config.model_type}")
+    if transformers.outcome == "failure" or not prime_rl.takes_others:
+        why = "it takes no model through transformers" if not prime_rl.takes_others else transformers.what
+        fix = transformers.fix or f"take a model that it has code for: {', '.join(sorted(prime_rl.types))}"
+        return failure("prime-rl", f"{prime_rl.name} has no code for {config.model_type}", why, fix)
+    # Later revisions of its trainer/model.py raise "has no PrimeRL model implementation" instead.
     return warning(
         "prime-rl",
-        f'{config.model_type} goes through transformers (impl = "hf")',
-        "no expert or context parallelism, and releases after 2026-08 may leave that way out",
+        f'{config.model_type} goes through transformers (impl = "hf") in {prime_rl.name}',
+        "no expert or context parallelism, and releases after 2026-08 leave that way out",
         "expect it to be slower; for MoE take a model that prime-rl has code for",
     )
 

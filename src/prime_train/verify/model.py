@@ -56,7 +56,7 @@ def _checks(
     yield known.check_bundled(config)
     transformers = known.check_transformers(config, stack)
     yield transformers
-    yield known.check_prime_rl(config, transformers)
+    yield known.check_prime_rl(config, transformers, stack)
     yield known.check_vllm(config, stack)
     yield files.check_weights(evidence.files, config)
     yield from _texts(evidence, config, stack, tested)
