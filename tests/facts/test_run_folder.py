@@ -107,3 +107,10 @@ def test_what_an_earlier_run_left(tmp_path: Path) -> None:
     assert RL.launch is not None
     unnamed = replace(RL, launch=RL.launch._replace(run_name=None, run_dir=None))
     assert run_folder(unnamed, tmp_path).leftovers == ()
+
+
+def test_files_that_no_run_of_ours_wrote(tmp_path: Path) -> None:
+    saved(tmp_path, "checkpoints/step_5/model.pt", "lock")
+    assert run_folder(NATIVE, tmp_path).leftovers == ("checkpoints",)
+    saved(tmp_path, "events/supervisor.jsonl")
+    assert run_folder(NATIVE, tmp_path).leftovers == ()

@@ -66,11 +66,15 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def _leftovers(run: RunSpec, path: Path) -> tuple[str, ...]:
-    """What prime-rl 2026-08 refuses to start beside. A run without a name gets a directory that nobody has."""
+    """What somebody else left. A run of prime-rl without a name gets a directory that nobody has."""
+    names = sorted(item.name for item in path.iterdir()) if path.is_dir() else []
+    if run.is_native:
+        own = RunDir(path)
+        is_ours = own.events.name in names or own.resolved.name in names
+        return () if is_ours else tuple(name for name in names if name != own.lock.name)
     launch = run.launch
     if launch is None or launch.generation != "2026-08" or not (launch.run_name or launch.run_dir):
         return ()
-    names = sorted(item.name for item in path.iterdir()) if path.is_dir() else []
     return tuple(name for name in names if not _NO_LEFTOVER.fullmatch(name))
 
 

@@ -47,11 +47,17 @@ def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     prime-rl refuses a directory with an earlier run's files in it
 
-    Source: prime-rl 2026-08, entrypoints/rl.py ("already contains artifacts from a previous run").
+    The bundled trainer writes beside files that it does not know: a warning, because their step folders may be taken
+    for its own.
+
+    Source: prime-rl 2026-08, entrypoints/rl.py ("already contains artifacts from a previous run"); rundir.py.
 
     Bad (prime-rl 2026-08):
         [facts.run_folder]
         leftovers = ["checkpoints", "logs"]
+    Bad:
+        [facts.run_folder]
+        leftovers = ["checkpoints", "wandb"]
     Good (prime-rl 2026-08):
         [resume]
         step = 100
@@ -60,9 +66,17 @@ def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         checkpoints = [{step = 100, path = "outputs/example/checkpoints/step_100"}]
     """
     folder = known(facts.run_folder)
-    if folder.leftovers and run.resume is None and run.launch is not None and not run.launch.clean:
-        more = len(folder.leftovers) - _SHOWN
-        shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(folder.leftovers) - _SHOWN
+    shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    if folder.leftovers and run.is_native:
+        yield Problem(
+            "run.name",
+            f"{folder.path} has {shown} in it, and no run of prime-train",
+            fix="another `run.name`",
+            why="what a later look finds there may be of either",
+            severity=Severity.WARNING,
+        )
+    elif folder.leftovers and run.resume is None and run.launch is not None and not run.launch.clean:
         yield Problem(
             "launch.run_name",
             f"{folder.path} has {shown} in it",
