@@ -99,19 +99,20 @@ def scaled(found: Found) -> tuple[Scaled, ...]:
 
 def run_of(reading: Reading) -> RunSpec:
     """The run that a file describes. Raises UserError, with the first error in it, where it is not to be trusted."""
-    errors = [fault for fault in reading.faults if fault.severity is None or fault.severity is Severity.ERROR]
-    if reading.run is not None and not errors:
+    if reading.run is not None and not reading.faults:
         return reading.run
     from prime_train.rules import judge
 
-    verdict = judge.judge(reading, None)
-    finding = next(finding for finding in verdict.findings if finding.code.startswith("CFG"))
-    more = f"prime-train lint {reading.document.path} tells of all {len(errors)}"
+    found = judge.judge(reading, None).findings
+    errors = [item for item in found if item.code.startswith("CFG") and item.severity is Severity.ERROR]
+    if reading.run is not None and not errors:
+        return reading.run
+    first, more = errors[0], f"prime-train lint {reading.document.path} tells of all {len(errors)}"
     raise UserError(
-        what=finding.what,
-        where=f"{finding.path}:{finding.span.line}:{finding.span.column}  {finding.code}",
-        why=finding.why,
-        fix=finding.fix + (f"; {more}" if len(errors) > 1 else ""),
+        what=first.what,
+        where=f"{first.path}:{first.span.line}:{first.span.column}  {first.code}",
+        why=first.why,
+        fix=first.fix + (f"; {more}" if len(errors) > 1 else ""),
         exit_code=ExitCode.FINDINGS,
     )
 

@@ -50,7 +50,11 @@ def question(setup: TrainSetup) -> dict[str, int | bool]:
 
 
 def compared(setup: TrainSetup, answer: Mapping[str, int]) -> tuple[Compared, ...]:
-    """Each part that is traced beside its terms. A head that is cut over the vocabulary is not traced."""
+    """Each part that is traced beside its terms, both without compilation, for what is traced is not compiled.
+
+    A head that is cut over the vocabulary is not traced.
+    """
+    setup = setup._replace(compiled=False)
     k = fitted(setup.program, setup.era).coefficients
     block = sum(term.bytes for term in activations.block(setup, k))
     parts = []

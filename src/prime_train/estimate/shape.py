@@ -83,8 +83,10 @@ def of_registry(name: str) -> ModelShape | None:
 
 
 def of_run(run: RunSpec, vocab_size: int) -> ModelShape:
-    """The shape that the size fields of a run.toml make with a vocabulary of that size."""
+    """The shape that the size fields of a run.toml make with a vocabulary of that size. Raises ShapeError."""
     decoder = architecture.of_fields(run.model, vocab_size)
+    if decoder.parameters > _MAX_PARAMETERS:
+        raise ShapeError("", f"its sizes make {decoder.parameters:.2g} parameters: no such model exists")
     return ModelShape(
         name=run.run.name,
         vocab_size=vocab_size,

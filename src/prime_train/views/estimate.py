@@ -52,7 +52,7 @@ def _role(role: Role, usable_bytes: float, paint: Paint, by_term: bool) -> Itera
     width = max(len(term.name) for term in rows)
     for term in rows:
         bar = "#" * round(_BAR * max(0.0, term.bytes) / usable_bytes)
-        yield f"  {_words(term.name):<{width}}  {_told(term.bytes):>10}  {paint(bar, 'cyan')}".rstrip()
+        yield f"  {_words(term.name):<{width}}  {format_bytes(term.bytes):>10}  {paint(bar, 'cyan')}".rstrip()
         if by_term and term.formula:
             yield f"  {'':<{width}}    {paint(f'= {term.formula}  [{term.source}]', 'dim')}"
     if role.served is not None:
@@ -128,6 +128,9 @@ def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
 
 def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
     kind = "spot" if cost.spot else "on demand"
+    if cost.usd.typical == float("inf"):
+        yield f"{paint('cost', 'bold')} {kind}: it never ends; it is interrupted before it gets to the next checkpoint"
+        return
     of = f"{time.steps:,} steps" + (", for the config sets no end" if time.is_endless else "")
     yield f"{paint('cost', 'bold')} {kind}: {_usd(cost.usd)} for {of}"
     offers = f"{cost.offers} offer{'' if cost.offers == 1 else 's'}"

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import pytest
+
+from prime_train.dialects import dialect
+from prime_train.dialects.reading import GENERATION
+from prime_train.estimate.estimate import estimate
+from prime_train.estimate.estimate_advice import Case, Keys, advise
+from prime_train.estimate.estimate_memory import Gpus, gpus_of, memory_of
+from prime_train.estimate.estimate_time import STEPS_WITHOUT_END, step_setup_of, time_of
+from prime_train.estimate.hardware import of_name
+from prime_train.estimate.setup import setup_of
+from prime_train.estimate.shape import ModelShape, of_registry, of_run
+from prime_train.prices.price import Price
+from prime_train.spec import RunSpec
+
+RUN = """[run]
+name = "r"
+max_steps = 500
+[model]
+layers = 8
+hidden_size = 512
+heads = 8
+[data]
+ctx_tokens = 1024
+[[data.sources]]
+kind = "python-stdlib"
+[batch]
+micro_batch = 8
+[parallel]
+processes = 4
+dp_shard = 4
+"""
+RL = """max_steps = 200
+seq_len = 4096
+[prime_train]
+prime_rl = "2026-08"
+[model]
+name = "Qwen/Qwen3-4B"
+[deployment]
+num_train_gpus = 2
+num_infer_gpus = 6
+[orchestrator]
+batch_size = 128
+[inference.vllm]
+data_parallel_size = 6
+max_model_len = 4096
+[trainer]
+"""
+SHARED = """seq_len = 2048
+trainer_gpu_ids = [0]
+inference_gpu_ids = [0]
+[prime_train]
+prime_rl = "2026-01"
+[model]
+name = "Qwen/Qwen3-0.6B"
+[orchestrator]
+batch_size = 8
+rollouts_per_example = 2
+[orchestrator.sampling]
+max_tokens = 1024
+[trainer.model.ac]
+freq = 1
+[inference]
+gpu_memory_utilization = {fraction}
+[inference.model]
+max_model_len = 2048
+[inference.parallel]
+dp = 1
+"""
+RECIPE = """[recipe]
+program = "hf"
+model_name = "Qwen/Qwen3-4B"
+gpus = 2
+sharding = "zero3"
+ctx_tokens = 2048
+"""
+
+
+def _run(text: str, path: str = "rl.toml") -> RunSpec:
+    reading = dialect.read(text, path)
+    assert reading.run is not None
+    assert not [fault for fault in reading.faults if fault.code != GENERATION]
+    return reading.run
+
+
+def _model(name: str) -> ModelShape:
+    shape = of_registry(name)
+    assert shape is not None
+    return shape
+
+
+QWEN = _model("Qwen/Qwen3-4B")
+SMALL = _model("Qwen/Qwen3-0.6B")
+PRICES = tuple(
+    Price("somewhere", "h100-80gb", 8, usd, spot, "", "example.org", "2026-11-01")
+    for usd, spot in ((2.0, False), (3.0, False), (4.0, False), (1.0, True), (1.5, True))
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        (RUN, Gpus(4, 0)),
+        (RL, Gpus(2, 6)),
+        (SHARED.format(fraction=0.4), Gpus(1, 1, shared=True)),
+        (RECIPE, Gpus(2, 0)),
+        (RECIPE.replace("gpus = 2\n", ""), Gpus(8, 0)),
+        (RECIPE.replace("gpus = 2\n", "shards = 4\nreplicas = 2\n"), Gpus(8, 0)),
+    ],
+)
+def test_the_config_says_which_gpus_do_what(text: str, gpus: Gpus) -> None:
+    assert gpus_of(_run(text), of_name("8xh100-80gb")) == gpus
+
+
+def test_gpus_that_are_shared_are_counted_once() -> None:
+    assert Gpus(1, 1, shared=True).all == 1
+    assert Gpus(2, 6).all == 8
+
+
+def test_each_role_has_its_own_verdict_and_all_must_fit() -> None:
+    found = estimate(_run(RL), of_name("8xh100-80gb"), QWEN)
+    assert [role.memory.role for role in found.memory.roles] == ["trainer", "inference"]
+    assert [role.memory.gpus for role in found.memory.roles] == [2, 6]
+    assert found.fits
+    for role in found.memory.roles:
+        assert role.headroom_bytes == pytest.approx(found.hardware.usable_bytes - role.memory.needed_bytes)
+    assert not estimate(_run(RL), of_name("8xrtx-4090"), QWEN).fits
+
+
+def test_the_verdict_is_taken_from_the_upper_bound() -> None:
+    run = _run(RL)
+    needed = memory_of(run, of_name("8xh100-80gb"), QWEN)[0].roles[0].memory.needed_bytes
+    hardware = of_name("8xh100-80gb")
+    assert memory_of(run, hardware._replace(usable_bytes=needed + 1), QWEN)[0].roles[0].fits
+    assert not memory_of(run, hardware._replace(usable_bytes=needed - 1), QWEN)[0].roles[0].fits
+
+
+def test_fewer_gpus_than_asked_for_do_not_fit() -> None:
+    found = estimate(_run(RL), of_name("4xh100-80gb"), QWEN)
+    assert all(role.fits for role in found.memory.roles)
+    assert not found.memory.enough_gpus
+    assert not found.fits
+
+
+def test_a_shared_gpu_needs_a_fraction_between_both() -> None:
+    hardware = of_name("rtx-4090")
+    by_fraction = {
+        fraction: memory_of(_run(SHARED.format(fraction=fraction)), hardware, SMALL)[0] for fraction in (0.3, 0.9)
+    }
+    assert by_fraction[0.3].fits
+    assert not by_fraction[0.9].fits
+    sharing = by_fraction[0.9].sharing
+    assert sharing is not None
+    assert sharing.window.smallest <= 0.3 <= sharing.window.largest < 0.9
+
+
+def test_advice_is_given_in_the_users_own_keys_and_only_where_it_does_not_fit() -> None:
+    text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1").replace(
+        "[trainer]", "[trainer.model]\noptim_cpu_offload = false"
+    )
+    reading = dialect.read(text, "rl.toml")
+    run = _run(text)
+    hardware = of_name("8xrtx-a6000")
+    memory, _ = memory_of(run, hardware, QWEN)
+    lines = advise(Case(run, hardware, QWEN, memory), Keys(reading.key, reading.has))
+    assert any(line.startswith("trainer.model.fsdp_cpu_offload = true (saves ") for line in lines)
+    assert any("sharded over" in line for line in lines)
+    roomy, _ = memory_of(run, of_name("8xh200"), QWEN)
+    assert advise(Case(run, of_name("8xh200"), QWEN, roomy), Keys(reading.key, reading.has)) == ()
+
+
+def test_advice_for_a_shared_gpu_sets_what_both_fit_with() -> None:
+    text = SHARED.format(fraction=0.9)
+    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), of_name("rtx-4090")
+    memory, _ = memory_of(run, hardware, SMALL)
+    settings, order = advise(Case(run, hardware, SMALL, memory), Keys(reading.key, reading.has))
+    assert settings.startswith("inference.gpu_memory_utilization = 0.")
+    assert "orchestrator.rollouts_per_example = 2" in settings
+    assert order.startswith("start inference first")
+
+
+def test_a_run_without_training_has_memory_and_no_time() -> None:
+    found = estimate(
+        _run('[model]\nname = "Qwen/Qwen3-4B"\nmax_model_len = 4096\n', "infer.toml"), of_name("h100-80gb"), QWEN
+    )
+    assert [role.memory.role for role in found.memory.roles] == ["inference"]
+    assert found.time is None
+    assert found.costs == ()
+
+
+def test_time_of_rl_covers_trainer_rollouts_and_hand_over() -> None:
+    run, hardware = _run(RL), of_name("8xh100-80gb")
+    memory, setup = memory_of(run, hardware, QWEN)
+    assert setup is not None
+    time = time_of(run, setup, hardware, memory)
+    assert time.rollouts is not None
+    assert time.overlap is not None
+    assert time.throughput.broadcast_s is not None
+    assert time.step_s.typical >= time.throughput.step_s.typical
+    assert time.step_s.typical >= time.rollouts.seconds.typical
+    assert time.steps == 200
+
+
+def test_micro_batches_of_rl_follow_the_rollouts() -> None:
+    hardware = of_name("8xh100-80gb")
+
+    def micro_batches(text: str) -> int:
+        run = _run(text)
+        return step_setup_of(run, setup_of(run, hardware, QWEN), hardware)[0].micro_batches
+
+    few, many = micro_batches(RL), micro_batches(RL.replace("batch_size = 128", "batch_size = 512"))
+    assert many == pytest.approx(4 * few, rel=0.1)
+    assert micro_batches(RL.replace("num_train_gpus = 2", "num_train_gpus = 1")) >= few
+
+
+def test_a_run_without_an_end_is_reckoned_for_a_round_number_of_steps() -> None:
+    found = estimate(_run(RL.replace("max_steps = 200\n", "")), of_name("8xh100-80gb"), QWEN)
+    assert found.time is not None
+    assert (found.time.steps, found.time.is_endless) == (STEPS_WITHOUT_END, True)
+
+
+def test_cost_is_on_demand_and_spot_and_grows_with_steps() -> None:
+    run, hardware = _run(RL), of_name("8xh100-80gb")
+    costs = estimate(run, hardware, QWEN, prices=PRICES).costs
+    assert [cost.spot for cost in costs] == [False, True]
+    assert costs[0].usd.low < costs[0].usd.typical < costs[0].usd.high
+    twice = estimate(_run(RL.replace("= 200", "= 400")), hardware, QWEN, prices=PRICES).costs
+    assert twice[0].usd.typical == pytest.approx(2 * costs[0].usd.typical, rel=0.01)
+    assert estimate(run, of_name("8xh200"), QWEN, prices=PRICES).costs == ()
+
+
+def test_what_is_not_certain_is_told() -> None:
+    run = _run(RUN, "run.toml")
+    shape = of_run(run, 4096)
+    assert any("from memory" in line for line in estimate(run, of_name("4xrtx-3090"), shape).assumptions)
+    assert not any("from memory" in line for line in estimate(run, of_name("4xh100-80gb"), shape).assumptions)
+    guessed = shape._replace(source="config.json, parameters counted; zeta: read as a Llama")
+    assert any("read as a Llama" in line for line in estimate(run, of_name("4xh100-80gb"), guessed).assumptions)

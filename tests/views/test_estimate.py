@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+
+from prime_train.estimate.cost import Cost
+from prime_train.estimate.estimate import Estimate
+from prime_train.estimate.estimate_exact import Compared
+from prime_train.estimate.estimate_memory import Gpus, Memory, Role
+from prime_train.estimate.estimate_time import Time
+from prime_train.estimate.hardware import of_name
+from prime_train.estimate.overlap import overlap_of
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.throughput import Throughput
+from prime_train.estimate.values import Interval, RoleMemory, Term
+from prime_train.units import GIB
+from prime_train.views import estimate as view
+from prime_train.views.estimate_json import More, document
+from tests.golden import same_as_golden, same_text_as_golden
+
+_SHAPE = ModelShape("org/small", 1000, 2, 64, 4, 2, 16, 128, 1_000_000, True, "config.json")
+_TRAINER = RoleMemory(
+    role="trainer",
+    gpus=4,
+    terms=(
+        Term("optimizer states", 30 * GIB, "2 x 1.0 M x 4 B", "ZeRO, arXiv 1910.02054, s. 3.1"),
+        Term("saved activations", 20 * GIB, "2 layers x 8 tokens", "arXiv 2205.05198, s. 4.1"),
+        Term("small", 0.01 * GIB, "a", "b"),
+        Term("smaller", 0.02 * GIB, "c", "d"),
+    ),
+    reserved=Interval(45 * GIB, 50.03 * GIB, 60 * GIB),
+    outside=(Term("CUDA context", 0.5 * GIB, "", "nvidia-smi"),),
+    phase="update",
+)
+_STEP = Interval(4.0, 5.0, 8.0)
+
+
+def _cost(spot: bool, hours: float) -> Cost:
+    return Cost(
+        spot=spot,
+        offers=3,
+        usd_per_gpu_hour=Interval(1.0, 2.0, 4.0),
+        gpu_hours=Interval(hours, hours, hours),
+        usd=Interval(hours, 2 * hours, 4 * hours),
+        run_hours=Interval(hours / 4, hours / 4, hours / 4),
+        interruptions=Interval(0.0, 0.1, 1.0),
+        lost_gpu_hours=Interval(0.0, 0.2, 3.0),
+        prices_as_of="2026-11-01",
+        undated=0,
+        sources=("example.org",),
+    )
+
+
+def _estimate(usable_gib: float, advice: tuple[str, ...] = ()) -> Estimate:
+    usable_bytes = usable_gib * GIB
+    headroom = usable_bytes - _TRAINER.needed_bytes
+    throughput = Throughput(_STEP, Interval(100.0, 160.0, 200.0), 0.31, "made up", Interval(0.5, 1.0, 2.0), ())
+    return Estimate(
+        shape=_SHAPE,
+        hardware=of_name("4xh100-80gb")._replace(usable_bytes=usable_bytes),
+        memory=Memory(Gpus(4, 0), (Role(_TRAINER, headroom >= 0, headroom),), enough_gpus=True),
+        time=Time(throughput, Interval(4.5, 6.0, 10.0), 1000, is_endless=True),
+        costs=(_cost(False, 10.0), _cost(True, float("inf"))),
+        assumptions=("something",),
+        advice=advice,
+    )
+
+
+def _plain(text: str, _style: str) -> str:
+    return text
+
+
+def test_json() -> None:
+    told = document(_estimate(79.2), More(exact=(Compared("one block", 2 * GIB, 1.9 * GIB),)))
+    same_as_golden("estimate.json", told)
+    json.dumps(told, allow_nan=False)
+
+
+def test_people() -> None:
+    same_text_as_golden("estimate_fits.txt", view.text(_estimate(79.2), _plain))
+    same_text_as_golden("estimate_too_large.txt", view.text(_estimate(40.0, ("lower it",)), _plain, by_term=True))
+
+
+def test_every_term_is_told_by_term_and_the_small_ones_as_one_otherwise() -> None:
+    assert "2 smaller ones" in view.text(_estimate(79.2), _plain)
+    by_term = view.text(_estimate(79.2), _plain, by_term=True)
+    assert "smaller ones" not in by_term
+    assert all(f"= {term.formula}  [{term.source}]" in by_term for term in _TRAINER.terms)
+
+
+def test_too_few_gpus_are_told() -> None:
+    memory = _estimate(79.2).memory._replace(gpus=Gpus(8, 0), enough_gpus=False)
+    told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    assert "does not fit: it asks for 8 GPUs, and there are 4" in told
+
+
+def test_a_gpu_without_a_price_is_told() -> None:
+    assert "cost not known: no price of h100-80gb" in view.text(_estimate(79.2)._replace(costs=()), _plain)
+
+
+def test_who_waits_is_told() -> None:
+    base = _estimate(79.2)
+    assert base.time is not None
+    overlap = overlap_of(_STEP, Interval(10.0, 20.0, 30.0), Interval(1.0, 1.0, 1.0), 1)
+    time = base.time._replace(overlap=overlap)
+    assert "idle" not in view.text(base, _plain)
+    assert document(base._replace(time=time), More())["throughput"]["rollouts"] is None
+
+
+def test_what_was_traced_is_held_against_the_terms() -> None:
+    assert view.exact(()) == ""
+    told = view.exact((Compared("one block", 2 * GIB, 1.9 * GIB),))
+    assert "one block: 2.0 GiB; the terms say 1.9 GiB (-5%)" in told
