@@ -20,8 +20,9 @@ class RunFolder:
     """What stands where the run will write. `checkpoints` are newest first, the incomplete ones among them.
 
     `holder` is the live process that holds the directory, "" where there is none. `leftovers` are names in it that
-    are not this run's: prime-rl takes them for an earlier run's, and of a run.toml no run of ours wrote them. `target` is the folder that resume.dir names, None where it names none.
-    `step_s` is the median time of a step that was taken there, None where none was.
+    are not this run's: prime-rl takes them for an earlier run's, and of a run.toml no run of ours wrote them.
+    `target` is the folder that resume.dir names, None where it names none. `step_s` is the median time of a step
+    that was taken there, None where none was.
     """
 
     path: Path
