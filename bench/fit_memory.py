@@ -8,6 +8,7 @@ pseudo-Huber). Leaving a model out repeats it without the rows of that model.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -147,15 +148,25 @@ def fitted_entry(name: str, priors: Priors, rows: Sequence[Row]) -> tuple[str, V
         (eras.setdefault(free.since, {}) if free.since else numbers)[free.name] = float(value)
     source = f"bench/fit_memory.py on {len(chosen)} measured rows of {', '.join(priors.programs)}"
     families = sorted({row.shape.name.split("/")[-1].split("-")[0].lower() for row in chosen})
-    return entry_text(name, source, families, numbers, eras), left
+    about = {
+        "source": source,
+        "models": families,
+        "checkpointing": sorted({row.setup.checkpointing for row in seen}),
+        "compiled": sorted({row.setup.compiled for row in seen}),
+    }
+    return entry_text(name, about, numbers, eras), left
 
 
 def entry_text(
-    name: str, source: str, models: Sequence[str], numbers: Mapping[str, float], eras: Mapping[str, Mapping[str, float]]
+    name: str, about: Mapping[str, object], numbers: Mapping[str, float], eras: Mapping[str, Mapping[str, float]]
 ) -> str:
-    """One table of memory.toml."""
-    quoted = ", ".join(f'"{model}"' for model in models)
-    lines = [f"[{name}]", f'source = "{source}"', f"models = [{quoted}]", "", f"[{name}.coefficients]"]
+    """One table of memory.toml. What a JSON document writes of texts, flags and lists is TOML too."""
+    lines = [
+        f"[{name}]",
+        *(f"{key} = {json.dumps(value)}" for key, value in about.items()),
+        "",
+        f"[{name}.coefficients]",
+    ]
     lines += [f"{key} = {float(f'{value:.4g}')!r}" for key, value in numbers.items()]
     for since, changed in eras.items():
         lines += [
@@ -179,9 +190,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write registry/memory.toml")
     asked = parser.parse_args()
     rows, _ = read(asked.rows)
-    entries = [
-        entry_text(name, "counted from src/prime_train/trainer", (), fixed, {}) for name, fixed in COUNTED.items()
-    ]
+    counted = {"source": "counted from src/prime_train/trainer"}
+    entries = [entry_text(name, counted, fixed, {}) for name, fixed in COUNTED.items()]
     for name, priors in PRIORS.items():
         entry, left = fitted_entry(name, priors, rows)
         entries.append(entry)

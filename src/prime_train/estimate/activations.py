@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from prime_train.estimate import bundled
 from prime_train.estimate.adapters import QUANTIZED_BYTES
 from prime_train.estimate.coefficients import Coefficients
 from prime_train.estimate.train_setup import TrainSetup
@@ -56,8 +57,7 @@ def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
     numbers += mlp * (widths.mlp + widths.expert_mlp) + 2 * widths.visited * widths.hidden
     if not setup.compiled:
         numbers += k.kept_eager * widths.hidden
-    if setup.numerics.autocast:  # the residual stream, which norms keep, stays in fp32: twice the bytes of the type
-        numbers += 2 * widths.hidden
+    numbers += bundled.cast_numbers(setup, widths.hidden, norms)
     if setup.adapter is not None and setup.adapter.kind == "lora":
         numbers += k.adapter_kept * widths.hidden
     elif setup.adapter is not None and setup.adapter.kind == "adapter_v2":  # the output of each matrix, to scale it
@@ -95,14 +95,18 @@ def saved(setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1)
     hidden = setup.shape.hidden_size / setup.layout.tensor
     stream = k.residual * setup.numerics.compute * hidden
     if setup.offload.activations:
-        name, count, each = "offloaded residuals in flight", min(k.in_flight, layers), stream
+        name, count, each = (
+            "offloaded residuals in flight",
+            min(k.in_flight * setup.offload.in_flight / 5, layers),
+            stream,
+        )
     elif setup.checkpointing == "full":
         name, count, each = "saved residuals", layers, stream
     else:
         name, count, each = "saved activations", layers, kept_per_layer(setup, k)
         if setup.checkpointing == "selective":
             each *= k.kept_selective
-    formula = f"{count:g} layers x {tokens} tokens x {each / 1024:.1f} KiB"
+    formula = f"{count:.3g} layers x {tokens} tokens x {each / 1024:.1f} KiB"
     return (Term(name, count * tokens * each, formula, CHECKPOINTING if name != "saved activations" else OPERATIONS),)
 
 
@@ -113,6 +117,8 @@ def block(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
         each = k.block_hidden * widths.hidden + k.block_query * widths.query + k.block_kv * widths.kv
         each += k.block_mlp * widths.mlp + k.expert_hidden * widths.visited * widths.hidden
         each += k.expert_mlp * widths.expert_mlp
+        if not setup.compiled:
+            each += k.eager_hidden * widths.hidden + k.eager_mlp * widths.mlp
         name = "recomputed block"
     else:
         each = k.backward_block * setup.numerics.compute * (widths.hidden + widths.mlp + widths.expert_mlp)

@@ -37,6 +37,8 @@ class Coefficients(NamedTuple):
     block_query: float = 8.0
     block_kv: float = 4.0
     block_mlp: float = 10.0
+    eager_hidden: float = 0.0  # beside block_hidden and block_mlp where these are of compiled runs and this is none
+    eager_mlp: float = 0.0
     expert_hidden: float = 4.0  # per visited expert: tokens sorted by expert and their gradient
     expert_mlp: float = 10.0  # of the experts' inner width, all visited together
     adapter_hidden: float = 0.0  # beside block_hidden and block_mlp where adapters are trained
@@ -44,7 +46,7 @@ class Coefficients(NamedTuple):
     adapter_kept: float = 0.0  # kept without checkpointing, in numbers of hidden size, by LoRA
     scaled_kept: float = 1.0  # the same for each output that adapter-v2 scales
     tensor_gather: float = 4.0  # whole-width copies of the stream that tensor parallelism gathers, in numbers
-    in_flight: float = 4.0  # residual streams on their way to the host, in layers
+    in_flight: float = 4.0  # residual streams on their way to the host where five may be, in layers
     backward_block: float = 2.0  # without checkpointing: gradients of one block, in its kept numbers' bytes
 
     # head.py: bytes per logit, per logit of a chunk, per number of the hidden state
@@ -72,6 +74,8 @@ class Fitted(NamedTuple):
     coefficients: Coefficients
     source: str
     models: tuple[str, ...]  # the model families that were among the rows
+    checkpointing: tuple[str, ...]  # and which activation checkpointing
+    compiled: tuple[bool, ...]  # and whether they were compiled
 
 
 @cache
@@ -87,7 +91,8 @@ def fitted(program: str, era: str) -> Fitted:
     for since, changed in sorted(entry.get("era", {}).items()):
         if since <= era:
             numbers.update(changed)
-    return Fitted(Coefficients(**numbers), entry["source"], tuple(entry.get("models", ())))
+    seen = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
+    return Fitted(Coefficients(**numbers), entry["source"], *seen)
 
 
 def is_known(program: str) -> bool:

@@ -22,7 +22,8 @@ _DTYPE_BYTES = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16
 _NEWEST_PRIME_RL = "2026-08"
 _PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # adapters by PEFT
 _FIRST_VOCAB_CHUNK = 2048  # prime-rl v0.3.0: fused_lm_head_chunk_size "auto" of the RL trainer
-_TILE_VOCAB = 8192  # columns of a tile of prime-rl's head since 2026-05
+_LATER_VOCAB_CHUNK = 8192  # the same since 2026-02-26
+_TILE_TOKENS = 8192  # fused_lm_head_token_chunk_size of prime-rl 2026-08 where the file does not set it
 
 
 def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
@@ -51,6 +52,7 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         fused_optimizer=True,
         compiled=run.model.compile,
         attention="sdpa",
+        packed=True,
     )
 
 
@@ -78,6 +80,7 @@ def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup
             optimizer=bool(trainer and (trainer.optim_cpu_offload or trainer.fsdp_cpu_offload)),
             parameters=bool(trainer and trainer.fsdp_cpu_offload),
             activations=bool(trainer and trainer.activation_offloading),
+            in_flight=(trainer.offload_inflight if trainer else None) or 5,
         ),
         adapter=_prime_rl_adapter(run, shape),
         quantization="",
@@ -119,14 +122,15 @@ def _prime_rl_numerics(run: RunSpec) -> Numerics:
 
 
 def _prime_rl_head(run: RunSpec, era: str) -> Head:
-    """RL cuts the head by the default of its generation; SFT makes all logits, unless told otherwise."""
-    trainer = run.trainer
-    if trainer is not None and trainer.head_chunk_tokens:
-        return Head("tiled", chunk_tokens=trainer.head_chunk_tokens, chunk_vocab=_TILE_VOCAB)
+    """RL cuts the head by the default of its generation. SFT makes all logits: its own default overrides the 8192."""
+    trainer, is_sft = run.trainer, run.finetune is not None
+    tokens = trainer.head_chunk_tokens if trainer else None
+    if tokens and not (is_sft and tokens == _TILE_TOKENS):
+        return Head("tiled", chunk_tokens=tokens)
     if trainer is not None and trainer.head_chunk_vocab:
         return Head("vocab_chunked", chunk_vocab=trainer.head_chunk_vocab)
-    if run.finetune is None and era < "2026-05":
-        return Head("vocab_chunked", chunk_vocab=_FIRST_VOCAB_CHUNK)
+    if not is_sft and era < "2026-05":
+        return Head("vocab_chunked", chunk_vocab=_FIRST_VOCAB_CHUNK if era < "2026-03" else _LATER_VOCAB_CHUNK)
     return Head("full")
 
 

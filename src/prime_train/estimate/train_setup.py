@@ -77,6 +77,7 @@ class Offload(NamedTuple):
     optimizer: bool = False
     parameters: bool = False
     activations: bool = False
+    in_flight: int = 5  # most layers' residual streams on their way at once; prime-rl's default
 
 
 class TrainSetup(NamedTuple):
@@ -100,4 +101,5 @@ class TrainSetup(NamedTuple):
     quantization: str = ""  # of the frozen base: "nf4", "nf4-dq", "int4", "int8"; "float8": matrix products
     compiled: bool = False
     attention: str = ""
+    packed: bool = False  # several documents in a sequence, kept apart by a mask of all pairs of its positions
     assumptions: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Reckons what a training takes on one GPU, as named terms: the highest of its phases. Pure.
 
-Four moments of a step may be the highest: the head, where all layers' activations and the logits are there; the first
-block of the backward; the last one, when gradients have taken the place of activations; and the optimizer's update.
+Five moments of a step may be the highest: the head, where all layers' activations and the logits are there; the first
+block of the backward; the last one, when gradients have taken the place of activations; the embedding behind it, whose
+gradient is whole; and the optimizer's update.
 Gradients lie there from the start where a step has several micro-batches.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train.estimate import activations, adapters, allocator, head, sharding
+from prime_train.estimate import activations, adapters, allocator, bundled, head, sharding
 from prime_train.estimate.coefficients import Coefficients, Fitted, fitted, is_known
 from prime_train.estimate.sharding import Groups, groups_of
 from prime_train.estimate.train_setup import TrainSetup
@@ -18,11 +19,11 @@ from prime_train.estimate.values import Hardware, RoleMemory, Term
 MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
 _STAYS = frozenset(
     {"parameters", "frozen base", "adapter parameters", "gradients", "optimizer states", "trained embeddings",
-     "master weights", "whole model at load", "cast weights"}
+     "master weights", "whole model at load"}
 )  # fmt: skip
 ZERO3_SUBGROUP = 1e9  # numbers that are updated at a time: DeepSpeed's stage3 sub_group_size
 WIDER_FOR_UNKNOWN_PROGRAM = 2.0
-WIDER_FOR_UNKNOWN_MODEL = 1.25
+WIDER_FOR_UNLIKE = 1.25  # for each of model family, checkpointing and compilation that no measured run had
 
 
 class Phase(NamedTuple):
@@ -68,10 +69,14 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
     gathered = sharding.gathered_block(setup, groups, k)
     reduced = sharding.reduced_block(setup, groups, k)
     head_gradient = sharding.root_gradient(setup, groups, k)
+    own = bundled.own_terms(setup, groups, early)
     return (
-        Phase("head", (*states, *early, *kept, *head.logits(setup, k), *stream, *root, *head_gradient)),
-        Phase("first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient)),
-        Phase("last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient)),
+        Phase("head", (*states, *early, *kept, *head.logits(setup, k), *stream, *root, *head_gradient, *own.head)),
+        Phase("first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient, *own.first)),
+        Phase(
+            "last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient, *own.last)
+        ),
+        Phase("embedding", (*states, *gradients, *own.embedding)),
         Phase("update", (*states, *gradients, *_returned_states(setup, groups), *_update(setup, groups, k))),
     )
 
@@ -104,11 +109,6 @@ def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, .
         terms.append(Term("parameters", weights, _share(groups.total, numerics.weight, parts), MODEL_STATES))
     else:
         terms += _adapter_states(setup, groups, k)
-    if numerics.autocast:
-        cast = (groups.total - (groups.embedding if groups.head else 0.0)) * numerics.compute
-        terms.append(
-            Term("cast weights", cast, f"{groups.total / 1e9:.2f} B x {numerics.compute:g} B", "torch.autocast")
-        )
     trained = setup.adapter.parameters if setup.adapter else groups.total
     state_parts = _state_parts(setup)
     if numerics.master:
@@ -187,6 +187,12 @@ def _share(numbers: float, each: float, parts: int) -> str:
 
 
 def _widened(setup: TrainSetup, entry: Fitted) -> float:
-    factor = 1.0 if is_known(setup.program) else WIDER_FOR_UNKNOWN_PROGRAM
+    """By how much the interval grows because runs like this one were not among those measured."""
     family = setup.shape.name.split("/")[-1].split("-")[0].lower()
-    return factor * (1.0 if family in entry.models else WIDER_FOR_UNKNOWN_MODEL)
+    unlike = (
+        bool(entry.models) and family not in entry.models,
+        bool(entry.checkpointing) and setup.checkpointing not in entry.checkpointing,
+        bool(entry.compiled) and setup.compiled not in entry.compiled,
+    )
+    known = 1.0 if is_known(setup.program) else WIDER_FOR_UNKNOWN_PROGRAM
+    return known * WIDER_FOR_UNLIKE ** sum(unlike)
