@@ -228,3 +228,22 @@ def test_any_mutant_of_a_config_gets_a_verdict(data: st.DataObject) -> None:
         assert finding.what
         assert finding.why
         assert finding.fix
+
+
+def test_unsafe_fixes_are_asked_for_beside_a_fix(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(UNEVEN)
+    alone = run(["lint", str(file), "--unsafe-fixes"], capsys, monkeypatch)
+    assert alone.code == 2
+    assert "nothing asks for any" in alone.err
+    kept = run(["lint", str(file), "--fix"], capsys, monkeypatch)
+    assert kept.code == 1
+    assert kept.out.rstrip().endswith("1 error in 1 file; 1 more with --unsafe-fixes")
+    assert file.read_text() == UNEVEN
+    shown = run(["lint", str(file), "--diff", "--unsafe-fixes"], capsys, monkeypatch)
+    assert "+global_batch = 16" in shown.out
+    fixed = run(["lint", str(file), "--fix", "--unsafe-fixes"], capsys, monkeypatch)
+    assert (fixed.code, fixed.out) == (0, "1 file is clean; 1 finding fixed\n")
+    assert file.read_text() == UNEVEN.replace("= 20", "= 16")
