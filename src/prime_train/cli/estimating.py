@@ -158,6 +158,8 @@ def _model_name(run: RunSpec) -> tuple[str | None, str]:
 
 
 def _vocab_size(run: RunSpec) -> int:
+    if run.tokenizer.path is None:
+        return run.tokenizer.vocab_size
     from prime_train.facts.files import tokenizer_folder
 
     folder = tokenizer_folder(run.tokenizer.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from prime_train import registry
 from prime_train.dialects.nearest import nearest
@@ -16,6 +17,7 @@ _NEVER_SEEN = 0.985  # of the memory as sold that torch sees, where nobody has t
 _SOLD_GB = 1e9
 
 
+@cache
 def of_name(asked: str, where: str = "--gpus") -> Hardware:
     """The Hardware of "8xh100-80gb", or "h200" for one. Raises UserError, naming the nearest GPU, for any other."""
     match = re.fullmatch(r"(?:(\d{1,9})\s*x\s*)?([a-z0-9][a-z0-9 _.-]*)", asked.strip().lower())
