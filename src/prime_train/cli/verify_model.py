@@ -1,15 +1,12 @@
 """`prime-train verify-model`: does a model work, for what, and what is to be done. Downloads no weights."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
 from prime_train.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from prime_train.facts.model_source import Refused
 
 
 def verify_model(
@@ -53,6 +50,7 @@ def verify_model(
     from prime_train.facts.model_source import Refused
     from prime_train.verify.known import Stack
     from prime_train.verify.model import judge
+    from prime_train.verify.refusal import refusal
     from prime_train.views import model_verdict as view
 
     _check_version(vllm)
@@ -60,7 +58,7 @@ def verify_model(
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
         found = evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
     if isinstance(found, Refused):
-        raise _refusal(model, found)
+        raise refusal(model, found)
     verdict = judge(found, Stack(found.installed, vllm), target)
     if as_json:
         import json
@@ -86,65 +84,3 @@ def _check_version(version: str) -> None:
         raise UserError(
             f"{version!r} is no version", "--vllm", f"the table has {known[0]} to {known[-1]}", f"--vllm {known[-1]}"
         ) from None
-
-
-def _refusal(model: str, refused: "Refused") -> UserError:
-    """The error for a model that could not be had: a wrong name, a right that is missing, or no answer."""
-    from prime_train.facts.model_source import Fault
-
-    code, why, fix = {
-        Fault.BAD_NAME: (ExitCode.USAGE, "a name on the hub is name or owner/name", _nearest(model)),
-        Fault.MISSING: (ExitCode.USAGE, "the hub has no model of that name, or no such revision", _nearest(model)),
-        Fault.LOGIN: (
-            ExitCode.FINDINGS,
-            "it is private, or it is not there: the hub says the same of both to who is not logged in",
-            f"hf auth login, or {_nearest(model)}",
-        ),
-        Fault.BAD_TOKEN: (
-            ExitCode.FINDINGS,
-            "the token in HF_TOKEN or in the token file does not hold",
-            "hf auth login",
-        ),
-        Fault.GATED: (
-            ExitCode.FINDINGS,
-            "its authors give it only to who has accepted their terms",
-            f"accept them at https://huggingface.co/{model}, then hf auth login",
-        ),
-        Fault.FORBIDDEN: (
-            ExitCode.FINDINGS,
-            "the token lacks the right to read it",
-            "make a token that may read gated and private repositories: https://huggingface.co/settings/tokens",
-        ),
-        Fault.RATE_LIMITED: (
-            ExitCode.OUT_OF_REACH,
-            "too many requests came from here",
-            "wait five minutes, or hf auth login",
-        ),
-        Fault.SERVER: (
-            ExitCode.OUT_OF_REACH,
-            "the hub itself has a fault",
-            "try again; status.huggingface.co tells more",
-        ),
-        Fault.TIMEOUT: (ExitCode.OUT_OF_REACH, "no answer came in time", "try again, or --offline with what is cached"),
-        Fault.NOT_HUB: (
-            ExitCode.OUT_OF_REACH,
-            "a proxy or a portal answers in its place",
-            "check HF_ENDPOINT and the proxy, or --offline",
-        ),
-        Fault.TRUNCATED: (ExitCode.OUT_OF_REACH, "fewer bytes came than were announced", "try again: the line broke"),
-        Fault.NOT_CACHED: (
-            ExitCode.OUT_OF_REACH,
-            "--offline or HF_HUB_OFFLINE keeps us from asking the hub",
-            f"hf download {model}, then try again",
-        ),
-        Fault.UNREADABLE: (ExitCode.USAGE, "the folder cannot be read", "check its rights: ls -ld"),
-    }.get(refused.fault, (ExitCode.OUT_OF_REACH, "the hub is out of reach", "check the network, or --offline"))
-    return UserError(refused.detail or str(refused.fault), f"verify-model {model}", why, fix, code)
-
-
-def _nearest(model: str) -> str:
-    from prime_train.dialects.nearest import nearest
-    from prime_train.model_registry import tested_models
-
-    meant = nearest(model, tested_models())
-    return f"did you mean {meant}?" if meant and meant != model else "check the name: prime-train models list"

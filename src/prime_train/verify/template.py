@@ -55,6 +55,22 @@ def check_template(template: ChatTemplate | str | None, renderings: Renderings |
             "transformers and vLLM refuse it at the first message",
             "replace it by the one of the model it came from",
         )
+    broken = _broken(renderings)
+    if broken is not None:
+        return broken
+    system = renderings.errors.get("system")
+    if system:
+        return warning(
+            "chat-template",
+            f"{template.file} refuses a system message: {system}",
+            "an environment that sets a system prompt fails at its first rollout",
+            "leave system prompts out, or put them in front of the first question",
+        )
+    return ok("chat-template", f"{template.file}: a question, an answer and a system message render")
+
+
+def _broken(renderings: Renderings) -> Check | None:
+    """The failure of a question and an answer, where they do not come out."""
     error = renderings.errors.get("chat_2") or renderings.errors.get("chat_4")
     if error:
         return failure(
@@ -70,15 +86,7 @@ def check_template(template: ChatTemplate | str | None, renderings: Renderings |
             "there would be nothing to train on",
             "replace it by the one of the model it came from",
         )
-    system = renderings.errors.get("system")
-    if system:
-        return warning(
-            "chat-template",
-            f"{template.file} refuses a system message: {system}",
-            "an environment that sets a system prompt fails at its first rollout",
-            "leave system prompts out, or put them in front of the first question",
-        )
-    return ok("chat-template", f"{template.file}: a question, an answer and a system message render")
+    return None
 
 
 def check_tools(renderings: Renderings | NotKnown | None) -> Check | None:
