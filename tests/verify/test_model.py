@@ -57,6 +57,8 @@ def test_each_use_says_what_to_do_first() -> None:
     assert "keeps history" in rl.fix
     (rl, *_) = verdict(evidence(config=QWEN3 | {"quantization_config": {"quant_method": "awq"}})).uses
     assert rl.because == ("quantisation",)
+    (*_, pretraining) = verdict(evidence(config=QWEN3 | {"model_type": "qwen2"})).uses
+    assert "Qwen3 shape" in pretraining.fix
     assert "full-precision" in rl.fix
 
 

@@ -59,7 +59,7 @@ def _trainer(use: str, checks: Mapping[str, Check]) -> Check | None:
     order = (Outcome.OK, Outcome.WARNING, Outcome.NOT_KNOWN, Outcome.FAILURE)
     best = min(found, key=lambda check: order.index(check.outcome))
     if use == "pretraining" and best.outcome is Outcome.WARNING:
-        return best._replace(outcome=Outcome.FAILURE)
+        return best._replace(outcome=Outcome.FAILURE, fix="take a Llama or a Qwen3 shape: those can be pretrained here")
     return best
 
 
