@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.dialects import dialect
 from prime_train.dialects.read import read_config
 from prime_train.dialects.reading import Reading
 from prime_train.errors import ExitCode, UserError
-from prime_train.estimate import estimate_exact
+from prime_train.estimate import estimate_exact, shapes_registry
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate import shape as shapes
 from prime_train.estimate.calibrate import Calibration, calibration_of, measured_of
@@ -24,6 +24,9 @@ from prime_train.estimate.values import Hardware
 from prime_train.findings import Severity
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.model_config import ModelConfig
 
 
 class Asked(NamedTuple):
@@ -122,7 +125,7 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
     from prime_train.facts import model_config
 
     if asked.model_config is not None:
-        return model_config.shape_of_file(asked.model_config)
+        return shape_of(model_config.config_of_file(asked.model_config))
     named, field = _model_name(run)
     if named is None and not run.is_native:
         raise UserError(
@@ -133,7 +136,11 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
             exit_code=ExitCode.FINDINGS,
         )
     if named is not None:
-        return model_config.shape_of(named, f"{reading.key(field)} in {reading.document.path}", offline=asked.offline)
+        known = None if Path(named).is_dir() else shapes.of_registry(named)
+        if known is not None:  # not asked of the hub: an estimate takes half a second, a hub may take ten
+            return known
+        where = f"{reading.key(field)} in {reading.document.path}"
+        return shape_of(model_config.config_of(named, where, shapes_registry.rows(), offline=asked.offline))
     try:
         return shapes.of_run(run, _vocab_size(run))
     except ShapeError as error:
@@ -144,6 +151,17 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
             fix="lower model.layers, model.hidden_size or model.mlp_size",
             exit_code=ExitCode.FINDINGS,
         ) from None
+
+
+def shape_of(found: ModelConfig) -> ModelShape:
+    """The shape that a config.json tells. Raises UserError, with exit code 1, where it tells none."""
+    try:
+        return shapes.of_config(found.config, found.name, loaded=found.loaded)
+    except ShapeError as error:
+        from prime_train.facts.model_config import no_config
+
+        what = error.what if error.field else f"{found.name}: {error.what}"
+        raise no_config(found.where, what, error.field) from None
 
 
 def _model_name(run: RunSpec) -> tuple[str | None, str]:

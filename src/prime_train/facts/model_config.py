@@ -1,20 +1,18 @@
-"""Finds the numbers of the model that a config names: in a file, a folder, the registry, the hub. Reads no weights.
+"""Finds the config.json of a model: in a file, a folder, on the hub. Counts nothing, and reads no weights.
 
-What the registry has is not asked for: an estimate takes half a second, a hub may take ten. Weights are told from the
-headers of their safetensors files alone.
+How many parameters the weights have is told from the headers of their safetensors files alone.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.dialects.nearest import nearest
 from prime_train.errors import ExitCode, UserError
-from prime_train.estimate import shape, shapes_registry
-from prime_train.estimate.shape import ModelShape, ShapeError
 from prime_train.facts.model_source import Fault, ModelFiles, Refused
 
 _MAX_CONFIG_BYTES = 16 * 2**20  # a config.json has kilobytes; those that list every quantised module a megabyte
@@ -28,18 +26,25 @@ _FIXES = {
 }
 
 
-def shape_of(name: str, where: str, *, offline: bool = False) -> ModelShape:
-    """The shape of a model by its folder or its name on the hub; `where` is what named it.
+class ModelConfig(NamedTuple):
+    """A config.json as it was found. `loaded`: parameters by the headers of its weights, None where not known."""
 
-    Raises UserError: exit code 1 where it is no language model, 2 where it is not there, 4 where the hub cannot be
-    reached or does not let it be read.
+    config: Mapping[str, Any]
+    name: str
+    where: str
+    loaded: int | None = None
+
+
+def config_of(name: str, where: str, known: Iterable[str], *, offline: bool = False) -> ModelConfig:
+    """The config of a model by its folder or its name on the hub. `where` is what named it, `known` are names that it
+    may be a misspelling of.
+
+    Raises UserError: exit code 1 where there is no config.json, 2 where the folder is not there, 4 where the hub cannot
+    be reached or does not let it be read.
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        return _fetched(str(path), where, offline=True)
-    known = shape.of_registry(name)
-    if known is not None:
-        return known
+        return _fetched(str(path), where, known, offline=True)
     if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
         raise UserError(
             what=f"there is no folder {name}",
@@ -47,15 +52,15 @@ def shape_of(name: str, where: str, *, offline: bool = False) -> ModelShape:
             why="what begins with / . or ~, or has more than one /, is no name on the hub",
             fix="correct the path, or name a model on the hub as owner/name",
         )
-    return _fetched(name, where, offline=offline)
+    return _fetched(name, where, known, offline=offline)
 
 
-def shape_of_file(path: str) -> ModelShape:
-    """The shape that a config.json, or a folder with one, tells. Raises UserError."""
+def config_of_file(path: str) -> ModelConfig:
+    """What a config.json, or a folder with one, holds. Raises UserError."""
     file = Path(path).expanduser()
     if file.is_dir():
-        return shape_of(path, f"--model-config {path}", offline=True)
-    return _of_config(_read(file, path), Path(path).parent.name or path, path, None)
+        return config_of(path, f"--model-config {path}", (), offline=True)
+    return ModelConfig(_read(file, path), Path(path).parent.name or path, path)
 
 
 def _read(file: Path, where: str) -> dict[str, Any]:
@@ -71,46 +76,42 @@ def _read(file: Path, where: str) -> dict[str, Any]:
             fix="--model-config PATH/config.json",
         ) from None
     if len(content) > _MAX_CONFIG_BYTES:
-        raise _no_config(where, f"it has more than {_MAX_CONFIG_BYTES} bytes", "")
+        raise no_config(where, f"it has more than {_MAX_CONFIG_BYTES} bytes", "")
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise _no_config(where, f"it is not JSON: {str(error)[:120]}", "") from None
+        raise no_config(where, f"it is not JSON: {str(error)[:120]}", "") from None
     if not isinstance(values, dict):
-        raise _no_config(where, "it is JSON, and no object", "")
+        raise no_config(where, "it is JSON, and no object", "")
     return values
 
 
-def _fetched(name: str, where: str, *, offline: bool) -> ModelShape:
-    """The shape of a model in a folder, or on the hub, whose small files a child fetches under a deadline."""
+def _fetched(name: str, where: str, known: Iterable[str], *, offline: bool) -> ModelConfig:
+    """The config of a model in a folder, or on the hub, whose small files a child fetches under a deadline."""
     from prime_train.facts.model_files import model_files
 
     with tempfile.TemporaryDirectory(prefix="prime-train-model-") as scratch:
         found = model_files(name, Path(scratch), offline=offline)
         if isinstance(found, Refused):
-            raise _refused(name, where, found)
+            raise _refused(name, where, found, known)
         unread = found.unread_of("config.json")
         if unread is not None:
-            raise _refused(name, where, Refused(unread.fault, f"config.json: {unread.detail}"))
+            raise _refused(name, where, Refused(unread.fault, f"config.json: {unread.detail}"), known)
         if "config.json" not in found.sizes:
-            raise _no_config(where, f"{name} has no config.json", "")
+            raise no_config(where, f"{name} has no config.json", "")
         config = _read(found.folder / "config.json", where)
-    return _of_config(config, name, where, found)
+    return ModelConfig(config, name, where, _loaded(config, found))
 
 
-def _of_config(config: dict[str, Any], name: str, where: str, files: ModelFiles | None) -> ModelShape:
-    """Parameters come from the weights where their headers were read whole and hold them unpacked."""
-    weights = files.weights if files is not None else None
-    text = config.get("text_config")
+def _loaded(config: Mapping[str, Any], files: ModelFiles) -> int | None:
+    """Parameters of the weights, where their headers were read whole and hold them unpacked."""
+    weights, text = files.weights, config.get("text_config")
     packed = "quantization_config" in config or (isinstance(text, dict) and "quantization_config" in text)
-    loaded = weights.stored if weights is not None and not weights.faults and not packed else None
-    try:
-        return shape.of_config(config, name, loaded=loaded)
-    except ShapeError as error:
-        raise _no_config(where, f"{name}: {error.what}" if not error.field else error.what, error.field) from None
+    return weights.stored if weights is not None and not weights.faults and not packed else None
 
 
-def _no_config(where: str, what: str, field: str) -> UserError:
+def no_config(where: str, what: str, field: str) -> UserError:
+    """The refusal of a config that tells no decoder; `field` is the key it is about, "" for the whole."""
     return UserError(
         what=f"{field} {what}" if field else what,
         where=where,
@@ -120,8 +121,8 @@ def _no_config(where: str, what: str, field: str) -> UserError:
     )
 
 
-def _refused(name: str, where: str, refused: Refused) -> UserError:
-    meant = nearest(name, shapes_registry.rows())
+def _refused(name: str, where: str, refused: Refused, known: Iterable[str]) -> UserError:
+    meant = nearest(name, known)
     fix = _FIXES.get(refused.fault, "try again, or --model-config with its config.json")
     if meant is not None:
         fix = f"did you mean {meant}? Else: {fix}"
