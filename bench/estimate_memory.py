@@ -22,6 +22,7 @@ import fit_memory
 import record
 from memory_priors import PRIORS
 from memory_rows import Row, read
+from memory_served import pairs, servers
 from memory_tools import tools
 
 from prime_train.estimate.setup import setup_of
@@ -34,6 +35,7 @@ BARS = {
     "prime-rl": "mean <= 5 %, left out <= 8 %, within 10 % >= 90 %",
     "other trainers": "mean <= 12 %, median <= 8 %",
 }
+VLLM_BAR = "weights mean <= 2 %, KV tokens mean <= 2 %"
 ALL_ROWS_BAR = "bound above the measurement in >= 95 % of rows, over it by <= 15 % in the median"
 REPORT_COLUMNS = ("row", "group", "program", "measured_gib", "estimated_gib", "low_gib", "high_gib", "phase")
 
@@ -133,7 +135,8 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
         if "bound_above" in line:
             cells += [f"{line['bound_above']:>7.1%}", f"{line['bound_over_median']:>7.1%}"]
         print(f"{line['group']:16}{line['by']:56}{line['n']:>4}{''.join(cells)}")
-    print("\n".join(f"asked of {group}: {bar}" for group, bar in (*BARS.items(), ("all rows", ALL_ROWS_BAR))))
+    bars = {**BARS, "all rows": ALL_ROWS_BAR, "vLLM": VLLM_BAR}
+    print("\n".join(f"asked of {group}: {bar}" for group, bar in bars.items()))
 
 
 def main() -> None:
@@ -148,6 +151,10 @@ def main() -> None:
         print(f"left out: {id}: {why}")
     judged = [judge(row) for row in rows]
     lines = table(judged, {} if asked.quick else left_out(rows))
+    lines += [
+        {"group": "vLLM", "by": name, "n": len(told), **errors(told)}
+        for name, told in pairs(servers(asked.rows)).items()
+    ]
     show(lines)
     if asked.report:
         write_report(judged, asked.report)
