@@ -24,6 +24,9 @@ def test_format_count(count: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
+        (0, "0.0 s"),
+        (0.0123, "12 ms"),
+        (0.096, "0.1 s"),
         (0.84, "0.8 s"),
         (9.99, "10.0 s"),
         (45, "45 s"),

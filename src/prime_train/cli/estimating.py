@@ -126,6 +126,14 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
 
     if asked.model_config is not None:
         return shape_of(model_config.config_of_file(asked.model_config))
+    if not (run.is_native or run.recipe or run.trainer or run.finetune or run.inference):
+        raise UserError(
+            what="it neither trains nor serves",
+            where=reading.document.path,
+            why="memory and time are those of a trainer or a server",
+            fix="name the config of `rl`, `sft`, the trainer or the server",
+            exit_code=ExitCode.FINDINGS,
+        )
     named, field = _model_name(run)
     if named is None and not run.is_native:
         raise UserError(

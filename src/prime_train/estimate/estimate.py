@@ -64,7 +64,7 @@ def _uncertain(hardware: Hardware, shape: ModelShape) -> Iterator[str]:
     if gpu is not None and gpu.usable_gib is None:
         usable_gib = hardware.usable_bytes / GIB
         yield f"memory of {gpu.id} that torch can see: {usable_gib:.0f} GiB, guessed from {gpu.memory_gb:g} GB"
-    if "read as a Llama" in shape.source:
+    if "read as a Llama" in shape.source or "from memory" in shape.source:
         yield f"{shape.name}: {shape.source}"
 
 
