@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prime_train import registry
 from prime_train.estimate.calibrate import Calibration
 from prime_train.estimate.cost import Cost, Work, cost_of
-from prime_train.estimate.estimate_memory import Memory, memory_of
+from prime_train.estimate.estimate_memory import Memory, memory_of, unsaid
 from prime_train.estimate.estimate_time import Time, time_of
 from prime_train.estimate.interruptions import rates
 from prime_train.estimate.shape import ModelShape
@@ -51,9 +51,16 @@ def estimate(
     assumptions = (
         *(setup.assumptions if setup is not None else ()),
         *(time.assumptions if time is not None else ()),
+        *_left_open(run, memory),
         *_uncertain(hardware, shape),
     )
     return Estimate(shape, hardware, memory, time, _costs(run, memory, time, hardware, prices), assumptions)
+
+
+def _left_open(run: RunSpec, memory: Memory) -> Iterator[str]:
+    field = unsaid(run)
+    if field:
+        yield f"{memory.gpus.train} GPUs train, all there are: the config does not say how many"
 
 
 def _uncertain(hardware: Hardware, shape: ModelShape) -> Iterator[str]:

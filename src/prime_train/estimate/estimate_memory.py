@@ -71,6 +71,18 @@ def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
     return Gpus(max(1, train) if trains else 0, max(infer_gpus or 0, served) if serves else 0, shared)
 
 
+def unsaid(run: RunSpec) -> str:
+    """The RunSpec field that would say how many GPUs train, where the config leaves it open; "" where it does not."""
+    if run.is_native or not (run.trainer or run.finetune or run.recipe):
+        return ""
+    if run.recipe is not None:
+        parts = (run.recipe.gpus, run.recipe.shards, run.recipe.replicas)
+        return "" if any(parts) else "recipe.gpus"
+    deployment = run.deployment
+    is_said = deployment is not None and (deployment.train_gpus or deployment.train_nodes)
+    return "" if is_said else "deployment.train_gpus"
+
+
 def _native_gpus(run: RunSpec, hardware: Hardware) -> int:
     if run.recipe is None:
         return run.parallel.processes

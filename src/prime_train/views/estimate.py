@@ -12,6 +12,7 @@ from prime_train.estimate.estimate_time import Time
 from prime_train.estimate.scaling import Scaled
 from prime_train.estimate.values import Interval, Term
 from prime_train.units import GIB, format_bytes, format_count, format_seconds
+from prime_train.views.estimate_json import WITHOUT_END
 
 Paint = Callable[[str, str], str]
 SCALING = ("way", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per GPU and step", "at least")
@@ -128,7 +129,7 @@ def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
 
 def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
     kind = "spot" if cost.spot else "on demand"
-    if cost.usd.typical == float("inf"):
+    if cost.usd.typical >= WITHOUT_END:
         yield f"{paint('cost', 'bold')} {kind}: it never ends; it is interrupted before it gets to the next checkpoint"
         return
     of = f"{time.steps:,} steps" + (", for the config sets no end" if time.is_endless else "")
@@ -204,7 +205,7 @@ def _hours(interval: Interval) -> str:
 
 def _number(value: float) -> str:
     """ "0.05", "2.45", "317", "12,400", "without end"."""
-    if value == float("inf"):
+    if value >= WITHOUT_END:
         return "without end"
     if value >= 100:
         return f"{value:,.0f}"

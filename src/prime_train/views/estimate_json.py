@@ -15,6 +15,7 @@ from prime_train.estimate.values import Interval, Term
 from prime_train.units import GIB
 
 VERSION = 1
+WITHOUT_END = 1e12  # dollars, hours, seconds: a run that is interrupted faster than it gets on
 
 
 class More(NamedTuple):
@@ -156,12 +157,13 @@ def _cost_json(cost: Cost) -> dict[str, Any]:
 
 
 def _interval_json(interval: Interval) -> dict[str, float | None]:
-    """JSON has no infinity: what never ends is null."""
+    """What never ends is null: JSON has no infinity."""
     return {name: _finite(value) for name, value in interval._asdict().items()}
 
 
 def _finite(value: float) -> float | None:
-    return float(f"{value:.6g}") if abs(value) != float("inf") else None
+    """To six digits; None for what has no end to speak of."""
+    return float(f"{value:.6g}") if abs(value) < WITHOUT_END else None
 
 
 def _gib(size_bytes: float) -> float:
