@@ -20,10 +20,9 @@ ALLOCATOR = "allocator reserve"  # the term by which reserved memory is more tha
 _WARM_UP_STEPS = 2  # compilation and the first allocations; prime-rl's own benchmark leaves out the first
 _LEAST_STEPS = 3
 _WRONG_RUN = 3.0  # a factor that no error of the estimate on the measured rows comes near: it was another run
-# Two constants, checked on pairs of prime-rl's benchmarks, the one calibrated by the other (same model, mode and
-# version, other lengths and GPUs; 252 pairs of registry/memory.toml's rows): within 10 % of each other's size the error
-# falls from 1.7 % to 0.6 % and 93 % lie in an interval a fifth as wide; from a factor of 1.5 on the measurement says no
-# more than the estimate does.
+# Measured: bench/calibrate_memory.py on 252 pairs of prime-rl's benchmarks, one calibrated by the other. Within 10 % of
+# each other's size the error falls from 1.7 % to 0.7 % and 93 % lie in an interval a fifth as wide; from a factor of
+# 1.5 on the measurement says no more than the estimate does.
 _LEAST_SPREAD = 0.02
 _ALL_OF_IT = math.log(1.5)
 

@@ -1,0 +1,113 @@
+"""Measures what `estimate --calibrate` gains: each measured row calibrated by each other of its model, mode and version.
+
+    python bench/calibrate_memory.py --rows FILE [--write]
+
+Pairs are told apart by how far their estimates are from each other. Rows are those of prime-rl's benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import permutations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import record
+from memory_rows import Row, read
+
+from prime_train.estimate.calibrate import Measured, calibrated_memory, calibration_of
+from prime_train.estimate.setup import setup_of
+from prime_train.estimate.training import training_memory
+from prime_train.estimate.values import RoleMemory
+from prime_train.units import GIB
+
+FACTORS = (1.1, 1.5, 2.0, 4.0, math.inf)
+
+
+class Reckoned(NamedTuple):
+    """A row, its estimate, and what makes it comparable with others."""
+
+    row: Row
+    memory: RoleMemory
+    alike: tuple[Any, ...]
+
+
+class Pair(NamedTuple):
+    """One row calibrated by another: errors before and after, whether the interval holds the row, how wide it is."""
+
+    apart: float
+    before: float
+    after: float
+    holds: bool
+    width: float
+    width_before: float
+
+
+def reckoned(row: Row) -> Reckoned:
+    setup = setup_of(row.run, row.hardware, row.shape)
+    mode = (setup.adapter is not None, setup.checkpointing, setup.offload, setup.head.kind)
+    return Reckoned(row, training_memory(setup, row.hardware), (row.shape.name, setup.era, *mode))
+
+
+def pairs(rows: list[Reckoned]) -> Iterator[Pair]:
+    """Every row by every other that is alike."""
+    alike = defaultdict(list)
+    for row in rows:
+        alike[row.alike].append(row)
+    for group in alike.values():
+        yield from (pair(by, of) for by, of in permutations(group, 2))
+
+
+def pair(by: Reckoned, of: Reckoned) -> Pair:
+    measured = Measured(by.row.measured_gib * GIB, True, (), by.row.id)
+    after = calibrated_memory(of.memory, calibration_of(measured, by.memory, None)).reserved
+    before, truth = of.memory.reserved, of.row.measured_gib * GIB
+    return Pair(
+        apart=math.exp(abs(math.log(before.typical / by.memory.reserved.typical))),
+        before=abs(before.typical / truth - 1),
+        after=abs(after.typical / truth - 1),
+        holds=after.low <= truth <= after.high,
+        width=(after.high - after.low) / after.typical,
+        width_before=(before.high - before.low) / before.typical,
+    )
+
+
+def summary(found: list[Pair]) -> Iterator[dict[str, Any]]:
+    below = 1.0
+    for factor in FACTORS:
+        within = [pair for pair in found if below <= pair.apart < factor]
+        if within:
+            yield {
+                "apart": f"{below:g} to {factor:g} times",
+                "n": len(within),
+                "mean_error": round(statistics.mean(pair.after for pair in within), 4),
+                "mean_error_before": round(statistics.mean(pair.before for pair in within), 4),
+                "held": round(statistics.mean(pair.holds for pair in within), 3),
+                "mean_width": round(statistics.mean(pair.width for pair in within), 3),
+                "mean_width_before": round(statistics.mean(pair.width_before for pair in within), 3),
+            }
+        below = factor
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, required=True, help="a table of measured rows, CSV")
+    parser.add_argument("--write", action="store_true", help="write bench/results/calibrate_memory.json")
+    asked = parser.parse_args()
+    rows = [reckoned(row) for row in read(asked.rows)[0] if row.group == "prime-rl"]
+    lines = list(summary(list(pairs(rows))))
+    for line in lines:
+        print(line)
+    if asked.write:
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        about = {"rows": asked.rows.name, "machine": record.machine(), "commit": record.commit(), "date": date}
+        print(record.write("calibrate_memory", [{**line, **about} for line in lines]))
+
+
+if __name__ == "__main__":
+    main()
