@@ -1,4 +1,4 @@
-"""Measures what `estimate --calibrate` gains: each measured row calibrated by each other of its model, mode and version.
+"""Measures what `estimate --calibrate` gains: each measured row calibrated by each other of its model and mode.
 
     python bench/calibrate_memory.py --rows FILE [--write]
 
@@ -83,7 +83,7 @@ def summary(found: list[Pair]) -> Iterator[dict[str, Any]]:
         within = [pair for pair in found if below <= pair.apart < factor]
         if within:
             yield {
-                "apart": f"{below:g} to {factor:g} times",
+                "apart": f"{below:g} to {factor:g} times" if factor < math.inf else f"more than {below:g} times",
                 "n": len(within),
                 "mean_error": round(statistics.mean(pair.after for pair in within), 4),
                 "mean_error_before": round(statistics.mean(pair.before for pair in within), 4),
