@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -31,6 +32,12 @@ def _id(value: object) -> str:
     return value.code if isinstance(value, Rule) else ""
 
 
+@cache
+def _judged(example: str) -> Verdict:
+    """The verdict on an example: a value, so that the tests below need only one of each."""
+    return _judge(*parse(example))
+
+
 def _judge(text: str, facts_overlay: dict[str, object]) -> Verdict:
     reading = dialect.read(text, "config.toml")
     return judge(reading, facts_of(facts_overlay, reading.run) if reading.run is not None else None)
@@ -38,35 +45,33 @@ def _judge(text: str, facts_overlay: dict[str, object]) -> Verdict:
 
 @pytest.mark.parametrize(("rule", "example"), BAD, ids=_id)
 def test_bad_fires_its_rule_and_no_other(rule: Rule, example: str) -> None:
-    verdict = _judge(*parse(example))
+    verdict = _judged(example)
     assert {finding.code for finding in verdict.findings} == {rule.code}, verdict.findings
     assert not verdict.skipped
 
 
 @pytest.mark.parametrize(("rule", "example"), GOOD, ids=_id)
 def test_good_is_clean_under_every_rule(rule: Rule, example: str) -> None:
-    verdict = _judge(*parse(example))
+    verdict = _judged(example)
     assert verdict.findings == ()
     assert rule.code in verdict.passed
 
 
 @pytest.mark.parametrize(("rule", "example"), BAD, ids=_id)
 def test_patch_cures(rule: Rule, example: str) -> None:
-    text, facts = parse(example)
-    reading = dialect.read(text, "config.toml")
-    findings = [finding for finding in _judge(text, facts).findings if finding.patch]
-    values = dict(reading.document.values)
-    for finding in findings:
-        values = patched(values, finding.patch)
+    findings = [finding for finding in _judged(example).findings if finding.patch]
     if findings:
+        text, facts = parse(example)
+        values = dict(dialect.read(text, "config.toml").document.values)
+        for finding in findings:
+            values = patched(values, finding.patch)
         assert rule.code not in {finding.code for finding in _judge(written(values), facts).findings}
 
 
 @pytest.mark.parametrize("example", [example for _, example in BAD])
 def test_finding_has_four_parts_and_a_place(example: str) -> None:
-    text, facts = parse(example)
-    lines = text.split("\n")
-    for finding in _judge(text, facts).findings:
+    lines = parse(example)[0].split("\n")
+    for finding in _judged(example).findings:
         assert finding.what
         assert finding.why
         assert finding.fix
