@@ -40,7 +40,7 @@ class RoleMemory(NamedTuple):
     terms: tuple[Term, ...]
     reserved: Interval
     outside: tuple[Term, ...]
-    phase: str = ""  # the moment of a step that is the highest: "head", "first block", "last block", "update"
+    phase: str = ""  # the highest moment of a step: "head", "first block", "last block", "embedding", "update"
 
     @property
     def needed_bytes(self) -> float:
