@@ -200,6 +200,7 @@ def _check(text: str, patch: dict[str, Any]) -> str | None:
     return result
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(texts(), st.data())
 def test_every_value_can_be_set(text: str, data: st.DataObject) -> None:
@@ -213,6 +214,7 @@ def test_every_value_can_be_set(text: str, data: st.DataObject) -> None:
         assert len(unlike) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(texts(), st.data())
 def test_every_key_can_be_taken_away(text: str, data: st.DataObject) -> None:
@@ -226,6 +228,7 @@ def test_every_key_can_be_taken_away(text: str, data: st.DataObject) -> None:
             assert all(line in taken for line in left)  # those left are as they were, in their order
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(texts(), st.data())
 def test_a_key_can_be_renamed(text: str, data: st.DataObject) -> None:
@@ -237,6 +240,7 @@ def test_a_key_can_be_renamed(text: str, data: st.DataObject) -> None:
         assert result is not None
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(texts(), st.lists(_names, min_size=1, max_size=2), st.data())
 def test_a_value_can_be_moved_or_is_refused(text: str, tables: list[str], data: st.DataObject) -> None:
@@ -254,6 +258,7 @@ def test_a_value_can_be_moved_or_is_refused(text: str, tables: list[str], data: 
             assert _check(text, {dotted(path): None, dotted(beside): _down(values, path)}) is not None
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(texts(), st.dictionaries(st.lists(_names, min_size=1, max_size=3).map(tuple), _scalars, max_size=3))
 def test_any_patch_is_done_or_refused(text: str, patch: dict[tuple[str, ...], Any]) -> None:

@@ -144,6 +144,7 @@ log.append(StopAsked("three"))
     assert [record.event for record in read(tmp_path)] == [StopAsked("one"), StopAsked("three")]
 
 
+@pytest.mark.slow
 def test_eight_writers_at_once_tear_no_line(tmp_path: Path) -> None:
     program = """
 import sys

@@ -40,6 +40,7 @@ def test_any_scraps(scraps: list[str]) -> None:
     _hold("".join(scraps).encode("utf-8", "replace").decode())
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
 def test_any_mutant(seed: int) -> None:
@@ -73,6 +74,7 @@ def test_any_bytes_are_a_verdict_or_a_user_error(
         check([str(file)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", large_texts(50_000))
 def test_large_texts(name: str, tmp_path: Path) -> None:
     text = large_texts(50_000)[name]

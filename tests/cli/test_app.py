@@ -169,6 +169,7 @@ def _on_terminal(arguments: list[str], cwd: Path, **environment: str) -> str:
     return b"".join(chunks).decode()
 
 
+@pytest.mark.slow
 def test_colour_is_for_terminals_and_can_be_forbidden(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     assert "\x1b[1msmall" in _on_terminal(["status", "small"], tmp_path)

@@ -103,6 +103,7 @@ def nothing_written(here: Path) -> None:
     assert names(here) == ["run.toml", "text"]
 
 
+@pytest.mark.slow
 def test_a_second_run_of_the_same_name_isrefused(here: Path) -> None:
     with supervised(here, "small") as (run_dir, process):
         before = sorted(path.name for path in run_dir.path.iterdir())

@@ -205,6 +205,7 @@ _SIGNS = ["=", "{", "}", "[", "]", '"', "'''", "\n", "\r\n", "#", "# prime-train
 _scraps = st.sampled_from(_TABLES + _SIGNS)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.one_of(_scraps, st.text(max_size=4)), max_size=25))
 def test_any_text_gets_a_verdict(scraps: list[str]) -> None:
@@ -213,6 +214,7 @@ def test_any_text_gets_a_verdict(scraps: list[str]) -> None:
     assert verdict.findings or verdict.run is not None
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_mutant_of_a_config_gets_a_verdict(data: st.DataObject) -> None:

@@ -111,6 +111,7 @@ def _has_unknown_key(shape: Shape, value: object) -> bool:
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(_table(native.schema()))
 def test_walker_accepts_what_pydantic_accepts(values: dict[str, Any]) -> None:

@@ -213,6 +213,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from([*QWEN3_MOE, "vision_config", "text_config", "mlp_only_layers"]), _JSON))
 def test_any_json_makes_a_shape_or_a_shape_error(changes: dict[str, Any]) -> None:
     try:
@@ -223,6 +224,7 @@ def test_any_json_makes_a_shape_or_a_shape_error(changes: dict[str, Any]) -> Non
     assert 0 <= shape.dense_layers <= shape.layers
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["num_hidden_layers", "num_experts", "moe_intermediate_size", "vocab_size"]), st.integers(1, 9))
 def test_parameters_grow_with_every_size(key: str, factor: int) -> None:
     larger = {**QWEN3_MOE, key: QWEN3_MOE[key] * factor}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -137,6 +138,7 @@ def test_round_fractions() -> None:
     assert fraction_in(Window(0.7, 0.5)) == 0.7
 
 
+@pytest.mark.slow
 @given(st.floats(0.5, 30), st.floats(0, 2), st.sampled_from((1024, 4096, 8192, 40960)))
 def test_what_is_recommended_fits(fixed_gib: float, gib_per_1k_tokens: float, ctx_tokens: int) -> None:
     ask = _ask(_trainer(fixed_gib, gib_per_1k_tokens), ctx_tokens)
@@ -152,6 +154,7 @@ def test_what_is_recommended_fits(fixed_gib: float, gib_per_1k_tokens: float, ct
     assert inference_memory(served, _CARD).kv_bytes.low >= bytes_for(served, found.ctx_tokens, found.sequences)
 
 
+@pytest.mark.slow
 @given(st.floats(0.5, 20), st.floats(0.1, 5))
 def test_a_larger_trainer_never_leaves_more(fixed_gib: float, more_gib: float) -> None:
     small, large = share(_ask(_trainer(fixed_gib))), share(_ask(_trainer(fixed_gib + more_gib)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, get_type_hints
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -91,6 +92,7 @@ _RUNS = st.builds(
 _A10G = Gpus((Gpu("NVIDIA A10G", 25769803776, (8, 6)),))
 
 
+@pytest.mark.slow
 @given(_RUNS)
 @settings(max_examples=150, deadline=None)
 def test_no_rule_fails_on_any_run(run: RunSpec) -> None:
@@ -103,6 +105,7 @@ def test_no_rule_fails_on_any_run(run: RunSpec) -> None:
                 assert found.fix or found.patch, rule.code
 
 
+@pytest.mark.slow
 @given(_RUNS)
 @settings(max_examples=50, deadline=None)
 def test_no_memory_rule_fails_on_any_run(run: RunSpec) -> None:

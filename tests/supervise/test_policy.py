@@ -321,6 +321,7 @@ worlds = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(worlds)
 @settings(max_examples=400)
 def test_every_world_comes_to_its_end_within_the_budget(world: World) -> None:

@@ -55,6 +55,7 @@ def test_the_window_slides() -> None:
     assert generate(Counting(), [list(range(20))], sampling(new_tokens=5, ctx_tokens=8)) == [[20, 21, 22, 23, 24]]
 
 
+@pytest.mark.slow
 def test_greedy_takes_the_likeliest_token_of_the_whole_sequence() -> None:
     model = decoder()
     sequence = [1, 2, 3]
@@ -85,6 +86,7 @@ def test_draws_follow_the_distribution() -> None:
     assert sum(map(sum, sharper)) / 2000 == pytest.approx(0.01 / 0.82, abs=0.01)
 
 
+@pytest.mark.slow
 def test_training_goes_on_as_if_nothing_was_sampled() -> None:
     model = decoder().train()
     torch.manual_seed(1)

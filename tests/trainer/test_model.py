@@ -60,6 +60,7 @@ def packed(lengths: list[int], ctx_tokens: int, seed: int = 0) -> tuple[Tensor, 
     return tokens, positions, documents
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=5),

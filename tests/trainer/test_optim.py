@@ -52,6 +52,7 @@ def test_frozen_weights_are_left_out() -> None:
     assert all(weight is not model.embedding.weight for weight in grouped)
 
 
+@pytest.mark.slow
 def test_fused_steps_equal_the_plain_loop() -> None:
     ours, reference = decoder(), decoder()
     config = spec.Optim(lr=0.01, weight_decay=0.1)

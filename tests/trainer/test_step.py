@@ -74,6 +74,7 @@ def test_a_stop_that_was_asked_is_reported() -> None:
     assert not train_step(training(tiny.decoder()), [tiny.batch(3)], lr=1e-3).stop
 
 
+@pytest.mark.slow
 def test_repeated_steps_learn_a_batch_by_heart() -> None:
     state = training(tiny.decoder())
     losses = [train_step(state, [tiny.batch(3)], lr=1e-2).loss for _ in range(30)]

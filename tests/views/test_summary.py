@@ -5,6 +5,7 @@ from prime_train.views import report, summary
 from tests.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
 
 
+@pytest.mark.slow
 def test_a_finished_run_shows_loss_sample_checkpoint_plot_and_report(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, WHOLE_LIFE)
     write_metrics(run_dir, 100)

@@ -80,6 +80,7 @@ def take_without_end(stream: TrainStream) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_workers_die_with_a_trainer_that_is_killed(run: RunSpec, tmp_path: Path) -> None:
     trainer, workers = start_trainer(run, tmp_path, then="waits")
     trainer.kill()
@@ -87,6 +88,7 @@ def test_workers_die_with_a_trainer_that_is_killed(run: RunSpec, tmp_path: Path)
     wait_until(lambda: all(is_gone(worker) for worker in workers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("then", "exit_code"), [("ends", 7), ("fails", 1)])
 def test_workers_end_with_a_trainer_that_ends_without_closing_them(
     run: RunSpec, tmp_path: Path, then: str, exit_code: int

@@ -53,6 +53,7 @@ def through_json(position: dict[str, Any]) -> dict[str, Any]:
     return dict(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_stream_goes_on_exactly_where_another_left_off(run: RunSpec, tokenizer: Tokenizer, workers: int) -> None:
     run = replace(run, data=replace(run.data, loader_workers=workers))
@@ -184,6 +185,7 @@ def test_one_document_with_text_among_blank_ones_is_found(tmp_path: Path) -> Non
     assert all(batch.labelled_tokens > 0 for batch in take(TrainStream(run, prepare(run), 0, 1, None), 5))
 
 
+@pytest.mark.slow
 def test_the_data_path_loads_no_library_that_it_may_not_need() -> None:
     slow = {"transformers", "datasets", "pyarrow", "pandas"}
     imports = "import sys, prime_train.trainer.data.stream, prime_train.trainer.data.held_out"
