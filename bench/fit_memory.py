@@ -45,6 +45,7 @@ class Fit(NamedTuple):
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry" / "memory.toml"
 COVERED = {"ms-swift": 0.95, "hf": 0.95}  # the part of unseen models' rows the bound is to cover; 0.98 elsewhere
+_MOST_STEPS, _MOST_DAMPINGS = 40, 10
 NOISE = 0.03  # scale of the error of the logarithm that counts as ordinary
 
 
@@ -66,51 +67,57 @@ def residuals(rows: Sequence[Sample], of_era: Callable[[str], Coefficients]) -> 
     return np.array([np.log(peak_of(row.setup, known[row.setup.era]).bytes / row.measured_bytes) for row in rows])
 
 
-def fit(
-    rows: Sequence[Sample],
-    free: Sequence[Free],
-    fixed: Mapping[str, float],
-    steps: int = 40,
-    start: Vector | None = None,
-) -> Fit:
-    """The most likely values. Each step is damped until it lowers the loss."""
-    free = tuple(free)
-    prior = np.array([each.prior for each in free])
-    spread = np.array([each.spread for each in free])
-    low = np.array([each.low for each in free])
+class Problem(NamedTuple):
+    """Rows, and what of the coefficients is free."""
 
-    def errors(values: Vector) -> Vector:
-        return residuals(rows, lambda era: coefficients(free, values, fixed, era))
+    rows: Sequence[Sample]
+    free: tuple[Free, ...]
+    fixed: Mapping[str, float]
 
-    def loss(values: Vector, found: Vector) -> float:
-        scaled = found / NOISE
-        return float(np.sum(2 * (np.sqrt(1 + scaled**2) - 1)) + np.sum(((values - prior) / spread) ** 2))
+    def errors(self, values: Vector) -> Vector:
+        return residuals(self.rows, lambda era: coefficients(self.free, values, self.fixed, era))
 
-    values = prior.copy() if start is None else start.copy()
-    found = errors(values)
-    current, damping = loss(values, found), 1e-2
-    for _ in range(steps):
-        slopes = np.empty((len(rows), len(free)))
-        for column, width in enumerate(spread):
+    def far(self, values: Vector) -> Vector:
+        """How far each value is from its prior, in spreads."""
+        return np.array([(value - each.prior) / each.spread for each, value in zip(self.free, values, strict=True)])
+
+    def loss(self, values: Vector, errors: Vector) -> float:
+        return float(np.sum(2 * (np.sqrt(1 + (errors / NOISE) ** 2) - 1)) + np.sum(self.far(values) ** 2))
+
+    def slopes(self, values: Vector, errors: Vector) -> Vector:
+        """Change of each error with each value, by a nudge. Shape: (rows, values)."""
+        columns = []
+        for number, each in enumerate(self.free):
             nudged = values.copy()
-            nudged[column] += 0.02 * width
-            slopes[:, column] = (errors(nudged) - found) / (0.02 * width)
-        weight = 1 / np.sqrt(1 + (found / NOISE) ** 2) / NOISE**2
+            nudged[number] += 0.02 * each.spread
+            columns.append((self.errors(nudged) - errors) / (0.02 * each.spread))
+        return np.stack(columns, axis=1)
+
+
+def fit(rows: Sequence[Sample], free: Sequence[Free], fixed: Mapping[str, float], start: Vector | None = None) -> Fit:
+    """The most likely values. Each step is damped until it lowers the loss, or the fit is done."""
+    problem = Problem(rows, tuple(free), fixed)
+    spread, low = np.array([each.spread for each in free]), np.array([each.low for each in free])
+    values = np.array([each.prior for each in free]) if start is None else start.copy()
+    errors = problem.errors(values)
+    current, damping = problem.loss(values, errors), 1e-2
+    for _ in range(_MOST_STEPS):
+        slopes, before = problem.slopes(values, errors), current
+        weight = 1 / np.sqrt(1 + (errors / NOISE) ** 2) / NOISE**2
         curve = slopes.T @ (weight[:, None] * slopes) + np.diag(1 / spread**2)
-        slope = slopes.T @ (weight * found) + (values - prior) / spread**2
-        before = current
-        for _ in range(10):
+        slope = slopes.T @ (weight * errors) + problem.far(values) / spread
+        for _ in range(_MOST_DAMPINGS):
             step = np.linalg.solve(curve + damping * np.diag(np.diag(curve)), -slope)
             tried = np.maximum(values + step, low)
-            tried_errors = errors(tried)
-            tried_loss = loss(tried, tried_errors)
+            tried_errors = problem.errors(tried)
+            tried_loss = problem.loss(tried, tried_errors)
             if tried_loss < current:
-                values, found, current, damping = tried, tried_errors, tried_loss, max(damping / 4, 1e-6)
+                values, errors, current, damping = tried, tried_errors, tried_loss, max(damping / 4, 1e-6)
                 break
             damping *= 4
         if before - current < 1e-3:
             break
-    return Fit(free, values, found)
+    return Fit(problem.free, values, errors)
 
 
 def without_each_model(

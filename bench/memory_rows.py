@@ -20,8 +20,18 @@ from prime_train.spec.elsewhere import Deployment, Finetune, Launch, Lora, Recip
 
 MEASURED = "measured_peak_gib_per_gpu"
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06"}
-_ALPACA_TOKENS = 512  # what a row means by "~512(alpaca)"
-_LITGPT_ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora"}
+_ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora", "full": "none"}
+_QUANTIZATIONS = {
+    "bnb.nf4": "nf4",
+    "bnb.nf4-dq": "nf4-dq",
+    "bnb.fp4": "nf4",
+    "nf4 base": "nf4",
+    "int4 bnb": "nf4",
+    "int4 gptq": "int4",
+    "int8 gptq": "int8",
+    "int8 bnb": "int8",
+    "bnb.int8": "int8",
+}
 
 
 class Row(NamedTuple):
@@ -81,11 +91,15 @@ def _hardware(line: Mapping[str, str]) -> Hardware:
 
 def _degrees(parallelism: str) -> dict[str, int]:
     """ "fsdp32_tp8" -> {"fsdp": 32, "tp": 8}."""
-    return {name: int(count) for name, count in re.findall(r"([a-z]+[a-z]|zero3_)(\d+)", parallelism)}
+    return {name: int(count) for name, count in re.findall(r"([a-z]+)(\d+)", parallelism)}
 
 
 def _tokens(said: str) -> int:
-    return _ALPACA_TOKENS if said.startswith("~") else int(said)
+    """ "2048" -> 2048, and 512 of "~512(alpaca)"."""
+    found = re.search(r"\d+", said)
+    if found is None:
+        raise ValueError(f"seq_len is {said!r}")
+    return int(found[0])
 
 
 def _spec(name: str, ctx_tokens: int, **parts: object) -> RunSpec:
@@ -135,51 +149,57 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str]) -> RunSpec:
 
 def _recipe(line: Mapping[str, str], extra: Mapping[str, str]) -> RunSpec:
     degrees, ctx_tokens = _degrees(line["parallelism"]), _tokens(line["seq_len"])
-    program, precision = extra["trainer"], line["precision"]
-    head, optimizer = extra.get("head", ""), line["optimizer"]
-    chunks = re.search(r"token_chunk(\d+)", head)
-    quantization = {"bnb.nf4": "nf4", "bnb.nf4-dq": "nf4-dq", "nf4 base": "nf4", "int4 gptq": "int4",
-                    "int8 gptq": "int8", "int4 bnb": "nf4"}.get(precision)  # fmt: skip
-    kind = _LITGPT_ADAPTERS.get(extra.get("type", ""))
-    adapter = kind or ("lora" if line["lora_rank"] else "none")
-    targets = extra.get("targets", "")
-    names = {"attn_qvo+mlp": ("attn_qvo", "mlp")}.get(targets) or tuple(targets.lower().split(",")) if targets else None
-    if program == "qwen-finetune" and adapter == "lora":
-        names = names or ("c_attn", "c_proj", "w1", "w2")
-    sharding = "device_map" if line["parallelism"] == "device_map" else "zero3" if "zero3" in line["parallelism"] else (
-        "none" if int(line["n_gpus"]) == 1 else "fsdp"
-    )  # fmt: skip
-    shards = degrees.get("fsdp", degrees.get("zero3_", int(line["n_gpus"]))) * degrees.get("cp", 1)
+    precision, optimizer = line["precision"], line["optimizer"].lower()
+    chunks = re.search(r"token_chunk(\d+)", extra.get("head", ""))
     mixed = precision in ("fp32 master/bf16 compute", "float8")
-    recipe = Recipe(
-        program=program,
+    recipe = _adapted(line, extra)
+    recipe = recipe._replace(
+        program=extra["trainer"],
         model_name=line["model"],
         gpus=int(line["n_gpus"]),
-        sharding=sharding,
-        shards=shards,
+        sharding=_sharding(line),
+        shards=degrees.get("fsdp", int(line["n_gpus"])) * degrees.get("cp", 1),
         tensor_parallel=degrees.get("tp", 1),
         context_parallel=degrees.get("cp", 1),
         pipeline_parallel=degrees.get("pp", 1),
         ctx_tokens=ctx_tokens,
-        micro_batch=int(line["micro_batch"]),
+        micro_batch=int(line["micro_batch"] or 1),
         micro_batches_per_step=int(extra.get("grad_accum", "1")),
-        weight_dtype="fp32" if mixed else None if adapter != "none" else "bf16",
+        weight_dtype="fp32" if mixed else None if recipe.adapter != "none" else "bf16",
         compute_dtype="float8" if precision == "float8" else "bf16",
-        optimizer="adamw-8bit" if "8bit" in optimizer else "adamw",
+        optimizer="adamw-8bit" if "8bit" in optimizer or "8-bit" in optimizer else "adamw",
         optimizer_in_backward=extra.get("opt_in_bwd") == "1",
-        optimizer_offload="CPU" in optimizer,
+        optimizer_offload="cpu" in optimizer or "paged" in optimizer,  # paged states lie outside the allocator
         parameter_offload=extra.get("fsdp_cpu_offload") == "1",
         head="token-chunked" if chunks else "full",
         head_chunks=int(chunks[1]) if chunks else None,
         activation_checkpointing="full" if line["ac"] in ("full", "offload", "recompute") else line["ac"],
         activation_offloading=line["ac"] == "offload",
-        adapter=adapter,
-        adapter_rank=int(line["lora_rank"]) if line["lora_rank"] else None,
-        adapter_targets=names,
-        adapter_parameters=int(extra["trainable"]) if "trainable" in extra else None,
-        trains_embeddings=extra.get("emb_trainable") == "1",
-        quantization=quantization,
         compile=line["compile"] == "yes",
         attention=line["attention"],
     )
     return _spec(line["model"], ctx_tokens, recipe=recipe)
+
+
+def _sharding(line: Mapping[str, str]) -> str:
+    said = line["parallelism"]
+    if said == "device_map" or said.startswith("ddp"):
+        return said.rstrip("0123456789")
+    named = re.match(r"zero[123]", said)
+    return named[0] if named else "none" if int(line["n_gpus"]) == 1 else "fsdp"
+
+
+def _adapted(line: Mapping[str, str], extra: Mapping[str, str]) -> Recipe:
+    """The part of a recipe that says what is trained beside a frozen base."""
+    adapter = _ADAPTERS.get(extra.get("type", ""), "lora" if line["lora_rank"] else "none")
+    targets = tuple(re.split(r"[,+]", extra["targets"].lower())) if extra.get("targets") else None
+    if extra["trainer"] == "qwen-finetune" and adapter == "lora":
+        targets = targets or ("c_attn", "c_proj", "w1", "w2")
+    return Recipe(
+        adapter=adapter,
+        adapter_rank=int(line["lora_rank"]) if line["lora_rank"] else None,
+        adapter_targets=targets,
+        adapter_parameters=int(extra["trainable"]) if "trainable" in extra else None,
+        trains_embeddings=extra.get("emb_trainable") == "1",
+        quantization=_QUANTIZATIONS.get(line["precision"]),
+    )
