@@ -8,6 +8,7 @@ from prime_train.estimate.adapters import QUANTIZED_BYTES, lora_parameters, quan
 from prime_train.estimate.coefficients import Coefficients, fitted, is_known
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.train_setup import Head, TrainSetup
+from prime_train.estimate.training import training_memory
 from prime_train.registry import memory_coefficients
 from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Recipe, Trainer
@@ -68,9 +69,15 @@ def test_deepspeed_keeps_masters_and_peft_fp32_adapters() -> None:
     assert setup(recipe(Recipe(program="litgpt", adapter="lora"))).numerics.weight == 2.0
 
 
-def test_a_pipeline_holds_the_sequences_that_are_on_their_way() -> None:
-    found = setup(recipe(Recipe(program="torchtitan", ctx_tokens=8192, micro_batch=32, pipeline_parallel=8, gpus=8)))
-    assert (found.tokens, found.layout.in_flight) == (8192, 8)
+def test_a_pipeline_cuts_its_batch_and_holds_each_part_and_all_of_its_weights() -> None:
+    asked = Recipe(program="torchtitan", ctx_tokens=8192, micro_batch=32, pipeline_parallel=8, shards=8, gpus=64)
+    model = shape(vocab=256)
+    found = setup_of(recipe(asked._replace(sharding="fsdp")), EIGHT_GPUS, model)
+    assert (found.tokens, found.layout.in_flight, found.layout.reshards) == (4 * 8192, 8, False)
+    terms = {term.name: term.bytes for term in training_memory(found, EIGHT_GPUS).terms}
+    block = (model.parameters - 256 * 1024 - 1024) / 28
+    assert terms["block gather"] == pytest.approx(28 / 8 * 2 * block)
+    assert terms["whole gradients of a stage"] == pytest.approx(28 / 8 * 2 * block)  # bf16 weights sum in bf16
 
 
 def test_lora_counts_rank_times_inputs_and_outputs() -> None:

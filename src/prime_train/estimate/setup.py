@@ -161,13 +161,14 @@ def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSe
     """A published or self-written trainer; what it leaves open is taken as the Hugging Face Trainer has it."""
     ctx_tokens, context = recipe.ctx_tokens or 2048, recipe.context_parallel or 1
     sequences, stages = recipe.micro_batch or 1, recipe.pipeline_parallel or 1
-    tokens = -(-(sequences if stages == 1 else 1) * ctx_tokens // context)  # a pipeline runs sequence by sequence
+    piped = -(-sequences // stages)  # a pipeline cuts the batch into as many parts as it has stages
+    tokens = -(-piped * ctx_tokens // context)
     checkpointing = _checkpointing(recipe.activation_checkpointing)
     return TrainSetup(
         program=recipe.program or "hf",
         era="",
         shape=shape,
-        layout=_recipe_layout(recipe, hardware)._replace(in_flight=min(stages, sequences)),
+        layout=_recipe_layout(recipe, hardware),
         numerics=_recipe_numerics(recipe),
         head=_recipe_head(recipe, tokens),
         tokens=tokens,
@@ -211,7 +212,15 @@ def _recipe_layout(recipe: Recipe, hardware: Hardware) -> Layout:
     elif sharding == "ddp":
         shards, replicas = 1, max(replicas, gpus // (tensor * pipeline))
     return Layout(
-        sharding, shards, replicas, tensor, recipe.context_parallel or 1, recipe.expert_parallel or 1, pipeline
+        sharding,
+        shards,
+        replicas,
+        tensor,
+        recipe.context_parallel or 1,
+        recipe.expert_parallel or 1,
+        pipeline,
+        in_flight=min(pipeline, recipe.micro_batch or 1),
+        reshards=pipeline == 1,  # a stage works on many micro-batches in a step and gathers its weights once
     )
 
 

@@ -49,7 +49,8 @@ def gathered_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[
     if not _gathers(setup):
         return ()
     numbers = (groups.block - groups.experts) / layout.tensor + groups.experts / layout.tensor / layout.expert
-    blocks = min(k.gather if layout.shards > 1 else k.gather_alone, float(setup.shape.layers))
+    held = setup.shape.layers / layout.pipeline
+    blocks = min(k.gather if layout.shards > 1 else k.gather_alone, held) if layout.reshards else held
     each = QUANTIZED_BYTES.get(setup.quantization, setup.numerics.compute)
     formula = f"{blocks:.2f} blocks x {numbers / 1e6:.1f} M x {each:g} B"
     return (Term("block gather", blocks * each * numbers, formula, FSDP2),)
@@ -70,10 +71,14 @@ def gathered_root(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[T
 
 def reduced_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
     """The gradient of one block before and while it is summed and cut: whole, in compute and in reduce type."""
-    trained = trained_of_block(setup, groups)
+    numerics, trained = setup.numerics, trained_of_block(setup, groups)
     if not _gathers(setup) or trained <= 0:
         return ()
-    numerics, name = setup.numerics, "gradient of a block and its reduction"
+    if setup.layout.pipeline > 1:  # summed whole over the micro-batches, cut at the end of the step
+        layers = setup.shape.layers / setup.layout.pipeline
+        formula = f"{layers:g} blocks x {trained / 1e6:.1f} M x {numerics.reduce:g} B"
+        return (Term("whole gradients of a stage", layers * trained * numerics.reduce, formula, FSDP2),)
+    name = "gradient of a block and its reduction"
     each = k.block_gradient * numerics.compute + k.reduce * numerics.reduce
     kinds = f"{k.block_gradient:.2f} x {numerics.compute:g} B + {k.reduce:.2f} x {numerics.reduce:g} B"
     formula = f"{trained / 1e6:.1f} M x ({kinds})"
