@@ -84,7 +84,7 @@ def main() -> None:
 def _cold(file: Path, folder: Path, count: int) -> list[dict[str, object]]:
     schema = folder / "schema.json"
     schema.write_text('{"type": "object"}', encoding="utf-8")
-    environment = _with_bytecode(folder)
+    environment = record.with_bytecode(folder)
     programs = Path(sys.executable).parent
     reference, ours = "check-jsonschema, one prime-rl file", "prime-train lint, one prime-rl file"
     commands = {
@@ -103,17 +103,11 @@ def _cold(file: Path, folder: Path, count: int) -> list[dict[str, object]]:
     return [beside, record.emit(ours, samples[ours], ratio=round(ratio, 3), beside=reference)]
 
 
-def _with_bytecode(folder: Path) -> dict[str, str]:
-    """The environment in which Python keeps the bytecode of what it imports, whatever this one is set to."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
-
-
 def _many(files: list[Path], folder: Path) -> dict[str, object]:
     """The thousand on one core, in a process that does nothing else."""
     core = str(min(os.sched_getaffinity(0)))
     command = ["taskset", "-c", core, sys.executable, "-c", _MANY, str(_FILES), *map(str, files)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=_with_bytecode(folder))
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=record.with_bytecode(folder))
     return record.emit(f"lint, {_FILES} prime-rl files in one process", [float(done.stdout)], files=len(files), cores=1)
 
 

@@ -40,6 +40,12 @@ def machine() -> str:
     return f"{cpu}, {cores} cores, {memory_gib:.0f} GiB, Python {platform.python_version()}"
 
 
+def with_bytecode(folder: Path) -> dict[str, str]:
+    """The environment in which Python keeps the bytecode of what it imports, below `folder`, whatever this one says."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+
+
 def percentile(samples: Sequence[float], fraction: float) -> float:
     """The value below which `fraction` of the samples lie, between neighbours by straight line."""
     if not samples:
