@@ -1,10 +1,10 @@
 """Judges the estimate of memory on measured rows, beside other tools: error, leave one model out, cover of the bound.
 
-    python bench/estimate_memory.py --rows FILE [--report FILE] [--quick]
+    python bench/estimate_memory.py [--rows FILE] [--report FILE] [--quick] [--alone]
 
 Each row becomes an ordinary RunSpec, hardware and model and goes through setup_of and training_memory, which never
-see what was measured. --quick leaves out the fits without each model. Rows of kind "vllm" are judged by tokens and
-weights, those of the published start-up logs too.
+see what was measured. --quick leaves out the fits without each model, --alone the other tools. Rows of kind "vllm"
+are judged by tokens and weights, those of the published start-up logs too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import fit_memory
 import record
 from memory_priors import PRIORS
-from memory_rows import Row, read
+from memory_rows import DEVELOPMENT, Row, read
 from memory_served import pairs, servers
-from memory_tools import tools
+from memory_tools import Tool, tools
 
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.training import training_memory
@@ -37,7 +37,7 @@ BARS = {
 }
 VLLM_BAR = "weights mean <= 2 %, KV tokens mean <= 2 %"
 ALL_ROWS_BAR = "bound above the measurement in >= 95 % of rows, over it by <= 15 % in the median"
-REPORT_COLUMNS = ("row", "group", "program", "measured_gib", "estimated_gib", "low_gib", "high_gib", "phase")
+REPORT_COLUMNS = ("row", "measured", "estimated", "low", "high", "unit", "group", "program", "phase")
 
 
 class Judged(NamedTuple):
@@ -53,10 +53,10 @@ class Judged(NamedTuple):
         return self.row.measured_gib * GIB
 
 
-def judge(row: Row) -> Judged:
+def judge(row: Row, others: Sequence[Tool]) -> Judged:
     setup = setup_of(row.run, row.hardware, row.shape)
     memory = training_memory(setup, row.hardware)
-    return Judged(row, memory.reserved, memory.phase, tuple(tool.bytes_of(setup) for tool in tools()))
+    return Judged(row, memory.reserved, memory.phase, tuple(tool.bytes_of(setup) for tool in others))
 
 
 def errors(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
@@ -88,7 +88,7 @@ def left_out(rows: Sequence[Row]) -> dict[str, float]:
     return found
 
 
-def table(judged: Sequence[Judged], unseen: dict[str, float]) -> list[dict[str, Any]]:
+def table(judged: Sequence[Judged], unseen: dict[str, float], others: Sequence[Tool]) -> list[dict[str, Any]]:
     """One line per group and method."""
     lines: list[dict[str, Any]] = []
     programs = sorted({each.row.program for each in judged if each.row.group != "prime-rl"})
@@ -103,7 +103,7 @@ def table(judged: Sequence[Judged], unseen: dict[str, float]) -> list[dict[str, 
         held = [(math.exp(unseen[each.row.id]), 1.0) for each in members if each.row.id in unseen]
         if held:
             lines.append({"group": group, "by": "prime-train, model left out", "n": len(held), **errors(held)})
-        for number, tool in enumerate(tools()):
+        for number, tool in enumerate(others):
             said = [(each.others[number], each.measured) for each in members]
             told = [(estimated, measured) for estimated, measured in said if estimated is not None]
             if told:
@@ -122,7 +122,8 @@ def write_report(judged: Sequence[Judged], path: Path) -> None:
         for each in judged:
             low, typical, high = (f"{value / GIB:.4f}" for value in each.estimate)
             row = each.row
-            out.writerow([row.id, row.group, row.program, f"{row.measured_gib:.4f}", typical, low, high, each.phase])
+            measured = f"{row.measured_gib:.4f}"
+            out.writerow([row.id, measured, typical, low, high, "GiB", row.group, row.program, each.phase])
     beside.replace(path)
 
 
@@ -141,16 +142,18 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, required=True, help="a table of measured rows, CSV")
+    parser.add_argument("--rows", type=Path, default=DEVELOPMENT, help="a table of measured rows, CSV")
     parser.add_argument("--report", type=Path, help="write one line per row here, CSV")
     parser.add_argument("--quick", action="store_true", help="no fits without each model")
+    parser.add_argument("--alone", action="store_true", help="no other tools: they import torch")
     parser.add_argument("--write", action="store_true", help="write bench/results/estimate_memory.json")
     asked = parser.parse_args()
     rows, skipped = read(asked.rows)
     for id, why in skipped:
         print(f"left out: {id}: {why}")
-    judged = [judge(row) for row in rows]
-    lines = table(judged, {} if asked.quick else left_out(rows))
+    others = () if asked.alone else tools()
+    judged = [judge(row, others) for row in rows]
+    lines = table(judged, {} if asked.quick else left_out(rows), others)
     lines += [
         {"group": "vLLM", "by": name, "n": len(told), **errors(told)}
         for name, told in pairs(servers(asked.rows)).items()

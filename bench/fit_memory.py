@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from memory_priors import COUNTED, PRIORS, Free, Priors
-from memory_rows import Row, read
+from memory_rows import DEVELOPMENT, Row, read
 from numpy.typing import NDArray
 
 from prime_train.estimate.coefficients import Coefficients
@@ -193,7 +193,7 @@ HEADER = """\
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=Path, required=True, help="a table of measured rows, CSV")
+    parser.add_argument("--rows", type=Path, default=DEVELOPMENT, help="a table of measured rows, CSV")
     parser.add_argument("--write", action="store_true", help="write registry/memory.toml")
     asked = parser.parse_args()
     rows, _ = read(asked.rows)

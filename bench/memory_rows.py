@@ -18,6 +18,7 @@ from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
 from prime_train.spec.elsewhere import Deployment, Finetune, Launch, Lora, Recipe, Trainer
 
+DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
 MEASURED = "measured_peak_gib_per_gpu"
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06"}
 _ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora", "full": "none"}
