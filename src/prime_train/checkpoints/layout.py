@@ -3,7 +3,7 @@
 A checkpoint is a folder `step_N` whose manifest `COMPLETE.json` is written last and names every file
 with its size and SHA-256. Without the manifest, or with a file that differs from it, the folder is
 not a checkpoint that a run may resume from. A manifest can also say that the folder was found damaged
-later: such a checkpoint is never complete again.
+later: such a checkpoint is never complete again; and that a file is stored packed (packed.py).
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prime_train.checkpoints.packed import Entry, Read, changed, difference, entry_of
 from prime_train.rundir import write_atomic
 
 MANIFEST = "COMPLETE.json"
 _STEP = re.compile(r"step_(\d+)\Z")
-_CHUNK_BYTES = 8 * 2**20
-
-Read = Callable[[int], None]  # told how many bytes were read, while a large file is
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +55,7 @@ def write_manifest(folder: Path, step: int) -> int:
 
 def condemn(folder: Path, problem: str) -> None:
     """Say in the manifest that the contents turned out damaged, so that no later start takes this checkpoint."""
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    write_atomic(folder / MANIFEST, json.dumps(manifest | {"damaged": problem}, indent=1))
+    write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1))
 
 
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
@@ -78,11 +74,10 @@ def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: 
     work each take another part.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files: dict[str, Any] = manifest["files"]
+        manifest = _manifest(folder)
         written_for = int(manifest["step"])
         damaged = str(manifest.get("damaged", ""))
-        entries = sorted((name, int(entry["bytes"]), str(entry["sha256"])) for name, entry in files.items())
+        found = _entries(manifest)
     except FileNotFoundError:
         return f"no {MANIFEST}: the save did not finish"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -91,38 +86,33 @@ def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: 
         return f"found damaged: {damaged}"
     if written_for != _step(folder):
         return f"{MANIFEST} was written for step {written_for}"
-    for name, size_bytes, digest in entries[part::parts]:
-        if difference := _difference(folder, name, size_bytes):
-            return difference
-        if on_read is not None and (difference := _changed(folder, name, digest, on_read)):
-            return difference
+    for entry in found[part::parts]:
+        if differs := difference(folder, entry):
+            return differs
+        if on_read is not None and (differs := changed(folder, entry, on_read)):
+            return differs
     return ""
 
 
-def _difference(folder: Path, name: str, size_bytes: int) -> str:
-    """How a file differs from its entry by what the directory says; empty where it does not."""
-    try:
-        found_bytes = (folder / name).stat().st_size
-    except FileNotFoundError:
-        return f"{name} is missing"
-    except OSError as error:
-        return f"{name} is unreadable: {error.strerror}"
-    return "" if found_bytes == size_bytes else f"{name} has {found_bytes} of {size_bytes} bytes"
+def entries(folder: Path) -> list[Entry]:
+    """What the manifest of a complete checkpoint says of each file, by name."""
+    return _entries(_manifest(folder))
 
 
-def _changed(folder: Path, name: str, digest: str, on_read: Read) -> str:
-    """How a file differs from its entry by content; empty where it does not."""
-    sha256 = hashlib.sha256()
-    try:
-        with open(folder / name, "rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                sha256.update(chunk)
-                on_read(len(chunk))
-    except FileNotFoundError:
-        return f"{name} is missing"
-    except OSError as error:
-        return f"{name} is unreadable: {error.strerror}"
-    return "" if sha256.hexdigest() == digest else f"{name} does not match its SHA-256"
+def restate(folder: Path, entry: Entry) -> None:
+    """Say in the manifest how a file is stored from here on; durable when this returns."""
+    manifest = _manifest(folder)
+    manifest["files"][entry.name] = entry.as_json()
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return manifest
+
+
+def _entries(manifest: dict[str, Any]) -> list[Entry]:
+    return [entry_of(name, raw) for name, raw in sorted(manifest["files"].items())]
 
 
 def _step(folder: Path) -> int:

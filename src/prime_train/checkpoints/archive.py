@@ -1,0 +1,279 @@
+"""Packs the files of complete checkpoints and restores them, losing nothing when killed. Decides nothing.
+
+Each step leaves a complete checkpoint. A segment is written, made durable, unpacked again and compared with
+the file before the manifest names it, and the part of the file that it replaces is cut off only after that.
+Restoring goes the other way. What a kill leaves over is what the manifest does not name: it is cleared at the
+next call. The caller sees to it that nobody else writes or loads the checkpoint meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from prime_train.checkpoints import layout, planes
+from prime_train.checkpoints.packed import (
+    LENGTH,
+    MAGIC,
+    Entry,
+    Read,
+    Segment,
+    difference,
+    head,
+    in_order,
+    unpacked,
+    workers,
+)
+from prime_train.errors import ExitCode, UserError
+from prime_train.units import format_bytes
+
+_SUFFIX = ".planes."
+
+
+class DamagedError(Exception):
+    """A checkpoint whose bytes are not those that were saved. Nothing of it has been changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """In what portions files are packed."""
+
+    segment_bytes: int = 256 * 2**20  # the room that packing and restoring need beside the checkpoint
+    piece_bytes: int = 2**18  # packed by one thread; it fits with its planes into the cache of a core
+    smallest_bytes: int = 64 * 2**10  # a smaller file stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a checkpoint takes on the disk, and what its files had when it was saved."""
+
+    stored_bytes: int
+    size_bytes: int
+
+    @property
+    def saved(self) -> float:
+        """The part that packing saves, from 0 to 1."""
+        return 1 - self.stored_bytes / self.size_bytes if self.size_bytes else 0.0
+
+
+def stored(folder: Path) -> Stored:
+    """What the manifest says of a complete checkpoint; without the manifest itself."""
+    entries = layout.entries(folder)
+    return Stored(sum(entry.stored_bytes for entry in entries), sum(entry.size_bytes for entry in entries))
+
+
+def is_packed(folder: Path) -> bool:
+    """Whether a file of a complete checkpoint must be restored before it can be loaded."""
+    return any(entry.segments for entry in layout.entries(folder))
+
+
+def work_bytes(folder: Path, sizes: Sizes = Sizes()) -> int:
+    """What `compress` will tell `on_read` in all: each byte is hashed, then packed."""
+    return 2 * sum(entry.kept_bytes for entry in _to_pack(folder, sizes))
+
+
+def compress(folder: Path, sizes: Sizes = Sizes(), on_read: Read = lambda _: None) -> None:
+    """Pack every file of a complete checkpoint. DamagedError where one is not as it was saved.
+
+    Goes on where an earlier call was killed; nothing is done where all is packed. UserError where the disk is full.
+    """
+    _clear(folder)
+    with workers() as pool, _disk_told(folder):
+        for entry in _to_pack(folder, sizes):
+            _pack_file(folder, entry, _Packing(pool, sizes, on_read))
+
+
+def restore(folder: Path, on_read: Read = lambda _: None) -> None:
+    """Give every file of a packed checkpoint back, byte for byte. DamagedError where a segment does not unpack.
+
+    Goes on where an earlier call was killed; nothing is done where nothing is packed. UserError where the disk is full.
+    """
+    _clear(folder)
+    with workers() as pool, _disk_told(folder):
+        for entry in layout.entries(folder):
+            if entry.segments:
+                _restore_file(folder, entry, pool, on_read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    pool: ThreadPoolExecutor
+    sizes: Sizes
+    on_read: Read
+
+
+def _to_pack(folder: Path, sizes: Sizes) -> list[Entry]:
+    """Files of which something is left to pack. Not one beside a saved file whose name its segments would have."""
+    entries = layout.entries(folder)
+    large = [entry for entry in entries if entry.kept_bytes and entry.size_bytes >= sizes.smallest_bytes]
+    return [entry for entry in large if not any(other.name.startswith(entry.name + _SUFFIX) for other in entries)]
+
+
+def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> None:
+    """From the end to the beginning, segment by segment, cutting off what is packed."""
+    path = folder / entry.name
+    starts = range(0, entry.kept_bytes, packing.sizes.segment_bytes)
+    before, whole = _hashes(path, entry.kept_bytes, packing)
+    expected = entry.segments[0].sha256_before if entry.segments else entry.sha256
+    if whole != expected:
+        raise DamagedError(f"{entry.name} does not match its SHA-256")
+    for start, sha256_before in zip(reversed(starts), reversed(before), strict=True):
+        name = f"{entry.name}{_SUFFIX}{start}"
+        stored_bytes = _write_segment(folder / name, partial(_part, path, start, entry.kept_bytes, packing), packing)
+        segment = Segment(name, start, stored_bytes, sha256_before)
+        entry = replace(entry, kept_bytes=start, segments=(segment, *entry.segments))
+        layout.restate(folder, entry)
+        _cut(path, start)
+
+
+def _hashes(path: Path, size_bytes: int, packing: _Packing) -> tuple[list[str], str]:
+    """SHA-256 of all that stands before each segment, and of the first `size_bytes`."""
+    sha256 = hashlib.sha256()
+    before, position = [], 0
+    segment_bytes = packing.sizes.segment_bytes
+    for piece in _pieces(path, 0, size_bytes, packing.sizes):
+        if position % segment_bytes == 0:
+            before.append(sha256.hexdigest())
+        sha256.update(piece)
+        position += len(piece)
+        packing.on_read(len(piece))
+    if position != size_bytes:
+        raise DamagedError(f"{path.name} has {position} of {size_bytes} bytes")
+    return before, sha256.hexdigest()
+
+
+def _part(path: Path, start: int, stop: int, packing: _Packing) -> Iterator[bytes]:
+    return _pieces(path, start, stop, packing.sizes)
+
+
+def _pieces(path: Path, start: int, stop: int, sizes: Sizes) -> Iterator[bytes]:
+    """Bytes `start` to `stop` of a file, in pieces of which none crosses the border of a segment."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        while start < stop:
+            border = start - start % sizes.segment_bytes + sizes.segment_bytes
+            piece = file.read(min(sizes.piece_bytes, stop - start, border - start))
+            if not piece:
+                return
+            start += len(piece)
+            yield piece
+
+
+def _write_segment(path: Path, pieces: partial[Iterator[bytes]], packing: _Packing) -> int:
+    """Write what `pieces` gives as a segment, durable and compared with them; its bytes. None where it fails."""
+    try:
+        with open(path, "wb") as file:
+            file.write(MAGIC)
+            file.writelines(
+                LENGTH.pack(len(record)) + record for record in in_order(packing.pool, planes.pack, pieces())
+            )
+            file.write(LENGTH.pack(0))
+            file.flush()
+            os.fsync(file.fileno())
+        for found, piece in zip(unpacked(path, packing.pool), pieces(), strict=True):
+            if found != piece:
+                raise ValueError("a piece differs")
+            packing.on_read(len(piece))
+        _sync_names(path.parent)
+        return path.stat().st_size
+    except ValueError as error:
+        path.unlink()
+        raise DamagedError(f"{path.name} does not read back as it was written: {error}") from None
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read: Read) -> None:
+    """From the beginning to the end, segment by segment, removing what is restored."""
+    path = folder / entry.name
+    sha256 = hashlib.sha256()
+    for piece in head(path, entry.kept_bytes):
+        sha256.update(piece)
+    while entry.segments:
+        segment, *rest = entry.segments
+        try:
+            _append(path, unpacked(folder / segment.file, pool), sha256, on_read)
+            if sha256.hexdigest() != (rest[0].sha256_before if rest else entry.sha256):
+                raise ValueError("it does not match its SHA-256")
+        except ValueError as error:
+            _cut(path, segment.start)
+            raise DamagedError(f"{segment.file} does not unpack: {error}") from None
+        except OSError:
+            _cut(path, segment.start)
+            raise
+        _sync_names(path.parent)
+        entry = replace(entry, kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
+        layout.restate(folder, entry)
+        (folder / segment.file).unlink()
+
+
+def _append(path: Path, pieces: Iterator[bytes], sha256: hashlib._Hash, on_read: Read) -> None:
+    """Add `pieces` to the file and to the hash of its content; durable when this returns."""
+    with open(path, "ab") as file:
+        for piece in pieces:
+            file.write(piece)
+            sha256.update(piece)
+            on_read(len(piece))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a killed call left over: segments that the manifest does not name, heads longer than it says."""
+    entries = layout.entries(folder)
+    for entry in entries:
+        if differs := difference(folder, entry):
+            raise DamagedError(differs)
+    named = {folder / name for entry in entries for name in (entry.name, *(s.file for s in entry.segments))}
+    for entry in entries:
+        path = folder / entry.name
+        for left in path.parent.iterdir():
+            if left.name.startswith(path.name + _SUFFIX) and left not in named:
+                left.unlink()
+        if entry.segments:
+            _cut(path, entry.kept_bytes)
+
+
+def _cut(path: Path, size_bytes: int) -> None:
+    """Leave the first `size_bytes` of a file; no file where that is nothing."""
+    if not size_bytes:
+        path.unlink(missing_ok=True)
+    elif path.stat().st_size > size_bytes:
+        os.truncate(path, size_bytes)
+
+
+def _sync_names(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    opened = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def _disk_told(folder: Path) -> Iterator[None]:
+    """A full disk as an error that a user can act on. What was packed or restored so far stays so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        free_bytes = shutil.disk_usage(folder).free
+        raise UserError(
+            what=f"{folder.name} could not be gone on with: {error.strerror}",
+            where=str(folder),
+            why=f"one segment at a time needs {format_bytes(Sizes().segment_bytes)} beside the checkpoint, "
+            f"and the disk has {format_bytes(free_bytes)} free; the checkpoint is as complete as before",
+            fix="free space and give the same command again: it goes on where it stood",
+            exit_code=ExitCode.OUT_OF_REACH,
+        ) from error

@@ -1,0 +1,120 @@
+"""Packs a piece of a checkpoint without loss: byte planes, each by zstd. No I/O, and no torch to tell the type.
+
+The numbers of a tensor differ in their low bytes as noise does, and are alike in the byte that holds the
+exponent. Laid out as planes (first all lowest bytes, then all second ones ...) the alike bytes stand together,
+where zstd's entropy coder finds them; a plane of noise is stored as it is. The width of the numbers is found by
+trying, so that a file of any kind is packed, and tensors that do not begin at a multiple of their width too: their
+planes change places, no more.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from functools import cache
+from typing import Any
+
+from prime_train.errors import ExitCode, UserError
+
+WIDTHS = (4, 2, 8, 1)  # bytes of one number; of those that pack as well the first is taken
+_SAMPLE_BYTES = 4 * 2**10  # a multiple of every width
+_LARGEST_BYTES = 2**26  # of a piece: a damaged head must not ask for more memory than that
+_HEAD = struct.Struct("<BI")  # width, bytes of the piece
+_LENGTH = struct.Struct("<I")  # bytes stored of one plane
+_of_thread = threading.local()
+
+
+def pack(piece: bytes) -> bytes:
+    """`piece` packed; longer than it by at most the head where nothing in it can be packed."""
+    width = _width_of(piece)
+    parts = [_HEAD.pack(width, len(piece))]
+    for number in range(width):
+        plane = piece[number::width]
+        packed = _compress(plane)
+        stored = packed if len(packed) < len(plane) else plane
+        parts += (_LENGTH.pack(len(stored)), stored)
+    return b"".join(parts)
+
+
+def unpack(packed: bytes) -> bytes:
+    """The piece that `pack` was given. ValueError where the bytes are not what `pack` returns."""
+    try:
+        width, size = _HEAD.unpack_from(packed)
+        if width not in WIDTHS:
+            raise ValueError(f"{width} is no width of a number")
+        if size > _LARGEST_BYTES:
+            raise ValueError(f"a piece of {size} bytes is larger than any that is written")
+        piece, position = bytearray(size), _HEAD.size
+        for number in range(width):
+            (stored_bytes,) = _LENGTH.unpack_from(packed, position)
+            position += _LENGTH.size
+            stored = packed[position : position + stored_bytes]
+            position += stored_bytes
+            piece[number::width] = _plane(stored, len(range(number, size, width)))
+    except struct.error as error:
+        raise ValueError(f"it ends early: {error}") from None
+    if position != len(packed):
+        raise ValueError(f"{len(packed) - position} bytes follow its end")
+    return bytes(piece)
+
+
+def _plane(stored: bytes, plane_bytes: int) -> bytes:
+    if len(stored) == plane_bytes:
+        return stored
+    zstd = _zstd()
+    decompressor = zstd.ZstdDecompressor()
+    try:
+        plane: bytes = decompressor.decompress(stored, plane_bytes + 1)  # no more memory than is asked for
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from None
+    if len(plane) != plane_bytes or not decompressor.eof:
+        raise ValueError(f"a plane has {len(plane)} of {plane_bytes} bytes")
+    return plane
+
+
+def _width_of(piece: bytes) -> int:
+    """The width at which two samples of `piece` pack best."""
+    starts = (len(piece) // 4, 3 * len(piece) // 4)
+    samples = [piece[start : start + _SAMPLE_BYTES] for start in starts]
+    return min(WIDTHS, key=lambda width: sum(len(_compress(s[n::width])) for s in samples for n in range(width)))
+
+
+def _compress(plane: bytes) -> bytes:
+    compressor = _compressor()
+    packed: bytes = compressor.compress(plane, mode=compressor.FLUSH_FRAME)
+    return packed
+
+
+def _compressor() -> Any:
+    """This thread's: to make one takes longer than to pack a small plane.
+
+    What packs exponents best in little time: matches are rare in them, and chance ones cost more than they save.
+    Measured on fp32 weights and moments of 45 M parameters: level 1 saves 15.9 % at 710 MB/s of a core, with these
+    16.4 % at 910 MB/s, level 6 16.2 % at 200 MB/s.
+    """
+    if not hasattr(_of_thread, "compressor"):
+        zstd = _zstd()
+        name = zstd.CompressionParameter
+        options = {name.compression_level: 1, name.hash_log: 12, name.min_match: 7}
+        _of_thread.compressor = zstd.ZstdCompressor(options=options)
+    return _of_thread.compressor
+
+
+@cache
+def _zstd() -> Any:
+    """The zstd of the standard library (Python 3.14), or its copy for the versions before."""
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+    except ModuleNotFoundError as error:
+        raise UserError(
+            what="the package backports.zstd is missing",
+            where=sys.executable,
+            why="checkpoints are packed and unpacked with it",
+            fix="pip install 'prime-train[compress]'",
+            exit_code=ExitCode.OUT_OF_REACH,
+        ) from error
+    return zstd
