@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from prime_train.dialects.nearest import nearest
@@ -16,6 +17,7 @@ from prime_train.findings import Patch
 _REFUSED: Any = object()  # stands for a value that could not be read; its fault is on the list
 _MAX_REFUSED_ENTRIES = 20  # told of one array: nobody reads on
 _MAX_GUESSES = 200  # unknown keys that are compared with every legal one: beyond them the file is something else
+_MAX_UNKNOWN = 2000  # keys of one table that are told to be none: nobody reads on, and a million take seconds
 
 
 @dataclass(slots=True)
@@ -53,9 +55,9 @@ def _table(state: _Walk, table: Table, values: Mapping[str, Any], at: At) -> Any
         elif item.required:
             complete = False
             state.faults.append(_missing(item, here))
-    for key, value in values.items():
-        if key not in table.fields:
-            state.faults.append(_unknown(state, table, at, key, value))
+    unknown = (key for key in values if key not in table.fields)
+    for key in islice(unknown, _MAX_UNKNOWN):
+        state.faults.append(_unknown(state, table, at, key, values[key]))
     return table.make(**arguments) if complete else _REFUSED
 
 
