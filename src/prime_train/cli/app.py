@@ -12,6 +12,7 @@ import typer
 from prime_train import __version__
 from prime_train.cli import (
     ckpt,
+    diagnose,
     estimate,
     find,
     lint,
@@ -70,6 +71,7 @@ app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("stop")(stop.stop)
 app.command("report")(report.report)
+app.command("diagnose", short_help="The root cause in any log files.")(diagnose.diagnose)
 app.add_typer(ckpt.app, name="ckpt")
 app.add_typer(schema.app, name="schema")
 app.add_typer(models.app, name="models")

@@ -1,0 +1,52 @@
+"""`prime-train diagnose`: the one root cause in any logs. Reads only."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.options import AsJson, NoColor
+from prime_train.errors import ExitCode
+
+
+def diagnose(
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LOG...", help="Log files (.gz too), folders, a run or its directory, or - for standard input."
+        ),
+    ],
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """The root cause in any log files: class, line, why, fix.
+
+    The first failure in time over all logs counts, not what followed it; the logs should be those of one run. Of a
+    run the newest attempt is read. Exit code 0: nothing is wrong, 1: a cause was found, 2: a log could not be read.
+
+    Examples:
+
+      prime-train diagnose trainer.log orchestrator.log inference.log
+
+      prime-train diagnose outputs/rl --json | jq .cause
+
+      dmesg | prime-train diagnose - trainer.log
+    """
+    from prime_train.cli.diagnosing import diagnosed
+    from prime_train.cli.render import message, paint
+    from prime_train.views import cause as view
+
+    judged = diagnosed(logs)
+    names = [scan.name for scan in judged.scans]
+    if as_json:
+        import json
+
+        print(json.dumps(view.as_json(judged.diagnosis, names, judged.unread), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+    elif names:
+        print(view.text(judged.diagnosis, len(names), lambda text, style: paint(text, style, sys.stdout)))  # noqa: T201 - the result goes to stdout
+    for error in judged.unread:
+        typer.echo(message(error, sys.stderr), err=True)
+    if judged.diagnosis.cause is not None:
+        raise typer.Exit(ExitCode.FINDINGS)
+    if judged.unread:
+        raise typer.Exit(ExitCode.USAGE)

@@ -1,0 +1,1 @@
+"""Finds the one root cause in many logs: signatures, tracebacks, time. Pure; reads no file but the registry."""

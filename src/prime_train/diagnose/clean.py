@@ -1,0 +1,162 @@
+"""Takes off what stands before a log line's message (colours, rank, process, time, level) and tells it. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal, NamedTuple
+
+from prime_train.diagnose import times
+from prime_train.diagnose.times import Stamp
+
+Level = Literal["", "debug", "info", "warning", "error"]
+
+# Colours and cursor moves (CSI), window titles and links (OSC), and the short sequences.
+ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_LEVELS: dict[str, Level] = {
+    **dict.fromkeys(("trace", "debug", "d"), "debug"),
+    **dict.fromkeys(("info", "success", "notice", "i"), "info"),
+    **dict.fromkeys(("warning", "warn", "w"), "warning"),
+    **dict.fromkeys(("error", "critical", "fatal", "e", "f", "c", "exception"), "error"),
+}
+_NAMES = "TRACE|DEBUG|INFO|SUCCESS|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL"
+_ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
+_MOST_PREFIXES = 8
+
+
+class Line(NamedTuple):
+    """A line without its prefixes. `stream` is who wrote it ("rank3", "EngineCore pid=12"), as far as it says."""
+
+    text: str
+    stream: str = ""
+    level: Level = ""
+    stamp: Stamp | None = None
+
+
+# Each takes one prefix off, with the one separator behind it: the indentation of a traceback stays.
+_PREFIXES = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"\[([A-Za-z_]+[ :]?\d+)\]: ?", "stream"),  # torchrun: [rank0]:, [default0]:, [trainer3]:
+        (r"\(([^()\n]{1,80} pid=\d+[^()\n]{0,60})\) ?", "stream"),  # vLLM and Ray
+        (r"( ?\d{1,4}): (?=\S| {2}File)", "stream"),  # srun --label
+        (r"([\w.-]{1,60}-\d+) +\| ?", "stream"),  # docker compose
+        (rf"({_NAMES}) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]\n]*\] ?", "vllm"),
+        (r"\[?([IWEFC])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) (?:\d+ )?[^\s\]]+\] ?", "glog"),
+        (rf"[\[(]?({_ISO})[\])]?:?(?: [-|] | \| ?| |$)", "iso"),
+        (r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) \d{4}\] ?", "syslog"),
+        (r"([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ [\w./()-]+(?:\[\d+\])?: ?", "syslog"),
+        (r"(?:<\d+>)?\[ *(\d{1,10}\.\d{6})\](?:\[[^\]\n]{1,12}\])? ?", "boot"),
+        (r"\[?(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\]?(?: [-|] | \| ?| |$) *", "clock"),
+        (rf"\[({_NAMES})\](?: [-|])? ?", "level"),
+        (rf"({_NAMES}):? *(?:[-|] |$|(?<=[ :|])(?=\S))", "level"),
+        (r"([\w.<>-]+:[\w.<>-]+:\d+) +?- ", "place"),  # loguru: module:function:line
+        (r"\[[\w./-]+\.py:\d+(?::\w+)?\] ", "place"),
+        (r"[\w.]+ +- (?=\S)", "place"),  # logging: a logger's name
+    )
+)
+_WANDB = re.compile(r"wandb: (ERROR|WARNING|WARN)\b")
+_GROUP = re.compile(r"\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
+_GROUP_RULE = re.compile(r"\s*\+-[-+]")
+
+
+def clean(raw: str) -> Line:
+    """The message of one line (no newline in it), and what its prefixes say. Colours are taken off before."""
+    line = Line(raw.rstrip())
+    for _ in range(_MOST_PREFIXES):
+        shorter = _one_less(line)
+        if shorter is None:
+            break
+        line = shorter
+    if line.text.startswith((" ", "|", "+")):
+        line = line._replace(text=_without_group(line.text))
+    wandb = _WANDB.match(line.text)
+    return line._replace(level=_LEVELS[wandb[1].lower()]) if wandb else line
+
+
+def _one_less(line: Line) -> Line | None:
+    for pattern, kind in _PREFIXES:
+        found = pattern.match(line.text)
+        if found is None or (kind == "place" and line.stamp is None and not line.level):
+            continue
+        return _taken(line, found, kind)
+    return None
+
+
+def _taken(line: Line, found: re.Match[str], kind: str) -> Line:
+    line = line._replace(text=line.text[found.end() :])
+    match kind:
+        case "stream":
+            return line._replace(stream=f"{line.stream} {found[1].strip()}".strip())
+        case "level":
+            return line._replace(level=_LEVELS[found[1].lower()])
+        case "vllm" | "glog":
+            stamp = times.of_month_and_day(int(found[2]), int(found[3]), found[4])
+            return line._replace(level=_LEVELS[found[1].lower()], stamp=stamp or line.stamp)
+        case "syslog":
+            return line._replace(stamp=times.of_month_and_day(found[1], int(found[2]), found[3]) or line.stamp)
+        case "iso":
+            return line._replace(stamp=times.of_iso(found[1].replace(" +", "+")) or line.stamp)
+        case "clock":
+            return line._replace(stamp=line.stamp or times.of_clock(found[1]))
+        case "boot":
+            return line._replace(stamp=line.stamp or times.of_boot(found[1]))
+    return line
+
+
+def _without_group(text: str) -> str:
+    """Without the tree that Python draws before the lines of an exception group."""
+    if _GROUP_RULE.match(text):
+        return ""
+    return _GROUP.sub("", text, count=1)
+
+
+# --- lines that are JSON ------------------------------------------------------------------------------
+
+_MESSAGE_KEYS = ("message", "msg", "log", "text", "event", "body", "MESSAGE")
+_TRACE_KEYS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack", "error")
+_LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log_level")
+_TIME_KEYS = ("timestamp", "time", "ts", "asctime", "@timestamp", "created", "datetime")
+
+
+def unwrapped(raw: str) -> list[Line]:
+    """The lines that one line holds: itself, or those of the message and the traceback in a JSON object."""
+    if not raw.startswith("{"):
+        return [clean(raw)]
+    try:
+        record = json.loads(raw)
+    except (ValueError, RecursionError):
+        return [clean(raw)]
+    if not isinstance(record, dict):
+        return [clean(raw)]
+    nested = record.get("record")
+    fields = {**nested, **record} if isinstance(nested, dict) else record
+    texts = [value for key in (*_MESSAGE_KEYS, *_TRACE_KEYS) if isinstance(value := fields.get(key), str) and value]
+    if not texts:
+        return [clean(raw)]
+    level, stamp = _level(fields), _stamp(fields)
+    inner = [clean(part) for text in dict.fromkeys(texts) for part in text.splitlines()]
+    return [line._replace(level=line.level or level, stamp=line.stamp or stamp) for line in inner]
+
+
+def _level(fields: dict[str, Any]) -> Level:
+    for key in _LEVEL_KEYS:
+        value = fields.get(key)
+        name = value.get("name") if isinstance(value, dict) else value  # loguru has an object
+        if isinstance(name, str) and name.lower() in _LEVELS:
+            return _LEVELS[name.lower()]
+    return ""
+
+
+def _stamp(fields: dict[str, Any]) -> Stamp | None:
+    for key in _TIME_KEYS:
+        value = fields.get(key)
+        if isinstance(value, dict):
+            value = value.get("timestamp")
+        if isinstance(value, str):
+            stamp = times.of_iso(re.sub(r"(\.\d{6})\d+", r"\1", value))
+            if stamp is not None:
+                return stamp
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and 1e9 < value < 1e14:
+            return Stamp("wall", value / 1000 if value > 1e11 else float(value))
+    return None

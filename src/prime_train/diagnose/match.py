@@ -1,0 +1,222 @@
+"""Reads one log as it comes, in pieces of bytes, and notes what its lines match. Decides nothing; opens no file."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from prime_train.diagnose.clean import ANSI, Line, clean, unwrapped
+from prime_train.diagnose.progress import ENOUGH, progress
+from prime_train.diagnose.screen import Screen, key
+from prime_train.diagnose.signatures import Catalogue, Match, catalogue
+from prime_train.diagnose.times import Clock, Stamp
+from prime_train.diagnose.tracebacks import HEADER, Builder, Raised, exception_alone
+
+_HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # what is looked at of a long line
+_LONGEST_REST = 64 * 1024
+_LONGEST_TEXT = 2000
+_LOOK_BACK = 60  # lines, for the time of a line that has none
+_FIRST_HITS, _LAST_HITS = 200, 50  # of one kind that are kept
+# What is looked at although no signature has it: tracebacks, and errors that nobody knows.
+_ALWAYS = (HEADER, "error -", "error:", "error |", "error]", "error  ", "critical", "fatal", "exception:")
+# Advice in a message is no symptom: "this can cause ... Too many open files".
+_ADVICE = re.compile(
+    r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
+)
+_IGNORED = "Exception ignored in"  # Python's own words for an error on the way out
+
+
+class Hit(NamedTuple):
+    """A line, or a traceback, that may be a cause. `match` is None where no signature knows it."""
+
+    at: int  # line number, from 1
+    text: str
+    stamp: Stamp | None
+    incident: int  # hits of one traceback, or of one line, share it
+    weak: bool
+    match: Match | None
+    chain: tuple[Raised, ...]  # the traceback up to here
+    done_before: int  # how much progress the log had shown by then
+
+
+class Scan(NamedTuple):
+    """What one log holds."""
+
+    name: str
+    lines: int
+    hits: tuple[Hit, ...]  # in the order of the lines
+    done: int  # progress at its end; only as far as any hit needs it
+    clock: Clock
+    first_stamp: Stamp | None
+    last_stamp: Stamp | None
+    changed_s: float | None
+
+
+class Scanner:
+    """Follows one log. `feed` it bytes as they come, cut anywhere; `finish` it once."""
+
+    def __init__(self, name: str, changed_s: float | None = None, known: Catalogue | None = None) -> None:
+        self._name, self._changed_s = name, changed_s
+        self._known = known or catalogue()
+        self._screen = Screen((*_ALWAYS, *(word for item in self._known.signatures for word in item.literals)))
+        self._clock = Clock(changed_s)
+        self._rest = b""
+        self._count = 0
+        self._first: dict[str, list[Hit]] = defaultdict(list)
+        self._later: dict[str, deque[Hit]] = defaultdict(lambda: deque(maxlen=_LAST_HITS))
+        self._open: dict[str, Builder] = {}
+        self._incident = 0
+        self._done, self._done_at_last_hit = 0, -ENOUGH
+        self._first_stamp: Stamp | None = None
+        self._stamp: Stamp | None = None
+        self._lines: list[bytes] = []
+        self._index = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the log."""
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        self._rest = data[end:]
+        if len(self._rest) > _LONGEST_REST:
+            self._rest = _cut(self._rest)
+        if end:
+            self._block(data[:end])
+
+    def finish(self) -> Scan:
+        """Everything that was found. The last line needs no newline."""
+        if self._rest:
+            self._block(self._rest + b"\n")
+            self._rest = b""
+        for builder in self._open.values():
+            self._close(builder)
+        self._open.clear()
+        hits = [hit for hits in (*self._first.values(), *self._later.values()) for hit in hits]
+        hits.sort(key=lambda hit: (hit.at, hit.incident))
+        return Scan(
+            self._name, self._count, tuple(hits), self._done, self._clock,
+            self._first_stamp, self._stamp, self._changed_s,
+        )  # fmt: skip
+
+    def _block(self, block: bytes) -> None:
+        if b"\x1b" in block:
+            block = ANSI.sub(b"", block)
+        self._lines = block.split(b"\n")
+        self._lines.pop()
+        if self._first_stamp is None:
+            self._first_stamp = self._earliest()
+        keys = key(block).split(b"\n")
+        quiet = self._screen.quiet
+        for index, line_key in enumerate(keys[: len(self._lines)]):
+            if line_key in quiet and not self._open and self._done - self._done_at_last_hit >= ENOUGH:
+                continue
+            self._index = index
+            self._line(line_key)
+        self._index = len(self._lines)
+        self._stamp = self._time_before()
+        self._count += len(self._lines)
+
+    def _line(self, line_key: bytes) -> None:
+        raw = self._lines[self._index]
+        if self._done - self._done_at_last_hit < ENOUGH:
+            self._done += progress(raw, line_key)
+        if len(line_key) > _HEAD_BYTES + _TAIL_BYTES:
+            line_key, raw = _cut(line_key), _cut(raw)
+        if self._screen.is_quiet(line_key) and not self._open:
+            return
+        for part in raw.decode("utf-8", "replace").split("\r"):
+            for line in unwrapped(part):
+                self._look(line)
+
+    def _look(self, line: Line) -> None:
+        at = self._count + self._index + 1
+        builder = self._open.get(line.stream)
+        if builder is not None:
+            was_in_frames = builder.in_frames
+            taken = builder.takes(line.text, at)
+            if taken == "mine":
+                if not builder.in_frames:
+                    self._match(line, builder.evidence() if was_in_frames else line.text, builder)
+                return
+            if taken == "over":
+                self._close(self._open.pop(line.stream))
+        if HEADER in line.text and not line.text.startswith(_IGNORED):
+            self._incident += 1
+            if not self._follows_ignored():
+                self._open[line.stream] = Builder(self._incident)
+            return
+        self._match(line, line.text, None)
+
+    def _follows_ignored(self) -> bool:
+        return self._index > 0 and _IGNORED.encode() in self._lines[self._index - 1]
+
+    def _match(self, line: Line, text: str, builder: Builder | None) -> None:
+        """Note every signature that the text matches; where none does and it looks like an error, note that."""
+        if builder is None:
+            self._incident += 1
+        found = False
+        for match in self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]):
+            signature = match.signature
+            found = True
+            if line.level in ("debug", "info") and signature.level != "any":
+                continue
+            if _ADVICE.search(text, 0, match.start):
+                continue
+            weak = signature.weak or (line.level == "warning" and signature.level != "any" and builder is None)
+            self._note(line, text, builder, match, weak)
+        if not found and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
+            self._note(line, text, None, None, True)
+
+    def _close(self, builder: Builder) -> None:
+        """A traceback is over: note it, that the one that no signature knows is told as well."""
+        if builder.chain:
+            hit = self._hit(Line(""), builder.chain[-1].text, builder, None, False)
+            self._keep(hit._replace(at=builder.chain[0].at), "traceback")
+
+    def _note(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> None:
+        self._keep(self._hit(line, text, builder, match, weak), match.signature.id if match else "error")
+
+    def _hit(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> Hit:
+        stamp = self._clock.seen(line.stamp) if line.stamp else self._time_before()
+        self._first_stamp = self._first_stamp or stamp
+        return Hit(
+            at=self._count + self._index + 1,
+            text=text.strip()[:_LONGEST_TEXT],
+            stamp=stamp,
+            incident=builder.incident if builder else self._incident,
+            weak=weak,
+            match=match,
+            chain=builder.chain if builder else (),
+            done_before=self._done,
+        )
+
+    def _keep(self, hit: Hit, kind: str) -> None:
+        kept = self._first[kind]
+        (kept if len(kept) < _FIRST_HITS else self._later[kind]).append(hit)
+        if not (hit.match and hit.match.signature.notice):
+            self._done_at_last_hit = self._done
+
+    def _time_before(self) -> Stamp | None:
+        """The time of the nearest line above that has one."""
+        for raw in self._lines[max(0, self._index - _LOOK_BACK) : self._index][::-1]:
+            stamp = clean(raw[:400].decode("utf-8", "replace")).stamp
+            if stamp is not None:
+                return self._clock.seen(stamp)
+        return self._stamp
+
+    def _earliest(self) -> Stamp | None:
+        heads = (clean(raw[:400].decode("utf-8", "replace")).stamp for raw in self._lines[:_LOOK_BACK])
+        return next((self._clock.seen(stamp) for stamp in heads if stamp is not None), None)
+
+
+def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, known: Catalogue | None = None) -> Scan:
+    """What a log holds. `changed_s`: when it was last written (seconds since 1970), where that is known."""
+    scanner = Scanner(name, changed_s, known)
+    for chunk in chunks:
+        scanner.feed(chunk)
+    return scanner.finish()
+
+
+def _cut(line: bytes) -> bytes:
+    return line[:_HEAD_BYTES] + b" ... " + line[-_TAIL_BYTES:]

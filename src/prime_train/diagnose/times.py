@@ -1,0 +1,118 @@
+"""Makes seconds out of the many ways in which log lines write their time. Asks no clock."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
+
+_DAY_S = 86400
+_HALF_DAY_S = _DAY_S // 2
+_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
+_SYSLOG = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+class Stamp(NamedTuple):
+    """A time as a line has it. "wall": seconds since 1970; "year": since its year began, which the line leaves out;
+    "day": since a midnight, days counted on from the file's first; "boot": since the machine started."""
+
+    kind: Literal["wall", "year", "day", "boot"]
+    seconds: float
+
+
+def of_iso(text: str) -> Stamp | None:
+    """Of "2026-11-21 07:46:34,123", "2026-11-21T07:46:34Z" and the like; a time without a zone counts as UTC."""
+    plain = text.replace(",", ".").replace("/", "-").replace("Z", "+00:00")
+    try:
+        moment = datetime.fromisoformat(plain)
+    except ValueError:
+        return None
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return Stamp("wall", zoned.timestamp())
+
+
+def of_month_and_day(month: int | str, day: int, clock: str) -> Stamp | None:
+    """Of "11-21 07:46:34" (vLLM), "1121 07:46:34.1" (glog) and "Nov 21 07:46:34" (syslog)."""
+    if isinstance(month, str):
+        name = month.lower()[:3]
+        month = _SYSLOG.index(name) + 1 if name in _SYSLOG else 0
+    seconds = _clock(clock)
+    if seconds is None:
+        return None
+    try:
+        begun = datetime(2024, month, day, tzinfo=UTC) - datetime(2024, 1, 1, tzinfo=UTC)
+    except ValueError:
+        return None
+    return Stamp("year", begun.days * _DAY_S + seconds)
+
+
+def of_clock(text: str) -> Stamp | None:
+    """Of "07:46:34" alone."""
+    seconds = _clock(text)
+    return None if seconds is None else Stamp("day", seconds)
+
+
+def of_boot(text: str) -> Stamp:
+    """Of "12345.678901", as the kernel writes."""
+    return Stamp("boot", float(text))
+
+
+def _clock(text: str) -> float | None:
+    hours, minutes, seconds = text.replace(",", ".").split(":")
+    if int(hours) > 23 or int(minutes) > 59 or float(seconds) >= 61:
+        return None
+    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+class Clock:
+    """Turns the stamps of one file into seconds since 1970, once the file was read to its end.
+
+    `changed_s` is when the file was last written: what the lines leave out (the year, the day, the machine's start)
+    is reckoned back from there. None where that is not known; such stamps then keep their order and no more.
+    """
+
+    def __init__(self, changed_s: float | None) -> None:
+        self._changed_s = changed_s
+        self._midnights = 0
+        self._last: dict[str, Stamp] = {}
+
+    def seen(self, stamp: Stamp) -> Stamp:
+        """The stamp as it is to be kept; call it in the order of the lines."""
+        last = self._last.get(stamp.kind)
+        if stamp.kind == "day":
+            stamp = Stamp("day", stamp.seconds + self._midnights * _DAY_S)
+            if last is not None and last.seconds - stamp.seconds > _HALF_DAY_S:
+                self._midnights += 1
+                stamp = Stamp("day", stamp.seconds + _DAY_S)
+        self._last[stamp.kind] = stamp
+        return stamp
+
+    def seconds(self, stamp: Stamp) -> float:
+        """Seconds since 1970, or since an unknown start where nothing says more."""
+        if stamp.kind == "wall":
+            return stamp.seconds
+        last, wall = self._last.get(stamp.kind, stamp), self._last.get("wall")
+        anchor = wall.seconds if wall is not None and stamp.kind != "boot" else self._changed_s
+        if anchor is None:
+            return stamp.seconds
+        if stamp.kind == "year":
+            return _in_year_of(anchor, stamp.seconds)
+        if stamp.kind == "boot":
+            return anchor - (last.seconds - stamp.seconds)
+        day_begun = anchor - anchor % _DAY_S
+        if last.seconds % _DAY_S > anchor % _DAY_S + _HALF_DAY_S:
+            day_begun -= _DAY_S  # written before midnight, changed after it
+        return day_begun + stamp.seconds - (last.seconds - last.seconds % _DAY_S)
+
+
+def _in_year_of(anchor_s: float, into_year_s: float) -> float:
+    """The latest such time of a year that is not more than a day after the anchor. Days are those of a leap year."""
+    moment = datetime(2024, 1, 1) + timedelta(seconds=into_year_s)
+    for year in (datetime.fromtimestamp(anchor_s, UTC).year + back for back in (1, 0, -1, -2, -3, -4)):
+        try:
+            seconds = moment.replace(year=year, tzinfo=UTC).timestamp()
+        except ValueError:
+            continue  # 29 February
+        if seconds <= anchor_s + _DAY_S:
+            return seconds
+    return into_year_s

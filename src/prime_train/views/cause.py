@@ -1,0 +1,81 @@
+"""Lays out a diagnosis: at most five lines for the cause, what followed in brief, and the JSON document. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prime_train.diagnose.cause import Cause, Diagnosis, Seen
+from prime_train.errors import UserError
+from prime_train.views.printable import printable
+
+Paint = Callable[[str, str], str]  # text and the name of a style -> text
+
+_LONGEST = 200
+_MOST_FOLLOWING = 4
+
+
+def text(diagnosis: Diagnosis, logs: int, paint: Paint) -> str:
+    """What a person reads: the cause, what followed it, what slows the run down."""
+    lines = list(_cause(diagnosis.cause, paint)) if diagnosis.cause else [_healthy(logs)]
+    if diagnosis.cascade:
+        more = len(diagnosis.cascade) - _MOST_FOLLOWING
+        brief = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.cascade[:_MOST_FOLLOWING])
+        lines.append(paint(f"then   {printable(brief)}" + (f" and {more} more" if more > 0 else ""), "dim"))
+    lines += [f"note[{seen.id}] {printable(f'{seen.file}:{seen.line}')}  {seen.what}" for seen in diagnosis.notices]
+    return "\n".join(lines)
+
+
+def _healthy(logs: int) -> str:
+    return f"no failure found in {logs} log{'' if logs == 1 else 's'}"
+
+
+def _cause(cause: Cause, paint: Paint) -> list[str]:
+    """Five lines. The line of the log stands first: it is what a person searches for."""
+    head = f"{paint(f'cause[{cause.id}]', 'red')} {_short(f'{cause.file}:{cause.line}')}  {cause.cause_class}"
+    raised = f"  ({cause.raised[1]})" if len(cause.raised) > 1 else ""
+    return [
+        head,
+        f"  {paint('line', 'dim')}  {_short(cause.text, raised)}",
+        f"  {paint('what', 'dim')}  {_short(cause.what)}",
+        f"  {paint('why ', 'dim')}  {_short(cause.why)}",
+        f"  {paint('fix ', 'dim')}  {_short(cause.fix)}",
+    ]
+
+
+def _short(part: str, end: str = "") -> str:
+    line = " ".join(printable(part).split())
+    return (line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "...") + printable(end)
+
+
+def as_json(diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserError]) -> dict[str, Any]:
+    """The document of `diagnose --json`."""
+    cause = diagnosis.cause
+    return {
+        "version": 1,
+        "cause": None if cause is None else _cause_json(cause),
+        "cascade": [_seen_json(seen) for seen in diagnosis.cascade],
+        "notices": [_seen_json(seen) for seen in diagnosis.notices],
+        "healthy": cause is None and not unread,
+        "logs": list(logs),
+        "unread": [{"file": error.where, "what": error.what, "why": error.why, "fix": error.fix} for error in unread],
+    }
+
+
+def _cause_json(cause: Cause) -> dict[str, Any]:
+    return {
+        "id": cause.id,
+        "class": cause.cause_class,
+        "file": cause.file,
+        "line": cause.line,
+        "text": cause.text,
+        "what": cause.what,
+        "why": cause.why,
+        "fix": cause.fix,
+        "retry": cause.retry,
+        "traceback": list(cause.raised),
+    }
+
+
+def _seen_json(seen: Seen) -> dict[str, Any]:
+    return {"id": seen.id, "file": seen.file, "line": seen.line, "what": seen.what}
