@@ -372,3 +372,31 @@ def test_a_budget_of_our_own(written: str, budget: tuple[float | None, float | N
     assert (ours.budget_hours, ours.budget_usd) == budget
     assert [fault.code for fault in reading.faults if fault.key[0] == "prime_train"] == codes
     assert reading.key("prime_train.budget_hours") == "prime_train.budget_hours"
+
+
+@pytest.mark.parametrize(("said", "train_ids"), [("", (1,)), ("trainer_gpu_ids = [2, 3]\n", (2, 3))])
+def test_the_gpus_of_2026_01_that_a_file_does_not_name_are_the_defaults(said: str, train_ids: tuple[int, ...]) -> None:
+    run = _read(said + "[orchestrator]\nbatch_size = 8\n[trainer]\n", "2026-01").run
+    assert run is not None
+    gpus = run.deployment
+    assert gpus is not None
+    assert (gpus.train_gpu_ids, gpus.infer_gpu_ids) == (train_ids, (0,))
+    assert (gpus.train_gpus, gpus.infer_gpus) == (len(train_ids), 1)
+
+
+def test_an_sft_has_a_server_only_where_its_file_has_one() -> None:
+    for generation in ("2026-01", "2026-05", "2026-08"):
+        run = _read('[model]\nname = "example/policy-1b"\n[data]\nname = "example/words"\n', generation).run
+        assert run is not None
+        assert run.finetune is not None
+        assert run.inference is None
+    with_server = _read(SFT_2026_08 + "[inference]\n", "2026-08").run
+    assert with_server is not None
+    assert with_server.inference is not None
+
+
+def test_a_file_that_only_evaluates_is_not_taken_for_a_run_of_ours() -> None:
+    reading = _read('[[env]]\nid = "words"\nnum_examples = 5\nrollouts_per_example = 2\n', "2026-01")
+    assert reading.root == "eval"
+    assert reading.run is not None
+    assert not reading.run.is_native

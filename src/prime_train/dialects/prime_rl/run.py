@@ -158,7 +158,8 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
     if part in feeds and not is_root and known.get(part) is None:
         return None
     front = f"{part}."
-    if not is_root and not any(name.startswith(front) for name in feeds):
+    is_fed = any(name.startswith(front) for name in feeds) or part == "launch"
+    if not is_root and not (part in feeds if part == "inference" else is_fed):  # each `sft` feeds the name of a model
         return None
     cls = _PARTS[part]
     fields = {name: _typed(hint, known.get(front + name)) for name, hint in cls.__annotations__.items()}

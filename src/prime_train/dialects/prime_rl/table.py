@@ -130,6 +130,8 @@ def _extras(row: Row, tag: str | None, members: set[str]) -> dict[str, Any]:
     default = row.get("default")
     if isinstance(default, bool | int | float) or (isinstance(default, str) and not default.startswith("<factory")):
         found["default"] = default
+    elif isinstance(default, list) and all(isinstance(item, int) for item in default):
+        found["default"] = default  # such as the GPUs of a role
     elif default is not None:
         found["default"] = []  # it has a value of its own: a table or a list that is there unasked
     if row.get("required"):
