@@ -85,3 +85,10 @@ def test_on_demand_counts_gpus_and_spot_does_not() -> None:
     known = Rates(Interval(0.1, 0.2, 0.3), Interval(1e-5, 2e-5, 3e-5), Interval(1, 2, 3))
     assert known.per_hour(100, spot=False) == pytest.approx((1e-3, 2e-3, 3e-3))
     assert known.per_hour(100, spot=True) == known.spot
+
+
+def test_what_hardly_one_try_in_a_thousand_gets_through_is_told_as_never() -> None:
+    rate = 1.0
+    assert expected(Run(6.8 * HOUR_S, None), rate, 0).run_s < 1000 * HOUR_S
+    assert expected(Run(7.0 * HOUR_S, None), rate, 0).run_s == math.inf
+    assert expected(Run(7.0 * HOUR_S, HOUR_S), rate, 0).run_s < 13 * HOUR_S  # an interval of an hour saves it

@@ -16,6 +16,7 @@ from prime_train.estimate.values import Interval
 
 _HOUR_S = 3600.0
 _NEVER_PER_HOUR = 1e-12  # once in a hundred million years
+_HOPELESS = math.log(1000)  # one try in a thousand gets to the next checkpoint: nobody waits for that
 
 
 class Rates(NamedTuple):
@@ -45,7 +46,7 @@ class Run(NamedTuple):
 class Disturbed(NamedTuple):
     """What is to be expected of a run: seconds in all, interruptions, seconds of work done twice or spent on restarts.
 
-    All three are infinite where a stretch between two checkpoints is next to never reached the end of.
+    All three are infinite where not one try in a thousand gets from a checkpoint to the next.
     """
 
     run_s: float
@@ -77,10 +78,9 @@ def expected(run: Run, per_hour: float, restart_s: float) -> Disturbed:
     if per_hour < _NEVER_PER_HOUR or stretch_s <= 0:
         return Disturbed(run.solve_s + saves_s, 0.0, 0.0)
     between_s = _HOUR_S / per_hour
-    try:
-        attempts = math.exp(restart_s / between_s) * math.expm1((stretch_s + run.save_s) / between_s)
-    except OverflowError:
+    if (stretch_s + run.save_s + restart_s) / between_s > _HOPELESS:
         return Disturbed(math.inf, math.inf, math.inf)
+    attempts = math.exp(restart_s / between_s) * math.expm1((stretch_s + run.save_s) / between_s)
     # Rounded, a rare interruption may seem to shorten the run.
     run_s = max(between_s * attempts * run.solve_s / stretch_s, run.solve_s + saves_s)
     return Disturbed(run_s, run_s / between_s, max(0.0, run_s - run.solve_s - saves_s))
