@@ -206,3 +206,24 @@ def test_what_is_said_to_fit_fits(usable_gib: float, model: str) -> None:
 def test_what_is_missing_is_never_negative() -> None:
     assert Fit(2 * GIB, 3 * GIB).missing_bytes == 0
     assert Fit(3 * GIB, 2 * GIB).missing_bytes == GIB
+
+
+@pytest.mark.parametrize("global_batch", [60, 64, 7 * 13])
+def test_a_micro_batch_that_is_advised_divides_the_step(global_batch: int) -> None:
+    fit = _fit(gpu(79.2), "Qwen/Qwen3-0.6B")
+    run = dataclasses.replace(_RUN, batch=Batch(micro_batch=60, global_batch=global_batch))
+    found = next(one for one in advise_training(run, fit) if one.assignments[0][0] == "batch.micro_batch")
+    micro_batch = found.assignments[0][1]
+    assert isinstance(micro_batch, int)
+    assert global_batch % micro_batch == 0
+    assert found.fits == fit(changed(run, found.assignments)).fits
+
+
+@given(st.integers(1, 96), st.integers(2, 12), st.floats(10, 200))
+def test_a_micro_batch_of_prime_rl_that_is_advised_divides_the_batch(batch: int, micro: int, usable_gib: float) -> None:
+    sft = elsewhere.Finetune(ctx_tokens=8192, batch_sequences=batch, micro_batch_sequences=micro)
+    run = dataclasses.replace(_SFT, finetune=sft)
+    for one in advise_training(run, _fit(gpu(usable_gib), "Qwen/Qwen3-0.6B")):
+        said = dict(one.assignments).get("finetune.micro_batch_sequences", 1)
+        assert isinstance(said, int)
+        assert batch % said == 0

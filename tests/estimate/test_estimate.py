@@ -237,3 +237,12 @@ def test_what_is_not_certain_is_told() -> None:
     assert not any("from memory" in line for line in estimate(run, of_name("4xh100-80gb"), shape).assumptions)
     guessed = shape._replace(source="config.json, parameters counted; zeta: read as a Llama")
     assert any("read as a Llama" in line for line in estimate(run, of_name("4xh100-80gb"), guessed).assumptions)
+
+
+def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised_too() -> None:
+    text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1")
+    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), of_name("4xrtx-a6000")
+    memory, _ = memory_of(run, hardware, QWEN)
+    lines = advise(Case(run, hardware, QWEN, memory), Keys(reading.key, reading.has))
+    assert lines[0].startswith("--gpus 7xrtx-a6000")
+    assert any("then it fits" in line for line in lines[1:])

@@ -154,7 +154,10 @@ def _settled(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[str, Va
             low = middle
         else:
             high = middle - 1
-    return ((field, max(change.least, low * step)), *rest)
+    number = max(change.least, low * step)
+    while change.divides and number > 1 and change.divides % number:
+        number -= 1
+    return ((field, number), *rest)
 
 
 def _whole(value: Value) -> int:

@@ -29,12 +29,14 @@ _PARTS = {
 class Change(NamedTuple):
     """One change. `assignments` are RunSpec fields and their values; `costs` says what it takes from the user.
 
-    `least` of a number that may lie anywhere between it and the run's own: the largest that fits is looked for.
+    `least` of a number that may lie anywhere between it and the run's own: the largest that fits is looked for, and
+    it divides `divides` where that is said: a step of so many sequences is made of whole micro-batches.
     """
 
     assignments: tuple[tuple[str, Value], ...]
     costs: str
     least: int | None = None
+    divides: int | None = None
 
 
 def value_of(run: RunSpec, field: str) -> Any:
@@ -97,9 +99,9 @@ def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
         yield Change((("trainer.head_chunk_tokens", _TOKEN_CHUNK),), "nearly nothing: the head in pieces")
     micro_batch = (run.finetune.micro_batch_sequences if run.finetune else None) or 1
     if micro_batch > 1:
-        yield Change(
-            (("finetune.micro_batch_sequences", micro_batch - 1),), "more micro-batches for the same step", least=1
-        )
+        batch = run.finetune.batch_sequences if run.finetune else None
+        smaller = (("finetune.micro_batch_sequences", micro_batch - 1),)
+        yield Change(smaller, "more micro-batches for the same step", least=1, divides=batch)
     if not trainer.optim_cpu_offload and not trainer.fsdp_cpu_offload:
         yield Change((("trainer.optim_cpu_offload", True),), "time to move the states over PCIe each step")
     if not trainer.activation_offloading:
@@ -124,7 +126,8 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
     if micro_batch > 1:
         kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", run.global_batch),)
         fewer: tuple[tuple[str, Value], ...] = (("batch.micro_batch", micro_batch - 1), *kept)
-        yield Change(fewer, "more micro-batches for the same step", least=1)
+        of_each = run.global_batch // parallel.processes
+        yield Change(fewer, "more micro-batches for the same step", least=1, divides=of_each)
     if parallel.dp_shard < parallel.processes:
         shards: tuple[tuple[str, Value], ...] = (
             ("parallel.dp_replicate", 1),

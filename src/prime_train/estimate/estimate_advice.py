@@ -38,12 +38,11 @@ def advise(case: Case, keys: Keys) -> tuple[str, ...]:
     memory = case.memory
     if memory.fits:
         return ()
-    if not memory.enough_gpus:
-        wanted = f"--gpus {memory.gpus.all}x{case.hardware.id}"
-        return (f"{wanted}: it asks for {memory.gpus.all} GPUs; or ask for fewer in the config",)
-    if memory.sharing is not None:
-        return tuple(_shared(memory.sharing, keys))
-    return tuple(_alone(case, keys))
+    wanted = f"--gpus {memory.gpus.all}x{case.hardware.id}: it asks for {memory.gpus.all} GPUs"
+    more = () if memory.enough_gpus else (f"{wanted}; or ask for fewer in the config",)
+    if all(role.fits for role in memory.roles):
+        return more
+    return (*more, *(_alone(case, keys) if memory.sharing is None else _shared(memory.sharing, keys)))
 
 
 def _alone(case: Case, keys: Keys) -> Iterator[str]:
