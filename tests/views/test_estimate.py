@@ -110,3 +110,18 @@ def test_what_was_traced_is_held_against_the_terms() -> None:
     assert view.exact(()) == ""
     told = view.exact((Compared("one block", 2 * GIB, 1.9 * GIB),))
     assert "one block: 2.0 GiB; the terms say 1.9 GiB (-5%)" in told
+
+
+def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
+    vast = _TRAINER._replace(terms=(Term("saved activations", 1e30, "a", "b"),))
+    memory = _estimate(79.2).memory._replace(roles=(Role(vast, fits=False, headroom_bytes=-1e30),))
+    told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    assert max(len(line) for line in told.splitlines()) < 200
+    assert "#" * 24 in told
+    assert "#" * 25 not in told
+
+
+def test_why_a_role_does_not_fit_that_has_memory_enough_is_told() -> None:
+    memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, fits=False, headroom_bytes=GIB),))
+    told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    assert "does not fit: trainer, 60.5 GiB at most of 79.2 GiB, but not beside the other role on the same GPU" in told

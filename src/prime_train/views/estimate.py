@@ -17,7 +17,7 @@ from prime_train.views.estimate_json import WITHOUT_END
 Paint = Callable[[str, str], str]
 SCALING = ("way", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per GPU and step", "at least")
 SCALING_RIGHT = frozenset((1, 2, 4, 5, 6))
-_BAR = 24  # characters for a whole GPU
+_BAR = 24  # characters for a whole GPU, and for what is more than that
 _LEAST_SHOWN = 0.05 * GIB  # smaller terms are told together, but with --by-term
 
 
@@ -52,7 +52,7 @@ def _role(role: Role, usable_bytes: float, paint: Paint, by_term: bool) -> Itera
     rows = [*_shown(memory.terms, by_term), *(term._replace(name=f"+ {term.name}") for term in memory.outside)]
     width = max(len(term.name) for term in rows)
     for term in rows:
-        bar = "#" * round(_BAR * max(0.0, term.bytes) / usable_bytes)
+        bar = "#" * round(_BAR * min(1.0, max(0.0, term.bytes) / usable_bytes))
         yield f"  {_words(term.name):<{width}}  {format_bytes(term.bytes):>10}  {paint(bar, 'cyan')}".rstrip()
         if by_term and term.formula:
             yield f"  {'':<{width}}    {paint(f'= {term.formula}  [{term.source}]', 'dim')}"
@@ -95,13 +95,20 @@ def _verdict(estimate: Estimate, paint: Paint) -> Iterator[str]:
             lacking = _told(-role.headroom_bytes)
             yield f"{paint('does not fit', 'red')}: {role.memory.role}, {needed}: {lacking} too much"
         else:
-            yield f"{paint('does not fit', 'red')}: {role.memory.role}, {needed}"
+            yield f"{paint('does not fit', 'red')}: {role.memory.role}, {needed}, but {_other_reason(role)}"
     sharing = memory.sharing
     if sharing is not None:
         low, high = sharing.window
         window = f"between {low:.2f} and {high:.2f}" if sharing.window.is_open else "none"
         yield f"one GPU for both: start {sharing.starts_first} first; gpu_memory_utilization that fits: {window}"
     yield from _bullets("advice", estimate.advice, paint)
+
+
+def _other_reason(role: Role) -> str:
+    """Why a role does not fit that has memory enough by itself."""
+    if role.served is not None and not role.served.starts:
+        return "its cache holds not one sequence of full length"
+    return "not beside the other role on the same GPU"
 
 
 def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
