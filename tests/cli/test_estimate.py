@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -283,3 +285,16 @@ def test_exact_says_what_it_cannot_trace(capsys: pytest.CaptureFixture[str]) -> 
     Path("moe.toml").write_text(RL.replace("Qwen/Qwen3-4B", "Qwen/Qwen3-30B-A3B"))
     with pytest.raises(UserError, match="no such model"):
         outcome("moe.toml", capsys, exact=True)
+
+
+def test_prices_of_unknown_age_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    row = '[[price]]\nprovider = "somecloud"\ngpu = "h100-80gb"\ngpus = 8\nusd_per_gpu_hour = 2.5\nspot = false\n'
+    Path("prices.toml").write_text(row + 'source = "its page"\n')
+    for as_json in (False, True):
+        with contextlib.suppress(typer.Exit):
+            estimate("rl.toml", gpus=H100, prices="prices.toml", as_json=as_json)
+        assert "warning: 1 of unknown age among 1 prices" in capsys.readouterr().err
+    Path("prices.toml").write_text(row + f'source = "its page"\nas_of = "{date.today()}"\n')
+    with contextlib.suppress(typer.Exit):
+        estimate("rl.toml", gpus=H100, prices="prices.toml")
+    assert "warning" not in capsys.readouterr().err

@@ -9,6 +9,7 @@ from prime_train.cli.options import AsJson, NoColor
 from prime_train.errors import ExitCode
 
 if TYPE_CHECKING:
+    from prime_train.cli.estimating import Found
     from prime_train.estimate.estimate import Estimate
     from prime_train.views.estimate_json import More
 
@@ -87,8 +88,22 @@ def estimate(
         print(json.dumps(document(found.estimate, more), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     else:
         print(_text(found.estimate, more, by_term=by_term))  # noqa: T201 - the result goes to stdout
+    _warn(found)
     if not found.estimate.fits:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _warn(found: "Found") -> None:
+    """Of prices that are old, or of unknown age, where the cost is reckoned from them."""
+    if not found.estimate.costs:
+        return
+    from datetime import date
+
+    from prime_train.views.prices import stale_warning
+
+    warning = stale_warning(found.prices, date.today())
+    if warning:
+        typer.echo(warning, err=True)
 
 
 def _text(estimate: "Estimate", more: "More", *, by_term: bool) -> str:

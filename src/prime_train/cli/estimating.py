@@ -42,11 +42,12 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The estimate, and the run and GPUs it is of."""
+    """The estimate, the run and GPUs it is of, and the prices of such GPUs."""
 
     run: RunSpec
     hardware: Hardware
     estimate: Estimate
+    prices: tuple[Price, ...]
 
 
 def estimated(asked: Asked) -> Found:
@@ -60,7 +61,8 @@ def estimated(asked: Asked) -> Found:
     calibration = calibration_for(asked, run, hardware, shape)
     found = estimate(run, hardware, shape, calibration, prices)
     case = Case(run, hardware, shape, found.memory, calibration)
-    return Found(run, hardware, found._replace(advice=advise(case, Keys(reading.key, reading.has))))
+    advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
+    return Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
 
 
 def traced(found: Found) -> tuple[Compared, ...]:
