@@ -107,8 +107,9 @@ def test_each_entry_of_the_registry_is_coefficients_of_a_known_name() -> None:
 
 
 def test_a_later_era_keeps_what_an_earlier_one_changed() -> None:
-    assert fitted("prime-rl", "2026-01").coefficients != fitted("prime-rl", "2026-02").coefficients
-    assert fitted("prime-rl", "2026-02").coefficients == fitted("prime-rl", "2026-08").coefficients
+    first, second, later = (fitted("prime-rl", era).coefficients for era in ("2026-01", "2026-02", "2026-08"))
+    assert first.adapter_mlp < second.adapter_mlp == later.adapter_mlp
+    assert first.block_hidden == second.block_hidden > later.block_hidden
 
 
 def test_an_unknown_program_is_reckoned_as_hugging_face() -> None:
