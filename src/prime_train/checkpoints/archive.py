@@ -76,8 +76,8 @@ def is_packed(folder: Path) -> bool:
 
 
 def work_bytes(folder: Path, sizes: Sizes = Sizes()) -> int:
-    """What `compress` will tell `on_read` in all: each byte is hashed, then packed."""
-    return 2 * sum(entry.kept_bytes for entry in _to_pack(folder, sizes))
+    """Bytes that are left to pack: what `compress` will tell `on_read` in all."""
+    return sum(entry.kept_bytes for entry in _to_pack(folder, sizes))
 
 
 def compress(folder: Path, sizes: Sizes = Sizes(), on_read: Read = lambda _: None) -> None:
@@ -120,34 +120,35 @@ def _to_pack(folder: Path, sizes: Sizes) -> list[Entry]:
 def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> None:
     """From the end to the beginning, segment by segment, cutting off what is packed."""
     path = folder / entry.name
-    starts = range(0, entry.kept_bytes, packing.sizes.segment_bytes)
-    before, whole = _hashes(path, entry.kept_bytes, packing)
-    expected = entry.segments[0].sha256_before if entry.segments else entry.sha256
-    if whole != expected:
-        raise DamagedError(f"{entry.name} does not match its SHA-256")
-    for start, sha256_before in zip(reversed(starts), reversed(before), strict=True):
+    # Hashing is one thread's work: the last segment is packed beside it, and nothing is cut before it is done.
+    hashing = packing.pool.submit(_hashes, path, entry, packing)
+    for number in reversed(range(-(-entry.kept_bytes // packing.sizes.segment_bytes))):
+        start = number * packing.sizes.segment_bytes
         name = f"{entry.name}{_SUFFIX}{start}"
         stored_bytes = _write_segment(folder / name, partial(_part, path, start, entry.kept_bytes, packing), packing)
-        segment = Segment(name, start, stored_bytes, sha256_before)
+        try:
+            before = hashing.result()
+        except (DamagedError, OSError):
+            (folder / name).unlink()
+            raise
+        segment = Segment(name, start, stored_bytes, before[number])
         entry = replace(entry, kept_bytes=start, segments=(segment, *entry.segments))
         layout.restate(folder, entry)
         _cut(path, start)
 
 
-def _hashes(path: Path, size_bytes: int, packing: _Packing) -> tuple[list[str], str]:
-    """SHA-256 of all that stands before each segment, and of the first `size_bytes`."""
+def _hashes(path: Path, entry: Entry, packing: _Packing) -> list[str]:
+    """SHA-256 of all that stands before each segment to be. DamagedError where the file is not as it was saved."""
     sha256 = hashlib.sha256()
     before, position = [], 0
-    segment_bytes = packing.sizes.segment_bytes
-    for piece in _pieces(path, 0, size_bytes, packing.sizes):
-        if position % segment_bytes == 0:
+    for piece in _pieces(path, 0, entry.kept_bytes, packing.sizes):
+        if position % packing.sizes.segment_bytes == 0:
             before.append(sha256.hexdigest())
         sha256.update(piece)
         position += len(piece)
-        packing.on_read(len(piece))
-    if position != size_bytes:
-        raise DamagedError(f"{path.name} has {position} of {size_bytes} bytes")
-    return before, sha256.hexdigest()
+    if sha256.hexdigest() != (entry.segments[0].sha256_before if entry.segments else entry.sha256):
+        raise DamagedError(f"{entry.name} does not match its SHA-256")
+    return before
 
 
 def _part(path: Path, start: int, stop: int, packing: _Packing) -> Iterator[bytes]:
@@ -216,7 +217,7 @@ def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read:
         (folder / segment.file).unlink()
 
 
-def _append(path: Path, pieces: Iterator[bytes], sha256: hashlib._Hash, on_read: Read) -> None:
+def _append(path: Path, pieces: Iterator[bytearray], sha256: hashlib._Hash, on_read: Read) -> None:
     """Add `pieces` to the file and to the hash of its content; durable when this returns."""
     with open(path, "ab") as file:
         for piece in pieces:

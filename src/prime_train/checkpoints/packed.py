@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prime_train.checkpoints import planes
 
@@ -24,6 +24,7 @@ LENGTH = struct.Struct("<I")  # bytes of the packed piece that follows; 0 ends t
 _READ_BYTES = 8 * 2**20
 _AHEAD = 4  # pieces in work per thread: enough that none waits for the slowest
 
+Piece = TypeVar("Piece", bytes, bytearray)
 Read = Callable[[int], None]  # told how many bytes were read, while a large file is
 
 
@@ -105,8 +106,8 @@ def changed(folder: Path, entry: Entry, on_read: Read) -> str:
         with workers() as pool:
             for segment in entry.segments:
                 at = segment.file
-                for piece in unpacked(folder / segment.file, pool):
-                    sha256.update(piece)
+                for restored in unpacked(folder / segment.file, pool):
+                    sha256.update(restored)
                 on_read(segment.stored_bytes)
     except FileNotFoundError:
         return f"{at} is missing"
@@ -131,7 +132,7 @@ def head(path: Path, size_bytes: int) -> Iterator[bytes]:
             yield piece
 
 
-def unpacked(path: Path, pool: ThreadPoolExecutor) -> Iterator[bytes]:
+def unpacked(path: Path, pool: ThreadPoolExecutor) -> Iterator[bytearray]:
     """The pieces of a segment as they were before, in order. ValueError where it is damaged."""
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -155,9 +156,9 @@ def _records(read: Callable[[int], bytes]) -> Iterator[bytes]:
         raise ValueError("bytes follow its last piece")
 
 
-def in_order(pool: ThreadPoolExecutor, work: Callable[[bytes], bytes], pieces: Iterable[bytes]) -> Iterator[bytes]:
+def in_order(pool: ThreadPoolExecutor, work: Callable[[bytes], Piece], pieces: Iterable[bytes]) -> Iterator[Piece]:
     """`work` of each piece, in their order, with a bounded number in work at a time."""
-    waiting: deque[Future[bytes]] = deque()
+    waiting: deque[Future[Piece]] = deque()
     try:
         for piece in pieces:
             waiting.append(pool.submit(work, piece))

@@ -37,7 +37,7 @@ def pack(piece: bytes) -> bytes:
     return b"".join(parts)
 
 
-def unpack(packed: bytes) -> bytes:
+def unpack(packed: bytes) -> bytearray:
     """The piece that `pack` was given. ValueError where the bytes are not what `pack` returns."""
     try:
         width, size = _HEAD.unpack_from(packed)
@@ -56,7 +56,7 @@ def unpack(packed: bytes) -> bytes:
         raise ValueError(f"it ends early: {error}") from None
     if position != len(packed):
         raise ValueError(f"{len(packed) - position} bytes follow its end")
-    return bytes(piece)
+    return piece
 
 
 def _plane(stored: bytes, plane_bytes: int) -> bytes:
@@ -74,10 +74,9 @@ def _plane(stored: bytes, plane_bytes: int) -> bytes:
 
 
 def _width_of(piece: bytes) -> int:
-    """The width at which two samples of `piece` pack best."""
-    starts = (len(piece) // 4, 3 * len(piece) // 4)
-    samples = [piece[start : start + _SAMPLE_BYTES] for start in starts]
-    return min(WIDTHS, key=lambda width: sum(len(_compress(s[n::width])) for s in samples for n in range(width)))
+    """The width at which a sample from the middle of `piece` packs best."""
+    sample = piece[len(piece) // 2 :][:_SAMPLE_BYTES]
+    return min(WIDTHS, key=lambda width: sum(len(_compress(sample[number::width])) for number in range(width)))
 
 
 def _compress(plane: bytes) -> bytes:
