@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 PYTHON ?= python3
+# The tests start the program hundreds of times: without bytecode each start would compile it anew.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU torch is held at a version that has a CPU build.

@@ -152,6 +152,7 @@ _values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_values)
 def test_to_toml_is_read_back(value: Any) -> None:
     assert tomli.loads(f"a = {to_toml(value)}") == {"a": value}

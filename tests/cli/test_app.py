@@ -54,6 +54,7 @@ def test_help_lists_every_command_and_no_other(tmp_path: Path) -> None:
     assert "..." not in listed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_two_examples_and_takes_no_color(command: str, tmp_path: Path) -> None:
     text = prime_train(*command.split(), "--help", cwd=tmp_path).stdout

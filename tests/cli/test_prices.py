@@ -126,6 +126,7 @@ def test_wrong_use_is_told_in_four_parts(arguments: tuple[str, ...], said: str, 
     assert own(tmp_path) == ""
 
 
+@pytest.mark.slow
 def test_refresh_asks_both_and_keeps_what_they_say(server: PriceServer, tmp_path: Path) -> None:
     done = refresh(server, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -74,6 +74,7 @@ def test_a_model_that_is_good_for_nothing_ends_with_1(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_on_the_hub(hub: hub_server.Hub, tmp_path: Path) -> None:
     done = on_hub(hub, tmp_path, "lab/good", "--json")
     said = json.loads(done.stdout)
@@ -114,6 +115,7 @@ def test_a_hub_that_is_not_there_and_a_cache_that_is_empty(tmp_path: Path) -> No
     assert "hf download lab/good" in done.stderr
 
 
+@pytest.mark.slow
 def test_names_that_are_none(tmp_path: Path) -> None:
     for name in ("./not/there", "no such name", "a/b/c"):
         done = prime_train("verify-model", name, cwd=tmp_path)
@@ -121,6 +123,7 @@ def test_names_that_are_none(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_vllm_that_is_no_version_and_a_gpu_that_is_none(tmp_path: Path) -> None:
     write_model(tmp_path / "mine")
     done = prime_train("verify-model", "mine", "--vllm", "newest", cwd=tmp_path)

@@ -124,6 +124,7 @@ def test_walker_accepts_what_pydantic_accepts(values: dict[str, Any]) -> None:
     assert expected is None or reading.run == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_config_with_one_changed_value_is_read_as_pydantic_reads_it(data: st.DataObject) -> None:

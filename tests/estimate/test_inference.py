@@ -150,6 +150,7 @@ def _setups(draw: st.DrawFn) -> ServeSetup:
     )
 
 
+@pytest.mark.slow
 @given(_setups())
 def test_the_parts_add_up(setup: ServeSetup) -> None:
     memory = inference_memory(setup, gpu(79.2)).memory
@@ -158,6 +159,7 @@ def test_the_parts_add_up(setup: ServeSetup) -> None:
     assert memory.reserved.low <= memory.reserved.typical <= memory.reserved.high
 
 
+@pytest.mark.slow
 @given(_setups(), st.integers(1, 65536), st.integers(0, 512))
 def test_needs_never_fall_with_longer_or_more_requests(setup: ServeSetup, more_tokens: int, more_requests: int) -> None:
     longer = setup._replace(ctx_tokens=setup.ctx_tokens + more_tokens)
@@ -178,6 +180,7 @@ def test_weights_never_rise_with_more_gpus(setup: ServeSetup, times: int) -> Non
     assert weight_gib(spread) <= weight_gib(setup)
 
 
+@pytest.mark.slow
 @given(_setups(), st.floats(0.0, 0.9))
 def test_tokens_never_fall_with_a_larger_fraction(setup: ServeSetup, more: float) -> None:
     hardware = gpu(79.2)
@@ -185,6 +188,7 @@ def test_tokens_never_fall_with_a_larger_fraction(setup: ServeSetup, more: float
     assert inference_memory(larger, hardware).kv_tokens >= inference_memory(setup, hardware).kv_tokens
 
 
+@pytest.mark.slow
 @given(_setups(), st.floats(0.5, 64))
 def test_the_smallest_fraction_holds_what_was_asked(setup: ServeSetup, requests: float) -> None:
     hardware = gpu(79.2)

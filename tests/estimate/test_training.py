@@ -27,6 +27,7 @@ def setups() -> st.SearchStrategy[TrainSetup]:
     return st.builds(lambda run, model: setup_of(run, EIGHT_GPUS, model), runs(), shapes())
 
 
+@pytest.mark.slow
 @given(setups(), st.sampled_from((0.0, 24 * GIB, 80 * GIB)))
 def test_terms_add_up_and_none_is_negative(setup: TrainSetup, usable_bytes: float) -> None:
     memory = training_memory(setup, EIGHT_GPUS._replace(usable_bytes=usable_bytes))

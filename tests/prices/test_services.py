@@ -147,6 +147,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(prime_offer())), values)
 def test_nothing_in_an_offer_of_prime_intellect_trips_the_reader(field: str, value: Any) -> None:
     rows = prime(prime_offer(**{field: value}))
@@ -159,6 +160,7 @@ def test_nothing_in_an_offer_of_vast_trips_the_reader(field: str, value: Any) ->
     assert len(rows.prices) + len(rows.faults) + sum(count for _, count in rows.left_out) == 1
 
 
+@pytest.mark.slow
 @given(values)
 def test_no_document_trips_the_recognition(document: Any) -> None:
     for reader in (primeintellect, vast):

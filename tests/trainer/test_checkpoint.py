@@ -51,6 +51,7 @@ def checkpointer(run_dir: RunDir, run: spec.RunSpec) -> Checkpointer:
     return Checkpointer(tiny.attempt(run_dir, run), ALONE, tiny.CPU.torch)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_weights_of_its_step(run_dir: RunDir, run: spec.RunSpec, training: Training) -> None:
     """Though the loop changes them as soon as it may."""
     expected = {name: weight.detach().clone() for name, weight in training.model.named_parameters()}
@@ -112,6 +113,7 @@ def test_a_left_over_folder_of_the_same_step_is_replaced(
     assert not (left / "__7_0.distcp").exists()
 
 
+@pytest.mark.slow
 def test_what_lies_beyond_the_step_has_no_say_in_retention(
     run_dir: RunDir, run: spec.RunSpec, training: Training
 ) -> None:

@@ -66,6 +66,7 @@ def test_greedy_takes_the_likeliest_token_of_the_whole_sequence() -> None:
     assert generate(model, PROMPTS, sampling(temperature=0))[0] == sequence[3:]
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same() -> None:
     model = decoder()
     first = generate(model, PROMPTS, sampling())

@@ -94,6 +94,7 @@ def edit_weights(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> N
     save_file(tensors, folder / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "changes"),
     [

@@ -22,6 +22,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
 def test_the_trainer_on_a_cpu_keeps_what_is_estimated(case: Case) -> None:
     """A CPU keeps what each norm normalised too, which a GPU does not: the bound leaves room for it."""

@@ -175,6 +175,7 @@ _KEYS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(_KEYS, _VALUES | st.dictionaries(_KEYS, _VALUES, max_size=3), max_size=6))
 def test_no_config_makes_the_verdict_fall_over(changed: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ def _logs() -> list[dict[str, Any]]:
     return [json.loads(json.dumps(log, allow_nan=False)) for log in logs]
 
 
+@pytest.mark.slow
 def test_sarif_fits_the_standard_and_the_part_of_it_that_is_ours() -> None:
     standard = jsonschema.Draft4Validator(STANDARD, format_checker=jsonschema.FormatChecker())
     ours = jsonschema.Draft202012Validator(SUBSET)

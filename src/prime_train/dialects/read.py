@@ -43,10 +43,7 @@ def _content(path: str, config: str) -> bytes:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        from prime_train import registry
-
-        known = ", ".join(registry.presets())
-        raise _unread(config, "there is no such file", f"nor a preset of that name; presets: {known}") from None
+        raise _missing(config) from None
     except IsADirectoryError:
         raise _unread(config, "it is a folder", "one config file is wanted") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
@@ -68,6 +65,17 @@ def _decoded(content: bytes, shown: str) -> str:
             why="TOML is UTF-8 text",
             fix=f"iconv -f latin1 -t utf-8 {shown}, or save it as UTF-8",
         ) from None
+
+
+def _missing(config: str) -> UserError:
+    from prime_train import registry
+    from prime_train.dialects.nearest import nearest
+
+    known = registry.presets()
+    meant = nearest(config, known)
+    if meant is None:
+        return _unread(config, "there is no such file", f"nor a preset of that name; presets: {', '.join(known)}")
+    return UserError("there is no such file", where=config, why="nor a preset of that name", fix=f"the preset {meant}?")
 
 
 def _unread(config: str, what: str, why: str) -> UserError:

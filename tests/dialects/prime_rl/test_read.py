@@ -326,6 +326,7 @@ def _keys(generation: str) -> Iterator[str]:
             yield ".".join(str(part) for part in path)
 
 
+@pytest.mark.slow
 @given(
     generation=st.sampled_from(generations()),
     data=st.data(),
