@@ -22,6 +22,32 @@ def test_the_plan_is_shown_andnothing_written(here: Path) -> None:
     nothing_written(here)
 
 
+RECIPE = '[run]\nname = "tuned"\nmax_steps = 9\n[recipe]\nprogram = "axolotl"\nmodel_name = "Qwen/Qwen3-4B"\n'
+SFT = '[prime_train]\nprime_rl = "2026-08"\n[model]\nname = "Qwen/Qwen3-4B"\n[data]\nname = "example/words"\n'
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--no-validate",)])
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        (RECIPE, "describes a training by axolotl", "prime-train estimate other.toml"),
+        (SFT, "a config of prime-rl 2026-08 (sft)", "in prime-rl: uv run sft @ other.toml, without [prime_train];"),
+    ],
+)
+def test_what_another_program_runs_is_refused(
+    here: Path, text: str, what: str, fix: str, options: tuple[str, ...]
+) -> None:
+    (here / "other.toml").write_text(text)
+    done = prime_train("run", "other.toml", *options, cwd=here)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "error: other.toml" in done.stderr
+    assert what in done.stderr
+    assert fix in " ".join(done.stderr.split())
+    (here / "other.toml").unlink()
+    nothing_written(here)
+
+
 def test_of_notes_only_the_number_is_told(here: Path) -> None:
     done = prime_train("run", "run.toml", "--dry-run", "--set", "eval.interval_steps=100", cwd=here)
     assert re.search(r"^\d notes?: prime-train validate run.toml$", done.stderr, re.MULTILINE)

@@ -138,6 +138,8 @@ def _judged(text: str, shown: str, config: str, *, validate: bool) -> Judged:
     from prime_train.rundir import RunDir
 
     verdict = judge.lint(text, shown)
+    if verdict.run is not None and not verdict.run.is_native:
+        raise _of_another_program(verdict, config, has_our_table="[prime_train]" in text)
     run_dir, facts = None, None
     if verdict.ok and verdict.run is not None:
         run_dir = RunDir((Path(verdict.run.run.dir).expanduser() / verdict.run.run.name).resolve())
@@ -153,6 +155,22 @@ def _judged(text: str, shown: str, config: str, *, validate: bool) -> Judged:
     if not verdict.ok or verdict.run is None or run_dir is None:
         raise typer.Exit(ExitCode.FINDINGS)
     return Judged(verdict.run, run_dir, verdict, facts)
+
+
+def _of_another_program(verdict: "Verdict", config: str, *, has_our_table: bool) -> UserError:
+    """What to say of a file that the bundled trainer, the one program that is started here, does not read."""
+    shown = shlex.quote(config)
+    if verdict.run is not None and verdict.run.recipe is not None:
+        what = f"its [recipe] describes a training by {verdict.run.recipe.program or 'another program'}"
+        fix = f"start that program; prime-train estimate {shown} says what it needs"
+    else:
+        own = verdict.root if verdict.root in ("rl", "sft", "trainer", "orchestrator", "inference") else "COMMAND"
+        what = f"it is a config of prime-rl {verdict.generation} ({verdict.root})"
+        without = ", without [prime_train]" if has_our_table else ""  # prime-rl refuses a table that it does not know
+        fix = f"in prime-rl: uv run {own} @ {shown}{without}; prime-train lint and estimate read it"
+    return UserError(
+        what=what, where=verdict.path, why="what is started here is the bundled trainer, which reads run.toml", fix=fix
+    )
 
 
 def _tell(verdict: "Verdict", config: str) -> None:
