@@ -11,12 +11,13 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.retention import superseded
 
 
-def checkpoint(step: int, complete: bool = True) -> Checkpoint:
-    return Checkpoint(step, Path(f"step_{step}"), 1, "" if complete else "no COMPLETE.json: the save did not finish")
+def checkpoint(step: int, complete: bool = True, pinned: bool = False) -> Checkpoint:
+    problem = "" if complete else "no COMPLETE.json: the save did not finish"
+    return Checkpoint(step, Path(f"step_{step}"), 1, problem, pinned)
 
 
-histories = st.dictionaries(st.integers(1, 60), st.booleans(), max_size=20).flatmap(
-    lambda known: st.permutations([checkpoint(step, complete) for step, complete in known.items()])
+histories = st.dictionaries(st.integers(1, 60), st.tuples(st.booleans(), st.booleans()), max_size=20).flatmap(
+    lambda known: st.permutations([checkpoint(step, *told) for step, told in known.items()])
 )
 cadences = st.none() | st.integers(1, 20)
 
@@ -25,7 +26,7 @@ cadences = st.none() | st.integers(1, 20)
 def test_what_a_run_could_need_is_kept(known: list[Checkpoint], keep_last: int, keep_every_steps: int | None) -> None:
     gone = superseded(known, keep_last, keep_every_steps)
     complete = sorted((found for found in known if found.complete), key=lambda found: found.step)
-    assert all(found.complete for found in gone)
+    assert all(found.complete and not found.pinned for found in gone)
     assert not set(gone) & set(complete[-keep_last:])
     if keep_every_steps:
         assert all(found.step % keep_every_steps for found in gone)
@@ -34,7 +35,8 @@ def test_what_a_run_could_need_is_kept(known: list[Checkpoint], keep_last: int, 
 @given(known=histories, keep_last=st.integers(1, 6), keep_every_steps=cadences)
 def test_all_else_that_is_complete_goes(known: list[Checkpoint], keep_last: int, keep_every_steps: int | None) -> None:
     left = set(known) - set(superseded(known, keep_last, keep_every_steps))
-    rest = [found for found in left if found.complete and not (keep_every_steps and found.step % keep_every_steps == 0)]
+    free = [found for found in left if found.complete and not found.pinned]
+    rest = [found for found in free if not (keep_every_steps and found.step % keep_every_steps == 0)]
     assert len(rest) <= keep_last
 
 

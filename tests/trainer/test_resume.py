@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from prime_train import spec
-from prime_train.checkpoints import layout, removal
+from prime_train.checkpoints import archive, layout, removal
 from prime_train.errors import UserError
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
 from prime_train.rundir import RunDir
@@ -23,6 +23,7 @@ from prime_train.trainer.parallel import World
 from tests.trainer import tiny
 
 ALONE = World(rank=0, size=1)
+PACKS_SMALL = archive.Sizes(segment_bytes=20_000, smallest_bytes=1)
 
 
 def contents(checkpoint: Path, out: Path) -> dict[str, Any]:
@@ -129,6 +130,26 @@ def test_load_gives_back_weights_and_position(saved: RunDir) -> None:
     model = tiny.decoder(seed=2)
     assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
     assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
+
+
+def test_a_packed_checkpoint_is_restored_and_loaded(saved: RunDir) -> None:
+    archive.compress(saved.checkpoint(5), PACKS_SMALL)
+    assert archive.is_packed(saved.checkpoint(5))
+    model = tiny.decoder(seed=2)
+    assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
+    assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
+    assert not archive.is_packed(saved.checkpoint(5))
+
+
+def test_a_packed_checkpoint_that_is_damaged_is_condemned(saved: RunDir) -> None:
+    archive.compress(saved.checkpoint(5), PACKS_SMALL)
+    segment = next(saved.checkpoint(5).glob("*.planes.*"))
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(content)
+    with pytest.raises(resume.DamagedError, match=r"step_5: .* does not unpack"):
+        load(saved)
+    assert layout.newest_complete(saved.checkpoints) is None
 
 
 def test_hyperparameters_are_the_configs_not_the_checkpoints(saved: RunDir) -> None:

@@ -21,6 +21,7 @@ from prime_train.checkpoints.packed import Entry, Read, changed, difference, ent
 from prime_train.rundir import write_atomic
 
 MANIFEST = "COMPLETE.json"
+PIN = "PINNED"  # a file of this name in its folder keeps a checkpoint from every deletion of ours
 _STEP = re.compile(r"step_(\d+)\Z")
 
 
@@ -32,6 +33,7 @@ class Checkpoint:
     path: Path
     size_bytes: int
     problem: str
+    pinned: bool = False
 
     @property
     def complete(self) -> bool:
@@ -44,7 +46,7 @@ def write_manifest(folder: Path, step: int) -> int:
     The caller has finished writing: a file changed after this makes the checkpoint incomplete.
     """
     files: dict[str, dict[str, int | str]] = {}
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (MANIFEST, PIN)):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -64,15 +66,31 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
     A folder that is deleted meanwhile is an incomplete checkpoint, not an error.
     """
     found = problem(folder, on_read=on_read if hashes else None)
-    return Checkpoint(_step(folder), folder, _size_bytes(folder), found)
+    return Checkpoint(_step(folder), folder, _size_bytes(folder), found, (folder / PIN).exists())
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
     """What is wrong with a checkpoint folder; empty when it is complete. With `on_read` hashes are compared.
 
     With `parts`, only every so many-th file is looked at, from number `part`: processes that share the
-    work each take another part.
+    work each take another part. A checkpoint that is packed or restored meanwhile is looked at again.
     """
+    while True:
+        before = _text(folder)
+        found = _problem(folder, on_read, part, parts)
+        if not found or _text(folder) == before:
+            return found
+
+
+def _text(folder: Path) -> bytes | None:
+    """The manifest as it stands; None where it cannot be read."""
+    try:
+        return (folder / MANIFEST).read_bytes()
+    except OSError:
+        return None
+
+
+def _problem(folder: Path, on_read: Read | None, part: int, parts: int) -> str:
     try:
         manifest = _manifest(folder)
         written_for = int(manifest["step"])

@@ -10,9 +10,9 @@ from prime_train.checkpoints.layout import Checkpoint
 def superseded(checkpoints: Iterable[Checkpoint], keep_last: int, keep_every_steps: int | None) -> list[Checkpoint]:
     """Complete checkpoints beyond the newest `keep_last`, oldest first.
 
-    Never the newest complete one, never one whose step is a multiple of `keep_every_steps`, never an
-    incomplete one (it may be one that is being written).
+    Never the newest complete one, never a pinned one, never one whose step is a multiple of
+    `keep_every_steps`, never an incomplete one (it may be one that is being written).
     """
     complete = sorted((c for c in checkpoints if c.complete), key=lambda c: c.step)
     beyond = complete[: -max(1, keep_last)]
-    return [c for c in beyond if not (keep_every_steps and c.step % keep_every_steps == 0)]
+    return [c for c in beyond if not c.pinned and not (keep_every_steps and c.step % keep_every_steps == 0)]

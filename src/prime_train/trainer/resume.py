@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from prime_train.checkpoints import layout
+from prime_train.checkpoints import archive, layout
 from prime_train.errors import ExitCode, UserError
-from prime_train.events import CheckpointUnreadable
+from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import Reached
@@ -26,10 +26,11 @@ class DamagedError(Exception):
 def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> Reached:
     """Put model, optimizer and generators where `attempt.resume_step` left them.
 
-    Every byte is compared with the manifest first: a flipped bit inside a tensor would load without an
-    error. A checkpoint of another number of processes, or of DDP where this is FSDP2, loads too; its
-    generators then start afresh where there were fewer ranks.
+    A packed checkpoint is restored on the disk first. Every byte is compared with the manifest: a flipped
+    bit inside a tensor would load without an error. A checkpoint of another number of processes, or of DDP
+    where this is FSDP2, loads too; its generators then start afresh where there were fewer ranks.
     """
+    _restore_packed(attempt, world)
     _check_bytes(attempt, world)
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -61,16 +62,33 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     return Reached(**json.loads(state["reached"]))
 
 
+def _restore_packed(attempt: Attempt, world: World) -> None:
+    """Rank 0 gives the files back that `ckpt compress` took; the others wait. Condemns a checkpoint that is damaged."""
+    folder = attempt.run_dir.checkpoint(attempt.resume_step)
+    if world.rank == 0 and not layout.problem(folder) and archive.is_packed(folder):
+        attempt.tell(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
+        try:
+            archive.restore(folder)
+        except archive.DamagedError as error:
+            raise _condemned(attempt, str(error)) from error
+    world.wait()
+
+
 def _check_bytes(attempt: Attempt, world: World) -> None:
     """Compare files with their SHA-256, each rank its part. Condemns a checkpoint that differs."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     problem = layout.problem(folder, on_read=_ignore, part=world.rank, parts=world.size)
-    if not problem:
-        return
+    if problem:
+        raise _condemned(attempt, problem)
+
+
+def _condemned(attempt: Attempt, problem: str) -> DamagedError:
+    """Tell that the checkpoint is damaged, for this attempt and every later one; the error to end this one with."""
+    folder = attempt.run_dir.checkpoint(attempt.resume_step)
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
     with suppress(OSError, ValueError):  # no manifest to say it in; the event has said it
         layout.condemn(folder, problem)
-    raise DamagedError(f"{folder.name}: {problem}")
+    return DamagedError(f"{folder.name}: {problem}")
 
 
 def _ignore(_bytes: int) -> None:
