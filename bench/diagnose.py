@@ -1,0 +1,129 @@
+"""Measures how fast `diagnose` reads a healthy log of 100 MB, beside `grep -E` with the same patterns, on one core.
+
+Two logs: what a server and a trainer write all day, where lines differ in their numbers; and one whose every line
+says something else (samples of text), on which nothing can be remembered. Neither may give a finding. The time is
+that of the process, so that a busy machine counts little. grep reads the extended form of the patterns it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import record
+
+from prime_train.diagnose.cause import judge
+from prime_train.diagnose.match import Scanner
+from prime_train.diagnose.signatures import catalogue
+
+_CHUNK_BYTES = 1024 * 1024
+_WORDS = (
+    "the", "model", "answers", "with", "sum", "of", "two", "numbers", "and", "then", "thinks", "again", "about", "what",
+    "question", "asks", "while", "tokens", "are", "drawn", "one", "after", "another", "until", "end", "text", "is",
+)  # fmt: skip
+
+
+def _usual(draw: random.Random) -> Iterator[str]:
+    step = 0
+    while True:
+        step += 1
+        clock = f"{step // 3600 % 24:02}:{step // 60 % 60:02}:{step % 60:02}"
+        yield (
+            f"(APIServer pid=31247) INFO 11-21 {clock} [loggers.py:257] Engine 000: Avg prompt throughput: "
+            f"{draw.uniform(1, 9000):.1f} tokens/s, Avg generation throughput: {draw.uniform(1, 9000):.1f} tokens/s, "
+            f"Running: {draw.randrange(256)} reqs, Waiting: {draw.randrange(9)} reqs, GPU KV cache usage: 41.2%"
+        )
+        for _ in range(6):
+            yield f'INFO:     127.0.0.1:{draw.randrange(2**16)} - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+        yield (
+            f"\x1b[32m{clock}\x1b[0m \x1b[1m   INFO\x1b[0m Step {step} | Time: {draw.uniform(1, 9):.2f}s | "
+            f"Loss: {draw.uniform(1, 9):.4f} | Entropy: {draw.random():.4f} | Grad. Norm: {draw.random():.3e} | "
+            f"LR: 1.0e-06 | Throughput: {draw.randrange(90000)} tokens/s | MFU: {draw.uniform(20, 50):.1f}%"
+        )
+        yield f"rank {step % 8} error_rate: 0.0 failed rollouts: 0 of {draw.randrange(512)}"
+
+
+def _unlike(draw: random.Random) -> Iterator[str]:
+    while True:
+        words = " ".join(draw.choices(_WORDS, k=18))
+        yield f"DEBUG 11-21 07:40:38 [samples.py:12] cmpl-{draw.getrandbits(64):016x} answered: {words}"
+
+
+def _write(path: Path, lines: Iterator[str], size: int) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        while file.tell() < size:
+            file.write("\n".join(next(lines) for _ in range(2000)) + "\n")
+
+
+def _diagnose(path: Path) -> float:
+    begun = time.process_time()
+    scanner = Scanner(path.name, path.stat().st_mtime)
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            scanner.feed(chunk)
+    found = judge([scanner.finish()])
+    if found.cause is not None:
+        raise SystemExit(f"a healthy log gave a finding: {found.cause}")
+    return time.process_time() - begun
+
+
+def _patterns(folder: Path) -> tuple[Path, int]:
+    """The patterns that an extended expression can say, one per line: without look-ahead and without names."""
+    said = []
+    for signature in catalogue().signatures:
+        plain = signature.pattern
+        for name in ("(?:", *(f"(?P<{part}>" for part in _names(plain))):
+            plain = plain.replace(name, "(")
+        if "(?" not in plain and "\\d" not in plain and "\\S" not in plain:
+            said.append(plain)
+        elif "(?" not in plain:
+            said.append(plain.replace("\\d", "[0-9]").replace("\\S", "[^ ]"))
+    path = folder / "patterns"
+    path.write_text("\n".join(said) + "\n", encoding="utf-8")
+    return path, len(said)
+
+
+def _names(pattern: str) -> list[str]:
+    return [piece.partition(">")[0] for piece in pattern.split("(?P<")[1:]]
+
+
+def _grep(path: Path, patterns: Path) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = ["grep", "-E", "-i", "-c", "-f", str(patterns), str(path)]
+    subprocess.run(command, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--megabytes", type=int, default=100)
+    options.add_argument("--samples", type=int, default=3)
+    options.add_argument("--write", action="store_true", help="write bench/results/diagnose.json")
+    asked = options.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        patterns, count = _patterns(Path(folder))
+        for name, lines in (("usual", _usual(random.Random(1))), ("unlike", _unlike(random.Random(1)))):
+            path = Path(folder, f"{name}.log")
+            _write(path, lines, asked.megabytes * 10**6)
+            size = {"megabytes": asked.megabytes, "signatures": len(catalogue().signatures)}
+            rows.append(record.emit(f"diagnose_{name}", [_diagnose(path) for _ in range(asked.samples)], **size))
+            if shutil.which("grep"):
+                rows.append(
+                    record.emit(f"grep_{name}", [_grep(path, patterns)], megabytes=asked.megabytes, patterns=count)
+                )
+    if asked.write:
+        record.write("diagnose", rows)
+
+
+if __name__ == "__main__":
+    main()
