@@ -12,7 +12,7 @@ from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.views.written_runs import WHOLE_LIFE, write_run
 
 COMMANDS = (
-    *("lint", "rule", "validate", "estimate", "find", "verify-model", "run", "status", "logs", "stop", "report"),
+    *("lint", "rule", "validate", "estimate", "find", "verify-model", "run", "status", "logs", "stop", "report", "diagnose"),
     *("ckpt list", "ckpt verify", "schema export", "models list", "models show"),
     *("prices show", "prices import", "prices refresh"),
 )

@@ -59,7 +59,6 @@ def test_the_counter_example_matches_none(signature: Signature) -> None:
 @each
 def test_what_is_told_of_the_example_is_whole(signature: Signature) -> None:
     (match,) = catalogue().matches(signature.example)
-    assert "?" not in match.parts.values()
     for template in (signature.what, signature.fix):
         told = match.told(template)
         assert told.count("?") == template.count("?")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from prime_train.diagnose.clean import ANSI, Line, clean, unwrapped
 from prime_train.diagnose.progress import ENOUGH, progress
-from prime_train.diagnose.screen import Screen, key
+from prime_train.diagnose.screen import holds_any
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.times import Clock, Stamp
 from prime_train.diagnose.tracebacks import HEADER, Builder, Raised, exception_alone
@@ -20,7 +20,10 @@ _LONGEST_TEXT = 2000
 _LOOK_BACK = 60  # lines, for the time of a line that has none
 _FIRST_HITS, _LAST_HITS = 200, 50  # of one kind that are kept
 # What is looked at although no signature has it: tracebacks, and errors that nobody knows.
-_ALWAYS = (HEADER, "error -", "error:", "error |", "error]", "error  ", "critical", "fatal", "exception:")
+_ALWAYS = (
+    r"traceback \(most recent call last", r"error \d\d-\d\d ", "error:", r"error\s*\|", r"error\]", "error  ",
+    r"\be\d{4} ", "critical", "fatal", "exception:", r"^\S{0,60}(?:error|exception)$",
+)  # fmt: skip
 # Advice in a message is no symptom: "this can cause ... Too many open files".
 _ADVICE = re.compile(
     r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
@@ -60,7 +63,8 @@ class Scanner:
     def __init__(self, name: str, changed_s: float | None = None, known: Catalogue | None = None) -> None:
         self._name, self._changed_s = name, changed_s
         self._known = known or catalogue()
-        self._screen = Screen((*_ALWAYS, *(word for item in self._known.signatures for word in item.literals)))
+        self._is_loud = holds_any((word for item in self._known.signatures for word in item.literals), _ALWAYS)
+        self._is_error = holds_any((), _ALWAYS)
         self._clock = Clock(changed_s)
         self._rest = b""
         self._count = 0
@@ -106,26 +110,32 @@ class Scanner:
         self._lines.pop()
         if self._first_stamp is None:
             self._first_stamp = self._earliest()
-        keys = key(block).split(b"\n")
-        quiet = self._screen.quiet
-        for index, line_key in enumerate(keys[: len(self._lines)]):
-            if line_key in quiet and not self._open and self._done - self._done_at_last_hit >= ENOUGH:
-                continue
-            self._index = index
-            self._line(line_key)
+        lowered = block.lower().decode("latin-1")  # a byte stays a character; what is searched for is ASCII
+        if self._open or self._waits or self._is_loud(lowered):
+            for index, line in enumerate(lowered.split("\n")[: len(self._lines)]):
+                self._index = index
+                self._line(line)
         self._index = len(self._lines)
         self._stamp = self._time_before()
         self._count += len(self._lines)
 
-    def _line(self, line_key: bytes) -> None:
-        raw = self._lines[self._index]
-        if self._done - self._done_at_last_hit < ENOUGH:
-            self._done += progress(raw, line_key)
-        if len(line_key) > _HEAD_BYTES + _TAIL_BYTES:
-            line_key, raw = _cut(line_key), _cut(raw)
-        if self._screen.is_quiet(line_key) and not self._open:
+    @property
+    def _waits(self) -> bool:
+        """Whether there is a hit after which no work was seen yet."""
+        return self._done - self._done_at_last_hit < ENOUGH
+
+    def _line(self, lowered: str) -> None:
+        if self._waits:
+            self._done += progress(lowered)
+        if not (self._open or self._is_loud(lowered)):
             return
-        for part in raw.decode("utf-8", "replace").split("\r"):
+        raw = self._lines[self._index]
+        if len(raw) > _HEAD_BYTES + _TAIL_BYTES:
+            raw = _cut(raw)
+        text = raw.decode("utf-8", "replace")
+        if not (self._open or self._is_error(lowered) or self._known.may_match(text, text.lower())):
+            return
+        for part in text.split("\r"):
             for line in unwrapped(part):
                 self._look(line)
 

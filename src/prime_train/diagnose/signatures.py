@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import tomli
 
+from prime_train.diagnose.screen import holds_any
 from prime_train.registry import data_file
 
 CauseClass = Literal["config", "oom", "hardware", "network", "disk", "auth", "env", "bug"]
@@ -60,37 +61,46 @@ class Catalogue:
     def __init__(self, signatures: tuple[Signature, ...]) -> None:
         self.signatures = signatures
         self._compiled: dict[str, re.Pattern[str]] = {}
-        self._by_literal: dict[str, list[Signature]] = defaultdict(list)
+        families: dict[str, list[tuple[str, Signature]]] = defaultdict(list)
         for signature in signatures:
-            for literal in signature.literals:
-                self._by_literal[literal].append(signature)
+            families[signature.family] += ((literal, signature) for literal in signature.literals)
+        self._families = [(holds_any(literal for literal, _ in pairs), pairs) for pairs in families.values()]
 
     @cached_property
     def by_id(self) -> dict[str, Signature]:
         return {signature.id: signature for signature in self.signatures}
 
-    def compiled(self, signature: Signature) -> re.Pattern[str]:
-        """The pattern, compiled at its first use: most runs meet few of them."""
+    def matches(self, text: str) -> Iterator[Match]:
+        """Every signature that matches `text`, each once."""
+        for signature in self._candidates(text.lower()):
+            found = self._pattern(signature).search(text)
+            if found is not None:
+                parts = {name: (value or "?")[:_LONGEST_GROUP] for name, value in found.groupdict().items()}
+                yield Match(signature, found.start(), parts)
+
+    def may_match(self, raw: str, lowered: str) -> bool:
+        """Whether any signature can match the line once its prefixes are off. Cheaper than taking them off."""
+        return any(
+            signature.pattern.startswith("^") or self._pattern(signature).search(raw) is not None
+            for signature in self._candidates(lowered)
+        )
+
+    def _candidates(self, lowered: str) -> Iterable[Signature]:
+        """The signatures that the text holds a literal of."""
+        return dict.fromkeys(
+            signature
+            for holds_one, pairs in self._families
+            if holds_one(lowered)
+            for literal, signature in pairs
+            if literal in lowered
+        )
+
+    def _pattern(self, signature: Signature) -> re.Pattern[str]:
+        """The pattern, compiled at its first use: most logs meet few of them."""
         found = self._compiled.get(signature.id)
         if found is None:
             found = self._compiled[signature.id] = re.compile(signature.pattern, re.IGNORECASE)
         return found
-
-    def matches(self, text: str) -> Iterator[Match]:
-        """Every signature that matches `text`, each once."""
-        lowered = text.lower()
-        seen: set[str] = set()
-        for literal, signatures in self._by_literal.items():
-            if literal not in lowered:
-                continue
-            for signature in signatures:
-                if signature.id in seen:
-                    continue
-                seen.add(signature.id)
-                found = self.compiled(signature).search(text)
-                if found is not None:
-                    parts = {name: (value or "?")[:_LONGEST_GROUP] for name, value in found.groupdict().items()}
-                    yield Match(signature, found.start(), parts)
 
 
 @cache
