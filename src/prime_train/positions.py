@@ -213,6 +213,8 @@ def _path(names: KeyPath, arrays: dict[str | int, _Elements], is_element: bool) 
 
 def _names(node: Any) -> KeyPath:
     """The names in a key node. A dotted_key nests to the left."""
+    if node.type == "bare_key":  # most are: a megabyte has a hundred thousand
+        return (_text(node),)
     names: list[str] = []
     stack = [node]
     while stack:

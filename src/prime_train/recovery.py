@@ -7,6 +7,8 @@ taken out, so that everything else keeps its line and column.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import tomli
@@ -33,7 +35,7 @@ def fault_span(text: str, error: tomli.TOMLDecodeError) -> Span:
     if error.msg.startswith(_NOTICED_AT_ITS_END):
         column = _indent(lines[line - 1]) + 1
     elif error.msg.startswith(_NEVER_CLOSED) or (error.msg == "Invalid value" and _STATEMENT.match(lines[line - 1])):
-        start = _statement_start(lines, line - 1, _MAX_PARSED_CHARS // 2)
+        start = _first_start(text, error.lineno)
         if start is not None and start < line - 1:
             line, column = start + 1, _value_column(lines[start])
     return Span(line, column, line, column + 1)
@@ -43,9 +45,10 @@ def recovered(text: str, error: tomli.TOMLDecodeError) -> tuple[dict[str, Any], 
     """(values, text) without the statements that tomli cannot read; ({}, "") where nothing can be saved."""
     lines = text.split("\n")
     parsed_chars = 0
-    for _ in range(_MAX_FAULTS):
+    for fault in range(_MAX_FAULTS):
         budget = _MAX_PARSED_CHARS - parsed_chars
-        start = _statement_start(lines, min(error.lineno, len(lines)) - 1, budget // 2)
+        at = min(error.lineno, len(lines)) - 1
+        start = _statement_start(lines, at, budget // 2) if fault else _first_start(text, error.lineno)
         if start is None or parsed_chars + len(text) > _MAX_PARSED_CHARS:
             return {}, ""
         end = _statement_end(lines, start)
@@ -61,13 +64,21 @@ def recovered(text: str, error: tomli.TOMLDecodeError) -> tuple[dict[str, Any], 
     return {}, ""
 
 
+@lru_cache(maxsize=1)  # the fault is shown where the reading starts: both look for it, and a megabyte takes long
+def _first_start(text: str, lineno: int) -> int | None:
+    """_statement_start in a text from which nothing is taken out."""
+    lines = text.split("\n")
+    return _statement_start(lines, min(lineno, len(lines)) - 1, _MAX_PARSED_CHARS // 2)
+
+
 def _statement_start(lines: list[str], at: int, budget_chars: int) -> int | None:
     """The first line of the statement in which tomli stops at line `at`: all above it is TOML, and nothing more.
 
     Searched in growing steps back from the fault, then by halves; None where that would parse too much.
     """
-    starts = [0, *(line for line in range(1, at) if _STATEMENT.match(lines[line])), *([at] if at else [])]
-    low, refused, step = len(starts) - 1, len(starts), 1
+    back = (line for line in range(at, 0, -1) if line == at or _STATEMENT.match(lines[line]))
+    starts = [next(back, 0)]
+    refused, reach, step = -1, 0, 1
 
     def is_toml_above(line: int) -> bool:
         nonlocal budget_chars
@@ -75,12 +86,14 @@ def _statement_start(lines: list[str], at: int, budget_chars: int) -> int | None
         budget_chars -= len(above)
         return budget_chars >= 0 and _is_toml(above)
 
-    while low > 0 and not is_toml_above(starts[low]):
-        refused, low, step = low, max(0, low - step), step * 2
-    while refused - low > 1:
-        middle = (low + refused) // 2
-        low, refused = (middle, refused) if is_toml_above(starts[middle]) else (low, middle)
-    return starts[low] if budget_chars >= 0 else None
+    while starts[reach] > 0 and not is_toml_above(starts[reach]):
+        further = list(islice(back, step))
+        starts.extend(further if len(further) == step else [*further, 0])
+        refused, reach, step = reach, len(starts) - 1, step * 2
+    while reach - refused > 1:
+        middle = (reach + refused) // 2
+        refused, reach = (refused, middle) if is_toml_above(starts[middle]) else (middle, reach)
+    return starts[reach] if budget_chars >= 0 else None
 
 
 def _is_toml(text: str) -> bool:

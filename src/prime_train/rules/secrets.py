@@ -56,18 +56,13 @@ def secret_in_file(reading: Reading) -> Iterator[Fault]:
             )
 
 
-def _strings(value: Any, key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    match value:
-        case str():
-            yield key, value
-        case Mapping():
-            for name, below in value.items():
-                yield from _strings(below, (*key, name))
-        case list():
-            for number, below in enumerate(value):
-                yield from _strings(below, (*key, number))
-        case _:
-            pass
+def _strings(value: Mapping[str, Any] | list[Any], key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Every string below a table or an array. Nothing is called for a number: there may be a million."""
+    for name, below in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if isinstance(below, str):
+            yield (*key, name), below
+        elif isinstance(below, dict | list):
+            yield from _strings(below, (*key, name))
 
 
 def _is_secret(name: str, value: str) -> bool:
