@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.errors import UserError
 from prime_train.findings import Problem, Severity
-from prime_train.rules.anchor import gpus_asked
-from prime_train.rules.base import facts_rule, if_known, known
+from prime_train.rules.base import facts_rule, if_known
+from prime_train.rules.reckoned import Unknown, hardware_of, shape_of
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.estimate.shape import ModelShape
-    from prime_train.estimate.values import Hardware, Interval
+    from prime_train.estimate.values import Interval
     from prime_train.facts.facts import Facts
     from prime_train.facts.local import RunFolder
 
@@ -25,12 +24,6 @@ class _Step(NamedTuple):
 
     seconds: Interval
     known_from: str
-
-
-class _Unknown(NamedTuple):
-    """Why nothing can be said."""
-
-    reason: str
 
 
 @facts_rule("RUN005", Severity.WARNING, needs=("gpus",), uses=("run_folder",))
@@ -67,7 +60,7 @@ def longer_than_its_hours(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     if budget is None:
         return
     step = _step(run, facts)
-    if isinstance(step, _Unknown):
+    if isinstance(step, Unknown):
         yield _not_judged(at, f"{budget:g} h", step)
         return
     steps, seconds = run.run.max_steps, step.seconds
@@ -113,17 +106,17 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     budget, at = run.prime_train.budget_usd, "prime_train.budget_usd"
     if budget is None:
         return
-    step, hardware = _step(run, facts), _hardware(run, facts)
-    if isinstance(step, _Unknown):
+    step, hardware = _step(run, facts), hardware_of(run, facts)
+    if isinstance(step, Unknown):
         yield _not_judged(at, f"{budget:g} USD", step)
         return
-    if isinstance(hardware, _Unknown):
+    if isinstance(hardware, Unknown):
         yield _not_judged(at, f"{budget:g} USD", hardware)
         return
     work = Work(hardware.id, hardware.gpus, run.run.max_steps, step.seconds, run.checkpoint.interval_steps)
     cost = cost_of(work, shipped(), rates(), spot=False)
     if cost is None:
-        yield _not_judged(at, f"{budget:g} USD", _Unknown(f"registry/offers.toml has no price of {hardware.id}"))
+        yield _not_judged(at, f"{budget:g} USD", Unknown(f"registry/offers.toml has no price of {hardware.id}"))
     elif cost.usd.high > budget:
         yield Problem(
             at,
@@ -133,7 +126,7 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _not_judged(at: str, budget: str, unknown: _Unknown) -> Problem:
+def _not_judged(at: str, budget: str, unknown: Unknown) -> Problem:
     return Problem(
         at,
         f"whether {budget} are enough is not known: {unknown.reason}",
@@ -146,11 +139,11 @@ def _not_judged(at: str, budget: str, unknown: _Unknown) -> Problem:
 # --- the time of a step --------------------------------------------------------------------------
 
 
-def _step(run: RunSpec, facts: Facts) -> _Step | _Unknown:
+def _step(run: RunSpec, facts: Facts) -> _Step | Unknown:
     from prime_train.estimate.values import Interval
 
     if run.run.max_steps >= ENDLESS_STEPS:
-        return _Unknown("the run has no end: `run.max_steps` is not set")
+        return Unknown("the run has no end: `run.max_steps` is not set")
     folder: RunFolder | None = if_known(facts, "run_folder")
     if folder is not None and folder.step_s is not None and folder.timed_steps >= _ENOUGH_STEPS:
         seconds = Interval(folder.step_s, folder.step_s, folder.step_s)
@@ -158,43 +151,21 @@ def _step(run: RunSpec, facts: Facts) -> _Step | _Unknown:
     return _estimated(run, facts)
 
 
-def _estimated(run: RunSpec, facts: Facts) -> _Step | _Unknown:
+def _estimated(run: RunSpec, facts: Facts) -> _Step | Unknown:
     from prime_train.estimate.estimate import estimate
 
-    hardware, shape = _hardware(run, facts), _shape(run)
-    if isinstance(hardware, _Unknown):
+    hardware, shape = hardware_of(run, facts), shape_of(run)
+    if isinstance(hardware, Unknown):
         return hardware
-    if isinstance(shape, _Unknown):
+    if isinstance(shape, Unknown):
         return shape
     try:
         time = estimate(run, hardware, shape).time
     except UserError as error:
-        return _Unknown(error.what)
+        return Unknown(error.what)
     if time is None:
-        return _Unknown("nothing is trained")
+        return Unknown("nothing is trained")
     return _Step(time.step_s, f"by the estimate on {hardware.gpus} x {hardware.id}")
-
-
-def _hardware(run: RunSpec, facts: Facts) -> Hardware | _Unknown:
-    """The GPUs that the run takes, of the kind that there is."""
-    from prime_train.estimate.hardware import of_devices
-
-    gpus = known(facts.gpus)
-    found = of_devices([(gpu.name, gpu.memory_bytes) for gpu in gpus.devices])
-    if found is None:
-        return _Unknown(f"there is no GPU whose speed is known ({gpus.reason or gpus.devices[0].name})")
-    count = run.parallel.processes if run.is_native else gpus_asked(run)
-    return found if count is None else found._replace(gpus=count)
-
-
-def _shape(run: RunSpec) -> ModelShape | _Unknown:
-    from prime_train.estimate import shape
-
-    if run.is_native and run.model.path is None:
-        return shape.of_run(run, run.tokenizer.vocab_size)
-    name = run.trainer.model_name if run.trainer is not None else run.model.path
-    found = shape.of_registry(name) if name else None
-    return found or _Unknown(f"the registry does not have {name or 'the model'}")
 
 
 def _span(values: Interval, unit: str) -> str:

@@ -184,6 +184,8 @@ def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
     Bad (prime-rl 2026-08 sft):
         [data]
         seq_len = 65536
+        [model]
+        fused_lm_head_token_chunk_size = 1024
     Good (prime-rl 2026-08 sft):
         [data]
         seq_len = 32768

@@ -9,7 +9,7 @@ from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
-_SHARED_GPU_FRACTION = 0.7  # of a GPU that a trainer lives on too: beyond it the trainer's state has no room
+SHARED_GPU_FRACTION = 0.7  # of a GPU that a trainer lives on too: beyond it the trainer's state has no room
 
 
 @rule("PAR011", Severity.ERROR)
@@ -110,7 +110,7 @@ def gpus_shared(run: RunSpec) -> Iterator[Problem]:
         return
     shared = sorted(set(gpus.train_gpu_ids) & set(gpus.infer_gpu_ids))
     fraction = inference.gpu_memory_fraction
-    if shared and fraction is not None and fraction > _SHARED_GPU_FRACTION:
+    if shared and fraction is not None and fraction > SHARED_GPU_FRACTION:
         yield Problem(
             "inference.gpu_memory_fraction",
             f"GPU {', '.join(map(str, shared))} is the trainer's too, and vLLM takes {fraction:.0%} of it",

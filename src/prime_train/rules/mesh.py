@@ -67,6 +67,7 @@ def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
         [trainer.model]
         name = "Qwen/Qwen3-30B-A3B"
         ep = 8
+        fsdp_cpu_offload = true
         [model]
         name = "Qwen/Qwen3-30B-A3B"
     Good (prime-rl 2026-08):
@@ -74,6 +75,7 @@ def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
         num_train_gpus = 4
         [trainer.model]
         ep = 4
+        fsdp_cpu_offload = true
         [model]
         name = "Qwen/Qwen3-30B-A3B"
     """
