@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.checkpoints import archive, layout
-from prime_train.checkpoints.archive import DamagedError, Sizes
+from prime_train.checkpoints import archive, layout, packing_plan
+from prime_train.checkpoints.archive import DamagedError
+from prime_train.checkpoints.packing_plan import Sizes
 from prime_train.errors import UserError
 from tests.checkpoints.test_planes import numbers
 
@@ -127,18 +128,18 @@ def test_a_kill_at_each_step_needs_no_more_than_one_segment_of_room(tmp_path: Pa
 
 def test_what_is_packed_is_smaller_complete_and_told(tmp_path: Path) -> None:
     folder = write(tmp_path)
-    assert not archive.is_packed(folder)
+    assert not packing_plan.is_packed(folder)
     done: list[int] = []
-    expected = archive.work_bytes(folder, SMALL)
+    expected = packing_plan.work_bytes(folder, SMALL)
     archive.compress(folder, SMALL, done.append)
     assert sum(done) == expected == size_bytes(write(tmp_path, step=6))
-    assert archive.is_packed(folder)
-    found = archive.stored(folder)
+    assert packing_plan.is_packed(folder)
+    found = packing_plan.stored(folder)
     assert found.stored_bytes == size_bytes(folder) < found.size_bytes == sum(map(len, FILES.values()))
     assert 0.1 < found.saved < 0.3
     archive.compress(folder, SMALL)  # nothing is left to do
     assert layout.newest_complete(tmp_path) == layout.inspect(tmp_path / "step_6")
-    assert archive.work_bytes(folder, SMALL) == 0
+    assert packing_plan.work_bytes(folder, SMALL) == 0
 
 
 def test_small_files_stay_as_they_are(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from prime_train import spec
-from prime_train.checkpoints import archive, layout, removal
+from prime_train.checkpoints import archive, layout, packing_plan, removal
 from prime_train.errors import UserError
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
 from prime_train.rundir import RunDir
@@ -23,7 +23,7 @@ from prime_train.trainer.parallel import World
 from tests.trainer import tiny
 
 ALONE = World(rank=0, size=1)
-PACKS_SMALL = archive.Sizes(segment_bytes=20_000, smallest_bytes=1)
+PACKS_SMALL = packing_plan.Sizes(segment_bytes=20_000, smallest_bytes=1)
 
 
 def contents(checkpoint: Path, out: Path) -> dict[str, Any]:
@@ -134,11 +134,11 @@ def test_load_gives_back_weights_and_position(saved: RunDir) -> None:
 
 def test_a_packed_checkpoint_is_restored_and_loaded(saved: RunDir) -> None:
     archive.compress(saved.checkpoint(5), PACKS_SMALL)
-    assert archive.is_packed(saved.checkpoint(5))
+    assert packing_plan.is_packed(saved.checkpoint(5))
     model = tiny.decoder(seed=2)
     assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
     assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
-    assert not archive.is_packed(saved.checkpoint(5))
+    assert not packing_plan.is_packed(saved.checkpoint(5))
 
 
 def test_a_packed_checkpoint_that_is_damaged_is_condemned(saved: RunDir) -> None:

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,79 +32,23 @@ from prime_train.checkpoints.packed import (
     unpacked,
     workers,
 )
+from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, pieces, to_pack
 from prime_train.errors import ExitCode, UserError
 from prime_train.units import format_bytes
-
-_SUFFIX = ".planes."
-_SAMPLES = 64  # pieces of a file that tell how well it packs: within half a percent, measured on 500 MB
 
 
 class DamagedError(Exception):
     """A checkpoint whose bytes are not those that were saved. Nothing of it has been changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """In what portions files are packed."""
-
-    segment_bytes: int = 256 * 2**20  # the room that packing and restoring need beside the checkpoint
-    piece_bytes: int = 2**18  # packed by one thread; it fits with its planes into the cache of a core
-    smallest_bytes: int = 64 * 2**10  # a smaller file stays as it is
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What a checkpoint takes on the disk, and what its files had when it was saved."""
-
-    stored_bytes: int
-    size_bytes: int
-
-    @property
-    def saved(self) -> float:
-        """The part that packing saves, from 0 to 1."""
-        return 1 - self.stored_bytes / self.size_bytes if self.size_bytes else 0.0
-
-
-def stored(folder: Path) -> Stored:
-    """What the manifest says of a complete checkpoint; without the manifest itself."""
-    entries = layout.entries(folder)
-    return Stored(sum(entry.stored_bytes for entry in entries), sum(entry.size_bytes for entry in entries))
-
-
-def is_packed(folder: Path) -> bool:
-    """Whether a file of a complete checkpoint must be restored before it can be loaded."""
-    return any(entry.segments for entry in layout.entries(folder))
-
-
-def work_bytes(folder: Path, sizes: Sizes = Sizes()) -> int:
-    """Bytes that are left to pack: what `compress` will tell `on_read` in all."""
-    return sum(entry.kept_bytes for entry in _to_pack(folder, sizes))
-
-
-def expected(folder: Path, sizes: Sizes = Sizes()) -> Stored:
-    """What a complete checkpoint will take once it is packed, by packing some pieces of each file. Changes nothing."""
-    before = stored(folder)
-    saved_bytes = 0.0
-    for entry in _to_pack(folder, sizes):
-        step_bytes = max(sizes.piece_bytes, entry.kept_bytes // _SAMPLES)
-        sample_bytes = packed_bytes = 0
-        for start in range(0, entry.kept_bytes, step_bytes):
-            stop = min(start + sizes.piece_bytes, entry.kept_bytes)
-            for piece in _pieces(folder / entry.name, start, stop, sizes):
-                sample_bytes += len(piece)
-                packed_bytes += len(planes.pack(piece))
-        saved_bytes += entry.kept_bytes * (1 - packed_bytes / sample_bytes) if sample_bytes else 0.0
-    return Stored(before.stored_bytes - round(saved_bytes), before.size_bytes)
-
-
-def compress(folder: Path, sizes: Sizes = Sizes(), on_read: Read = lambda _: None) -> None:
+def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: None) -> None:
     """Pack every file of a complete checkpoint. DamagedError where one is not as it was saved.
 
     Goes on where an earlier call was killed; nothing is done where all is packed. UserError where the disk is full.
     """
     _clear(folder)
     with workers() as pool, _disk_told(folder):
-        for entry in _to_pack(folder, sizes):
+        for entry in to_pack(folder, sizes):
             _pack_file(folder, entry, _Packing(pool, sizes, on_read))
 
 
@@ -127,13 +71,6 @@ class _Packing:
     on_read: Read
 
 
-def _to_pack(folder: Path, sizes: Sizes) -> list[Entry]:
-    """Files of which something is left to pack. Not one beside a saved file whose name its segments would have."""
-    entries = layout.entries(folder)
-    large = [entry for entry in entries if entry.kept_bytes and entry.size_bytes >= sizes.smallest_bytes]
-    return [entry for entry in large if not any(other.name.startswith(entry.name + _SUFFIX) for other in entries)]
-
-
 def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> None:
     """From the end to the beginning, segment by segment, cutting off what is packed."""
     path = folder / entry.name
@@ -141,8 +78,10 @@ def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> None:
     hashing = packing.pool.submit(_hashes, path, entry, packing)
     for number in reversed(range(-(-entry.kept_bytes // packing.sizes.segment_bytes))):
         start = number * packing.sizes.segment_bytes
-        name = f"{entry.name}{_SUFFIX}{start}"
-        stored_bytes = _write_segment(folder / name, partial(_part, path, start, entry.kept_bytes, packing), packing)
+        name = f"{entry.name}{SUFFIX}{start}"
+        stored_bytes = _write_segment(
+            folder / name, partial(pieces, path, start, entry.kept_bytes, packing.sizes), packing
+        )
         try:
             before = hashing.result()
         except (DamagedError, OSError):
@@ -158,7 +97,7 @@ def _hashes(path: Path, entry: Entry, packing: _Packing) -> list[str]:
     """SHA-256 of all that stands before each segment to be. DamagedError where the file is not as it was saved."""
     sha256 = hashlib.sha256()
     before, position = [], 0
-    for piece in _pieces(path, 0, entry.kept_bytes, packing.sizes):
+    for piece in pieces(path, 0, entry.kept_bytes, packing.sizes):
         if position % packing.sizes.segment_bytes == 0:
             before.append(sha256.hexdigest())
         sha256.update(piece)
@@ -168,35 +107,18 @@ def _hashes(path: Path, entry: Entry, packing: _Packing) -> list[str]:
     return before
 
 
-def _part(path: Path, start: int, stop: int, packing: _Packing) -> Iterator[bytes]:
-    return _pieces(path, start, stop, packing.sizes)
-
-
-def _pieces(path: Path, start: int, stop: int, sizes: Sizes) -> Iterator[bytes]:
-    """Bytes `start` to `stop` of a file, in pieces of which none crosses the border of a segment."""
-    with open(path, "rb") as file:
-        file.seek(start)
-        while start < stop:
-            border = start - start % sizes.segment_bytes + sizes.segment_bytes
-            piece = file.read(min(sizes.piece_bytes, stop - start, border - start))
-            if not piece:
-                return
-            start += len(piece)
-            yield piece
-
-
-def _write_segment(path: Path, pieces: partial[Iterator[bytes]], packing: _Packing) -> int:
-    """Write what `pieces` gives as a segment, durable and compared with them; its bytes. None where it fails."""
+def _write_segment(path: Path, content: Callable[[], Iterator[bytes]], packing: _Packing) -> int:
+    """Write what `content` gives as a segment, durable and compared with them; its bytes. None where it fails."""
     try:
         with open(path, "wb") as file:
             file.write(MAGIC)
             file.writelines(
-                LENGTH.pack(len(record)) + record for record in in_order(packing.pool, planes.pack, pieces())
+                LENGTH.pack(len(record)) + record for record in in_order(packing.pool, planes.pack, content())
             )
             file.write(LENGTH.pack(0))
             file.flush()
             os.fsync(file.fileno())
-        for found, piece in zip(unpacked(path, packing.pool), pieces(), strict=True):
+        for found, piece in zip(unpacked(path, packing.pool), content(), strict=True):
             if found != piece:
                 raise ValueError("a piece differs")
             packing.on_read(len(piece))
@@ -246,16 +168,18 @@ def _append(path: Path, pieces: Iterator[bytearray], sha256: hashlib._Hash, on_r
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a killed call left over: segments that the manifest does not name, heads longer than it says."""
+    """Remove what a kill left over: segments the manifest does not name, heads longer than it says, half a manifest."""
     entries = layout.entries(folder)
     for entry in entries:
         if differs := difference(folder, entry):
             raise DamagedError(differs)
+    for left in folder.glob(f".{layout.MANIFEST}.*.tmp"):
+        left.unlink()
     named = {folder / name for entry in entries for name in (entry.name, *(s.file for s in entry.segments))}
     for entry in entries:
         path = folder / entry.name
         for left in path.parent.iterdir():
-            if left.name.startswith(path.name + _SUFFIX) and left not in named:
+            if left.name.startswith(path.name + SUFFIX) and left not in named:
                 left.unlink()
         if entry.segments:
             _cut(path, entry.kept_bytes)
@@ -290,7 +214,7 @@ def _disk_told(folder: Path) -> Iterator[None]:
         raise UserError(
             what=f"{folder.name} could not be gone on with: {error.strerror}",
             where=str(folder),
-            why=f"one segment at a time needs {format_bytes(Sizes().segment_bytes)} beside the checkpoint, "
+            why=f"one segment at a time needs {format_bytes(DEFAULT.segment_bytes)} beside the checkpoint, "
             f"and the disk has {format_bytes(free_bytes)} free; the checkpoint is as complete as before",
             fix="free space and give the same command again: it goes on where it stood",
             exit_code=ExitCode.OUT_OF_REACH,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prime_train.checkpoints import archive, layout
+from prime_train.checkpoints import archive, layout, packing_plan
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import seed
@@ -65,7 +65,7 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
 def _restore_packed(attempt: Attempt, world: World) -> None:
     """Rank 0 gives the files back that `ckpt compress` took; the others wait. Condemns a checkpoint that is damaged."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
-    if world.rank == 0 and not layout.problem(folder) and archive.is_packed(folder):
+    if world.rank == 0 and not layout.problem(folder) and packing_plan.is_packed(folder):
         attempt.tell(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
         try:
             archive.restore(folder)

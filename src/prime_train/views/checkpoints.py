@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect, scan
+from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.units import format_bytes, format_seconds
 
@@ -85,14 +86,14 @@ class Verified:
     problem: str
 
 
-def total_bytes(run_dir: RunDir) -> int:
+def total_bytes(run_dir: RunDir, step: int | None = None) -> int:
     """What `verify` has to read."""
-    return sum(checkpoint.size_bytes for checkpoint in scan(run_dir.checkpoints) if checkpoint.complete)
+    return sum(checkpoint.size_bytes for checkpoint in _asked(run_dir, step) if checkpoint.complete)
 
 
-def verify(run_dir: RunDir, on_read: Callable[[int], None]) -> Iterator[Verified]:
-    """Each checkpoint, newest first, after every byte of it was compared with its SHA-256."""
-    for candidate in scan(run_dir.checkpoints):
+def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = None) -> Iterator[Verified]:
+    """Each checkpoint, or that of `step`, newest first, after every byte of it was compared with its SHA-256."""
+    for candidate in _asked(run_dir, step):
         finished = (candidate.path / MANIFEST).exists()
         found = inspect(candidate.path, hashes=True, on_read=on_read)
         if not candidate.path.exists():  # retention took it away while it was read
@@ -101,6 +102,25 @@ def verify(run_dir: RunDir, on_read: Callable[[int], None]) -> Iterator[Verified
             yield Verified(found.step, "verified", "")
         else:
             yield Verified(found.step, "broken" if finished else "unfinished", found.problem)
+
+
+def _asked(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
+    return [found for found in scan(run_dir.checkpoints) if step is None or found.step == step]
+
+
+def only(run_dir: RunDir, step: int) -> Checkpoint:
+    """The checkpoint of `step`. UserError where the run has none."""
+    found = scan(run_dir.checkpoints)
+    for checkpoint in found:
+        if checkpoint.step == step:
+            return checkpoint
+    have = ", ".join(str(checkpoint.step) for checkpoint in reversed(found)) or "none"
+    raise UserError(
+        what=f"there is no checkpoint of step {step}",
+        where=str(run_dir.checkpoints),
+        why="--step names one that is there",
+        fix=f"one of: {have}" if found else "the run has no checkpoint yet",
+    )
 
 
 def verified_as_json(run: str, results: Iterable[Verified]) -> dict[str, Any]:
