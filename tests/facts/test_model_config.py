@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.errors import ExitCode, UserError
-from prime_train.facts.model_config import config_of, config_of_file
+from prime_train.facts.model_config import config_of, config_of_file, no_config
 from tests.fakes import hub_server
 from tests.fakes.model_folder import QWEN3, write_model
 
@@ -89,3 +89,16 @@ def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(QWEN3))
     found = config_of_file(str(folder / "config.json"))
     assert (found.name, found.loaded) == ("my-model", None)
+
+
+@pytest.mark.parametrize(
+    ("field", "fix"),
+    [
+        ("hidden_size", "correct hidden_size in the config.json"),
+        ("architectures", "--model-config with the config.json of such a model"),
+        ("", "--model-config with the config.json of such a model"),
+    ],
+)
+def test_only_a_size_is_to_be_corrected_and_another_kind_of_model_to_be_replaced(field: str, fix: str) -> None:
+    refusal = no_config("config.json", "is wrong", field)
+    assert (refusal.fix, refusal.exit_code) == (fix, ExitCode.FINDINGS)

@@ -112,11 +112,12 @@ def _loaded(config: Mapping[str, Any], files: ModelFiles) -> int | None:
 
 def no_config(where: str, what: str, field: str) -> UserError:
     """The refusal of a config that tells no decoder; `field` is the key it is about, "" for the whole."""
+    is_size = bool(field) and field not in ("architectures", "is_encoder_decoder", "model_type")
     return UserError(
         what=f"{field} {what}" if field else what,
         where=where,
         why="memory and time are reckoned from the sizes in the config.json of a decoder-only language model",
-        fix=f"correct {field} in the config.json" if field else "--model-config with the config.json of such a model",
+        fix=f"correct {field} in the config.json" if is_size else "--model-config with the config.json of such a model",
         exit_code=ExitCode.FINDINGS,
     )
 
