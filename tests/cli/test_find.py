@@ -55,6 +55,22 @@ usd_per_gpu_hour = 0.3
 source = "test"
 as_of = "{day}"
 """
+SFT = """max_steps = 100
+
+[prime_train]
+prime_rl = "2026-08"
+
+[deployment]
+num_train_gpus = 1
+
+[model]
+name = "Qwen/Qwen3-8B"
+
+[data]
+seq_len = 2048
+batch_size = 16
+micro_batch_size = 4 #
+"""
 MODEL = ("--model", "Qwen/Qwen3-8B", "--model-config", "config.json", "--prices", "prices.toml", "--offline")
 
 
@@ -78,7 +94,8 @@ def document(*arguments: str, here: Path) -> Any:
 def test_offers_are_ranked_by_the_whole_run(here: Path) -> None:
     done = find(*MODEL, here=here)
     assert done.returncode == 0, done.stderr
-    title, header, *rows = done.stdout.splitlines()
+    title, header, *rows, told = done.stdout.splitlines()
+    assert told == "laid over 1: deployment.num_train_gpus = 8"
     assert title.startswith("Qwen/Qwen3-8B: full fine-tuning")
     assert header.split()[-6:] == ["HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN"]
     assert [row.split()[1:3] for row in rows] == [["8xh100-80gb", "vast"], ["8xh100-80gb", "lambda"]]
@@ -99,6 +116,28 @@ def test_json_has_three_figures_for_each_total(here: Path) -> None:
             assert offer[total]["low"] <= offer[total]["typical"] <= offer[total]["high"]
     assert told["offers"][0]["interruptions"]["high"] > told["offers"][1]["interruptions"]["high"]
     assert told["left_out"] == [{"why": "the run does not fit into the memory", "offers": 1}]
+
+
+def test_estimate_says_of_an_offer_what_find_says_of_it(here: Path) -> None:
+    (here / "sft.toml").write_text(SFT)
+    offer = document("sft.toml", *MODEL[2:], here=here)["offers"][0]
+    assert offer["settings"] == {"deployment.num_train_gpus": 8, "data.micro_batch_size": 2}
+    (here / "set.toml").write_text(SFT.replace("num_train_gpus = 1", "num_train_gpus = 8").replace("= 4 #", "= 2 #"))
+    gpus, model = f"{offer['gpus_in_all']}x{offer['gpu']}", ("--model-config", "config.json", "--offline")
+    done = prime_train("estimate", "set.toml", "--gpus", gpus, *model, "--prices", "prices.toml", "--json", cwd=here)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [(role["gpus"], role["fits"]) for role in told["memory"]["roles"]] == [(8, True)]
+    each = told["memory"]["roles"][0]["per_gpu"]
+    assert each["high_gib"] + each["outside_allocator_gib"] == pytest.approx(offer["memory"]["needed_gib"], abs=0.1)
+    assert told["throughput"]["step_s"]["typical"] == pytest.approx(offer["step_s"]["typical"], abs=1e-3)
+
+
+def test_a_server_alone_has_no_cost_to_be_ranked_by(here: Path) -> None:
+    (here / "infer.toml").write_text('[model]\nname = "Qwen/Qwen3-8B"\nmax_model_len = 4096\n')
+    done = find("infer.toml", here=here)
+    assert done.returncode == 1
+    assert "it trains nothing" in done.stderr
 
 
 def test_a_small_run_takes_one_machine(here: Path) -> None:
@@ -128,6 +167,7 @@ def test_limits(here: Path) -> None:
         (("quickstart", "--prices", "gone.toml"), 2, "there is no such file"),
         (("quickstart", "--prices", "nan.toml"), 2, "column usd_per_gpu_hour"),
         (("--model", 'a"b'), 2, "no name of a model"),
+        (("--model", ""), 2, "no name of a model"),
         (("--model", "lab/unheard-of", "--offline"), 4, "lab/unheard-of"),
         (("broken.toml",), 1, "broken.toml:"),
     ],

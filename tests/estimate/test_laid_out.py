@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from prime_train import registry
 from prime_train.dialects import dialect
 from prime_train.estimate.hardware import of_name
-from prime_train.estimate.laid_out import LaidOut, NotSo, laid_out, steps_of
+from prime_train.estimate.laid_out import LaidOut, NotSo, laid_out, settings, steps_of
 from prime_train.spec import RunSpec
 
 NATIVE = """[run]
@@ -39,6 +41,38 @@ batch_size = 64
 [trainer]
 
 [inference]
+"""
+RL_2026_01 = """trainer_gpu_ids = [0]
+inference_gpu_ids = [1]
+seq_len = 2048
+
+[prime_train]
+prime_rl = "2026-01"
+
+[model]
+name = "Qwen/Qwen3-0.6B"
+
+[orchestrator]
+batch_size = 64
+
+[trainer]
+
+[inference]
+"""
+SFT = """max_steps = 10
+
+[prime_train]
+prime_rl = "2026-05"
+
+[slurm]
+
+[deployment]
+type = "multi_node"
+num_nodes = 1
+
+[data]
+batch_size = 32
+micro_batch_size = 4
 """
 
 
@@ -109,3 +143,33 @@ def test_servers_keep_their_gpus() -> None:
 def test_every_preset_can_be_laid_out(preset: str) -> None:
     spec = run(registry.presets()[preset].read_text(encoding="utf-8"), f"{preset}.toml")
     assert isinstance(laid_out(spec, of_name("8xh200")), LaidOut | NotSo)
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpus", "told"),
+    [
+        (native(), 1, {}),
+        (native(), 8, {"parallel.processes": 8, "parallel.dp_shard": 8, "run.max_steps": 13}),
+        (
+            native("global_batch = 24\n"),
+            8,
+            {"parallel.processes": 8, "parallel.dp_shard": 8, "batch.micro_batch": 3},
+        ),
+        (run(RL, "rl.toml"), 8, {}),
+        (run(RL, "rl.toml"), 6, {"deployment.train_gpus": 2}),
+        (run(RL_2026_01, "rl.toml"), 4, {"deployment.train_gpu_ids": (0, 2, 3)}),
+        (run(SFT, "sft.toml"), 16, {"deployment.train_nodes": 2, "finetune.micro_batch_sequences": 2}),
+    ],
+)
+def test_what_is_to_be_set_for_the_run_to_be_the_one_that_is_laid_out(
+    spec: RunSpec, gpus: int, told: dict[str, Any]
+) -> None:
+    assert dict(settings(spec, over(spec, gpus))) == told
+
+
+def test_a_batch_of_prime_rl_and_its_nodes_are_not_cut() -> None:
+    spec = run(SFT, "sft.toml")
+    assert laid_out(spec, of_name("4xh100-80gb")) == NotSo("its nodes have 8 GPUs each, and 4 would train")
+    assert laid_out(spec, of_name("24xh100-80gb")) == NotSo("its batch of 32 does not divide by 24")
+    wide = run(SFT + "[model]\nname = 'Qwen/Qwen3-0.6B'\ncp = 16\n", "sft.toml")
+    assert laid_out(wide, of_name("8xh100-80gb")) == NotSo("8 GPUs do not divide by the 16 that share a sequence")

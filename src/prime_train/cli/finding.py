@@ -6,6 +6,7 @@ Prints nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import date
 from functools import cache
 from typing import NamedTuple
@@ -14,11 +15,11 @@ from prime_train import registry
 from prime_train.cli import estimating
 from prime_train.dialects import dialect
 from prime_train.dialects.read import read_config
-from prime_train.errors import UserError
+from prime_train.errors import ExitCode, UserError
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import of_entry
 from prime_train.estimate.interruptions import rates
-from prime_train.estimate.laid_out import NotSo, laid_out, steps_of
+from prime_train.estimate.laid_out import NotSo, laid_out, settings, steps_of
 from prime_train.estimate.offers import Judge, Judged, Limits, Ranking, Refused, rank
 from prime_train.estimate.shape import ModelShape
 from prime_train.prices.price import Price
@@ -59,7 +60,10 @@ class Asked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The ranking, what it is of (in short, and in full), and the prices it was made from."""
+    """The ranking, what it is of (in short, and in full), and the prices it was made from.
+
+    `key` is what the user's file calls a field of the RunSpec.
+    """
 
     name: str
     title: str
@@ -67,6 +71,7 @@ class Found(NamedTuple):
     ranking: Ranking
     prices: tuple[Price, ...]
     limits: Limits
+    key: Callable[[str], str]
 
 
 def found(asked: Asked) -> Found:
@@ -79,13 +84,12 @@ def found(asked: Asked) -> Found:
             why="an offer costs more than nothing",
             fix="--max-usd-per-hour 20",
         )
-    run, shape, title = _run(asked)
+    run, shape, title, key = _run(asked)
     prices = estimating.prices_of(_estimating(asked, ""))
     limits = asked.limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
     name = asked.config or asked.model or title
-    return Found(
-        name, title, asked.config is not None, rank(prices, judge_of(run, shape), limits, rates()), prices, limits
-    )
+    ranking = rank(prices, judge_of(run, shape), limits, rates())
+    return Found(name, title, asked.config is not None, ranking, prices, limits, key)
 
 
 def judge_of(run: RunSpec, shape: ModelShape) -> Judge:
@@ -106,7 +110,8 @@ def judge_of(run: RunSpec, shape: ModelShape) -> Judge:
             return Refused("it trains nothing, so it has no end to pay for")
         fullest = max(role.memory.needed_bytes for role in reckoned.memory.roles)
         steps = steps_of(reckoned.time.steps, laid)
-        return Judged(reckoned.fits, fullest / GIB, hardware.usable_bytes / GIB, steps, reckoned.time.step_s)
+        usable_gib, step_s = hardware.usable_bytes / GIB, reckoned.time.step_s
+        return Judged(reckoned.fits, fullest / GIB, usable_gib, steps, step_s, settings(run, laid))
 
     return judge
 
@@ -115,8 +120,8 @@ def today() -> date:
     return date.today()
 
 
-def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str]:
-    """The run, its model, and what to call it."""
+def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
+    """The run, its model, what to call it, and what its file calls the fields of a RunSpec."""
     if (asked.config is None) == (asked.model is None):
         raise UserError(
             what="a config or a model is wanted" if asked.config is None else "both a config and a model are given",
@@ -132,11 +137,19 @@ def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str]:
         title = f"{asked.model}: {FINE_TUNING}"
     reading = dialect.read(text, path, asked.prime_rl)
     run = estimating.run_of(reading)
-    return run, estimating.model_of(run, reading, _estimating(asked, path)), title
+    if not (run.is_native or run.recipe or run.trainer or run.finetune):
+        raise UserError(
+            what="it trains nothing",
+            where=path,
+            why="offers are ranked by the cost of a whole run, and a server has no end to pay for",
+            fix=f"prime-train estimate {asked.config} --gpus 8xh100-80gb says on what it fits",
+            exit_code=ExitCode.FINDINGS,
+        )
+    return run, estimating.model_of(run, reading, _estimating(asked, path)), title, reading.key
 
 
 def _quotable(model: str) -> str:
-    if model.isprintable() and not set(model) & set('"\\'):
+    if model.strip() and model.isprintable() and not set(model) & set('"\\'):
         return model
     raise UserError(
         what="that is no name of a model",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from prime_train.estimate.changes import TABLES, Change, Value, changed, serving_changes, training_changes, value_of
@@ -114,7 +115,21 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
     if run.is_native:
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
         return changed(run, layout)
-    return changed(run, (("deployment.train_gpus", gpus), ("trainer.dp_replicate", 1)))
+    return changed(run, (*_deployed(run, gpus), ("trainer.dp_replicate", 1)))
+
+
+def _deployed(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]:
+    """How a config of prime-rl says that so many GPUs train: by their number, by their ids (2026-01), or by nodes."""
+    yield "deployment.train_gpus", gpus
+    deployment = run.deployment
+    if deployment is None:
+        return
+    if deployment.train_gpu_ids is not None:
+        taken = deployment.infer_gpu_ids or ()
+        free = (number for number in range(gpus + len(taken)) if number not in taken)
+        yield "deployment.train_gpu_ids", tuple(islice(free, gpus))
+    if deployment.kind == "multi_node" and deployment.gpus_per_node:
+        yield "deployment.train_nodes", -(-gpus // deployment.gpus_per_node)
 
 
 def _known(changes: tuple[Change, ...], has: Callable[[str], bool]) -> tuple[Change, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tomli
 
@@ -19,13 +19,17 @@ _WHOLE_MACHINE_GPUS = 8  # smaller ones share a host with strangers, and are not
 
 
 class Judged(NamedTuple):
-    """The run on so many GPUs of one type: memory of its fullest GPU, and time."""
+    """The run on so many GPUs of one type: memory of its fullest GPU, and time.
+
+    `settings` are the RunSpec fields to set for it, and their values; None of one that is to be left out.
+    """
 
     fits: bool
     needed_gib: float
     usable_gib: float
     steps: int
     step_s: Interval
+    settings: tuple[tuple[str, Any], ...] = ()
 
 
 class Refused(NamedTuple):

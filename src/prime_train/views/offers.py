@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import Any
 
+from prime_train.document import to_toml
 from prime_train.estimate.offers import Ranked, Ranking
 from prime_train.estimate.values import Interval
 from prime_train.units import format_seconds, format_usd
@@ -43,6 +44,17 @@ def _time(hours: float) -> str:
     return format_seconds(hours * 3600) if math.isfinite(hours) else "never"
 
 
+def settings_line(ranking: Ranking, key: Callable[[str], str]) -> str:
+    """What to set in the config for the first offer; "" where it is to be as it is."""
+    if not ranking.offers or not ranking.offers[0].judged.settings:
+        return ""
+    told = (
+        f"no {key(field)}" if value is None else f"{key(field)} = {to_toml(value)}"
+        for field, value in ranking.offers[0].judged.settings
+    )
+    return f"laid over 1: {', '.join(told)}"
+
+
 def left_out_lines(ranking: Ranking, shown: int = 8) -> list[str]:
     """Why other offers are not in the table, the commonest reason first."""
     lines = [f"{count} left out: {why}" for why, count in ranking.left_out[:shown]]
@@ -50,17 +62,17 @@ def left_out_lines(ranking: Ranking, shown: int = 8) -> list[str]:
     return [*lines, f"{more} left out for other reasons"] if more else lines
 
 
-def document(title: str, ranking: Ranking, today: date) -> dict[str, Any]:
-    """The document of `find --json`."""
+def document(title: str, ranking: Ranking, today: date, key: Callable[[str], str] = str) -> dict[str, Any]:
+    """The document of `find --json`; `key` turns a RunSpec field into the user's own key."""
     return {
         "version": 1,
         "run": title,
-        "offers": [_offer(place, offer, today) for place, offer in enumerate(ranking.offers, start=1)],
+        "offers": [_offer(place, offer, today, key) for place, offer in enumerate(ranking.offers, start=1)],
         "left_out": [{"why": why, "offers": count} for why, count in ranking.left_out],
     }
 
 
-def _offer(place: int, offer: Ranked, today: date) -> dict[str, Any]:
+def _offer(place: int, offer: Ranked, today: date, key: Callable[[str], str]) -> dict[str, Any]:
     cost, judged = offer.cost, offer.judged
     return {
         "rank": place,
@@ -69,6 +81,7 @@ def _offer(place: int, offer: Ranked, today: date) -> dict[str, Any]:
         "gpus_in_all": offer.gpus,
         "usd_per_hour_in_all": round(offer.usd_per_hour, 4),
         "memory": {"needed_gib": round(judged.needed_gib, 1), "usable_gib": round(judged.usable_gib, 1)},
+        "settings": {key(field): value for field, value in judged.settings},
         "steps": judged.steps,
         "step_s": interval(judged.step_s, 3),
         "run_hours": interval(cost.run_hours, 3),
