@@ -21,6 +21,7 @@ _NEAR_LINES, _NEAR_S = 400, 120.0  # within these an end and an error before it 
 _EXPLAINS_S = 60.0  # so much later may the reason for an end be written, or the kernel's word on an error
 _GOES_ON_S = 300.0  # a log that goes on for so long was not ended by an exception that nobody knows
 _MOST_FOLLOWING = 20
+_KERNEL = frozenset({"gpu", "host"})
 
 
 class Cause(NamedTuple):
@@ -75,9 +76,10 @@ class _Incident(NamedTuple):
         return self.hit.match is not None and self.hit.match.signature.ends
 
     @property
-    def is_hardware(self) -> bool:
+    def is_the_kernels(self) -> bool:
+        """Whether the kernel or a driver tells of the hardware: what programs say of it follows, whoever is quicker."""
         match = self.hit.match
-        return match is not None and match.signature.cause_class == "hardware" and not match.signature.generic
+        return match is not None and match.signature.cause_class == "hardware" and match.signature.family in _KERNEL
 
 
 def judge(scans: Sequence[Scan]) -> Diagnosis:
@@ -104,8 +106,8 @@ def _first(incidents: Sequence[_Incident]) -> _Incident | None:
         first = causes[0]
         if end is not None and first.time_s > end.time_s + _EXPLAINS_S:
             return end
-        by_hardware = (item for item in causes if item.is_hardware and item.time_s <= first.time_s + _EXPLAINS_S)
-        return next(by_hardware, first)
+        by_kernel = (item for item in causes if item.is_the_kernels and item.time_s <= first.time_s + _EXPLAINS_S)
+        return next(by_kernel, first)
     rest = [item for item in incidents if item.rank == 2]
     weak = next((item for item in rest if item.hit.match is not None), None)
     # A warning that stands before an end says more than the end does.

@@ -21,9 +21,14 @@ _LOOK_BACK = 60  # lines, for the time of a line that has none
 _FIRST_HITS, _LAST_HITS = 200, 50  # of one kind that are kept
 # What is looked at although no signature has it: tracebacks, and errors that nobody knows.
 _ALWAYS = (
-    r"traceback \(most recent call last", r"error \d\d-\d\d ", "error:", r"error\s*\|", r"error\]", "error  ",
-    r"\be\d{4} ", "critical", "fatal", "exception:", r"^\S{0,60}(?:error|exception)$",
-)  # fmt: skip
+    r"traceback \(most recent call last",
+    r"^[^a-z\n]{0,60}\b(?:error|critical|fatal|exception)\b",  # a level behind a time
+    r"\berror \d\d-\d\d ",  # behind the process, as vLLM writes it
+    r"[-|\[(]\s{0,9}(?:error|critical|fatal)\s{0,9}[-|\])]",
+    r"\be\d{4} \d\d:",
+    r'"(?:error|critical|fatal)"',
+    r"^\S{0,80}(?:error|exception)(?::|$)",
+)
 # Advice in a message is no symptom: "this can cause ... Too many open files".
 _ADVICE = re.compile(
     r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
@@ -70,7 +75,8 @@ class Scanner:
         self._count = 0
         self._first: dict[str, list[Hit]] = defaultdict(list)
         self._later: dict[str, deque[Hit]] = defaultdict(lambda: deque(maxlen=_LAST_HITS))
-        self._open: dict[str, Builder] = {}
+        self._open: dict[str, Builder] = {}  # the tracebacks that are not over, by who writes them
+        self._raised: dict[int, Hit] = {}  # and the first exception of each
         self._incident = 0
         self._done, self._done_at_last_hit = 0, -ENOUGH
         self._first_stamp: Stamp | None = None
@@ -147,7 +153,7 @@ class Scanner:
             taken = builder.takes(line.text, at)
             if taken == "mine":
                 if not builder.in_frames:
-                    self._match(line, builder.evidence() if was_in_frames else line.text, builder)
+                    self._match(line, builder.said(line.text, was_in_frames), builder)
                 return
             if taken == "over":
                 self._close(self._open.pop(line.stream))
@@ -165,6 +171,9 @@ class Scanner:
         """Note every signature that the text matches; where none does and it looks like an error, note that."""
         if builder is None:
             self._incident += 1
+        elif builder.incident not in self._raised:
+            self._raised[builder.incident] = self._hit(line, text, builder, None, False)
+            self._done_at_last_hit = self._done
         found = False
         for match in self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]):
             signature = match.signature
@@ -180,9 +189,9 @@ class Scanner:
 
     def _close(self, builder: Builder) -> None:
         """A traceback is over: note it, that the one that no signature knows is told as well."""
-        if builder.chain:
-            hit = self._hit(Line(""), builder.chain[-1].text, builder, None, False)
-            self._keep(hit._replace(at=builder.chain[0].at), "traceback")
+        begun = self._raised.pop(builder.incident, None)
+        if begun is not None:
+            self._kept("traceback").append(begun._replace(chain=builder.chain))
 
     def _note(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> None:
         self._keep(self._hit(line, text, builder, match, weak), match.signature.id if match else "error")
@@ -202,10 +211,13 @@ class Scanner:
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:
-        kept = self._first[kind]
-        (kept if len(kept) < _FIRST_HITS else self._later[kind]).append(hit)
+        self._kept(kind).append(hit)
         if not (hit.match and hit.match.signature.notice):
             self._done_at_last_hit = self._done
+
+    def _kept(self, kind: str) -> list[Hit] | deque[Hit]:
+        first = self._first[kind]
+        return first if len(first) < _FIRST_HITS else self._later[kind]
 
     def _time_before(self) -> Stamp | None:
         """The time of the nearest line above that has one."""

@@ -15,7 +15,8 @@ _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$#&~-])")
 
 
 def holds_any(literals: Iterable[str], patterns: Iterable[str] = ()) -> Callable[[str], bool]:
-    """Whether a text holds one of the literals, or of the (simple) patterns. Everything is in lower case."""
+    """Whether a text holds one of the literals, or of the (simple) patterns, whose ^ and $ are those of a line.
+    Everything is in lower case."""
     escaped = (_SPECIAL.sub(r"\\\1", literal) for literal in sorted(set(literals)))
-    schema = core_schema.str_schema(pattern="|".join((*patterns, *escaped)), regex_engine="rust-regex")
+    schema = core_schema.str_schema(pattern="(?m)" + "|".join((*patterns, *escaped)), regex_engine="rust-regex")
     return SchemaValidator(schema).isinstance_python

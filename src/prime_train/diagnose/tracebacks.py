@@ -14,6 +14,7 @@ _NAMED_SO = re.compile(
 )
 _BY_CAUSE = "The above exception was the direct cause of the following exception"
 _BY_CONTEXT = "During handling of the above exception, another exception occurred"
+_KEY = re.compile(r"^[\w.\[\]-]{1,300}$")
 _MOST_FRAMES, _MOST_STRANGERS, _MOST_MESSAGE = 400, 400, 40
 _INDENTS = " \t\u2502\u256d\u2570\u2514>"  # rich and loguru draw a box around a traceback
 _UNDERLINES = frozenset("^~ ")
@@ -86,6 +87,7 @@ class Builder:
         self.chain: tuple[Raised, ...] = ()
         self._frames: list[Frame] = []
         self._code = ""
+        self._key = ""  # of a config, as pydantic tells it
         self._state: Literal["frames", "message", "between"] = "frames"
         self._after: Literal["", "cause", "context"] = ""
         self._others = 0
@@ -108,14 +110,20 @@ class Builder:
         self._others += 1
         if self._others > _MOST_MESSAGE:
             return "over"
+        if self._state == "message" and _KEY.match(text) and "validation error" in self.chain[-1].message:
+            self._key = text
+            return "mine"
         if not text or (self._state == "message" and text[0].isspace()):
             return "mine"
         return "stranger" if self._state == "between" else "over"
 
-    def evidence(self) -> str:
-        """What a signature is looked for in: the exception, with its line of code where it says nothing itself."""
-        last = self.chain[-1]
-        return last.text if last.message else f"{last.name}: {self._code}"
+    def said(self, text: str, is_exception: bool) -> str:
+        """What a signature is looked for in: an exception that says nothing itself has its line of code beside it,
+        a fault of a config the key that pydantic writes on the line before."""
+        if is_exception:
+            last = self.chain[-1]
+            return last.text if last.message else f"{last.name}: {self._code}"
+        return f"{self._key}: {text.strip()}" if self._key else text
 
     def _header(self) -> bool:
         is_group = bool(self.chain) and self.chain[-1].name.endswith("Group")

@@ -1,0 +1,176 @@
+"""`prime-train diagnose` as a person and as a program meet it: files, folders, runs, pipes, exit codes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from prime_train.cli.diagnosing import diagnosed
+from tests.cli.commands import PROGRAM, clean_environment, prime_train
+
+LOGS = Path(__file__).parents[1] / "corpus" / "logs"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+FULL = "OSError: [Errno 28] No space left on device\n"
+FINE = "step 1 | loss: 2.3 | 1.2 s\nstep 2 | loss: 2.2 | 1.2 s\n"
+
+
+def test_the_cause_is_told_in_five_lines_and_ends_with_1(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(FINE + OOM)
+    done = prime_train("diagnose", "trainer.log", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    assert lines[0] == "cause[CUDA001] trainer.log:3  oom"
+    assert [line.split()[0] for line in lines[1:]] == ["line", "what", "why", "fix"]
+
+
+def test_what_followed_is_told_in_one_line_more() -> None:
+    found = diagnosed([str(LOGS / "vllm_root_above.log")])
+    assert found.diagnosis.cause is not None
+    assert found.diagnosis.cause.line == 9
+    assert {seen.id for seen in found.diagnosis.cascade} == {"VLLM006", "VLLM018"}
+
+
+def test_a_healthy_log_ends_with_0(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(FINE)
+    done = prime_train("diagnose", "trainer.log", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "no failure found in 1 log\n")
+    done = prime_train("diagnose", "trainer.log", "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["version"], document["cause"], document["healthy"]) == (0, 1, None, True)
+
+
+def test_the_document_has_what_programs_were_promised(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text((LOGS / "vllm_root_above.log").read_text(encoding="utf-8"))
+    done = prime_train("diagnose", "engine.log", "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert document["healthy"] is False
+    cause = document["cause"]
+    assert (cause["id"], cause["class"], cause["file"], cause["line"]) == ("VLLM002", "config", "engine.log", 9)
+    assert cause["text"].startswith("ValueError: To serve at least one request")
+    assert (cause["retry"], bool(cause["what"] and cause["why"] and cause["fix"])) == ("after_fix", True)
+    assert {tuple(sorted(seen)) for seen in document["cascade"]} == {("file", "id", "line", "what")}
+
+
+def test_one_log_that_cannot_be_read_does_not_keep_the_others_from_judgement(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(OOM)
+    done = prime_train("diagnose", "nowhere.log", "trainer.log", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "cause[CUDA001]" in done.stdout
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["error:", "what", "why", "fix"]
+    (tmp_path / "trainer.log").write_text(FINE)
+    done = prime_train("diagnose", "nowhere.log", "trainer.log", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    assert (document["healthy"], document["unread"][0]["file"]) == (False, "nowhere.log")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_log_without_the_right_to_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.log"
+    path.write_text(OOM)
+    path.chmod(0)
+    assert [error.where for error in diagnosed([str(path)]).unread] == [str(path)]
+
+
+def test_a_cut_archive_is_told_and_a_whole_one_read(tmp_path: Path) -> None:
+    packed = gzip.compress((FINE + OOM).encode() * 200)
+    (tmp_path / "whole.log.gz").write_bytes(packed)
+    (tmp_path / "cut.log.gz").write_bytes(packed[: len(packed) // 2])
+    found = diagnosed([str(tmp_path)])
+    assert found.diagnosis.cause is not None
+    assert [error.where for error in found.unread] == [str(tmp_path / "cut.log.gz")]
+
+
+def test_a_folder_gives_its_logs_and_leaves_the_rest(tmp_path: Path) -> None:
+    for name in (
+        "a.log",
+        "deep/b.out",
+        "deep/c.log.1",
+        "dmesg",
+        "notes.md",
+        "metrics.prom",
+        "checkpoints/x.log",
+        ".git/y.log",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(FINE)
+    found = diagnosed([str(tmp_path)])
+    assert sorted(Path(scan.name).name for scan in found.scans) == ["a.log", "b.out", "c.log.1", "dmesg"]
+
+
+def test_a_folder_without_a_log_is_an_error(tmp_path: Path) -> None:
+    done = prime_train("diagnose", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "there is no log in it" in done.stderr
+
+
+def test_of_a_run_the_newest_attempt_is_read(tmp_path: Path) -> None:
+    for number, text in (("001", FULL), ("002", OOM), ("010", FINE + FULL)):
+        attempt = tmp_path / "runs" / "demo" / "attempts" / number
+        attempt.mkdir(parents=True)
+        (attempt / "trainer.log").write_text(text)
+    (tmp_path / "runs" / "demo" / "events").mkdir()
+    for name in ("demo", "runs/demo", "runs/demo/attempts"):
+        done = prime_train("diagnose", name, "--json", cwd=tmp_path)
+        assert json.loads(done.stdout)["cause"]["id"] == "OS001"
+    done = prime_train("diagnose", "runs/demo/attempts/002", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["cause"]["id"] == "CUDA001"
+
+
+@pytest.mark.parametrize("run", sorted(path.parent.name for path in LOGS.glob("*/EXPECT")))
+def test_the_folders_of_whole_runs(run: str) -> None:
+    expected = (LOGS / run / "EXPECT").read_text(encoding="utf-8").removeprefix("# expect ").split()
+    cause = diagnosed([str(LOGS / run)]).diagnosis.cause
+    assert cause is not None
+    assert [cause.id, cause.cause_class] == expected
+
+
+def test_the_same_log_named_twice_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(OOM)
+    (tmp_path / "latest.log").symlink_to("a.log")
+    assert len(diagnosed([str(tmp_path), str(tmp_path / "a.log")]).scans) == 1
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [PROGRAM, "diagnose", "-"],
+        input=FINE + OOM,
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout.startswith("cause[CUDA001] -:3  oom")
+
+
+def test_control_characters_of_a_log_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("OSError: [Errno 28] No space left on device: '\x07\x9b31m\x08'\n")
+    done = prime_train("diagnose", "a.log", cwd=tmp_path)
+    assert not any(character in done.stdout for character in "\x07\x08\x9b\x1b")
+
+
+def test_no_log_at_all_is_a_usage_error(tmp_path: Path) -> None:
+    assert prime_train("diagnose", cwd=tmp_path).returncode == 2
+
+
+def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(OOM)
+    code = (
+        "import sys; from prime_train.cli.diagnosing import diagnosed; diagnosed(['a.log']);"
+        "print([name for name in ('torch', 'numpy', 'transformers', 'datasets', 'pydantic', 'rich') if name in sys.modules])"
+    )
+    python = str(PROGRAM.with_name("python"))
+    done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
