@@ -93,6 +93,8 @@ def _run() -> int:
     try:
         app(prog_name="prime-train")
     except SystemExit as end:
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # typer meets a reader that is gone, and ends with 1
+            return _SIGPIPE_EXIT
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
         from prime_train.cli.render import message
