@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from prime_train.dialects import dialect
@@ -11,8 +13,9 @@ from prime_train.estimate.estimate_time import STEPS_WITHOUT_END, step_setup_of,
 from prime_train.estimate.hardware import of_name
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.shape import ModelShape, of_registry, of_run
+from prime_train.estimate.values import Hardware
 from prime_train.prices.price import Price
-from prime_train.spec import RunSpec
+from prime_train.spec import RunSpec, elsewhere
 
 RUN = """[run]
 name = "r"
@@ -246,3 +249,36 @@ def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised
     lines = advise(Case(run, hardware, QWEN, memory), Keys(reading.key, reading.has))
     assert lines[0].startswith("--gpus 7xrtx-a6000")
     assert any("then it fits" in line for line in lines[1:])
+
+
+def test_a_change_to_the_trainer_that_the_server_does_not_bear_is_said_so() -> None:
+    # Room in the cache for one sequence of full length, and none beside the buffers of an adapter.
+    text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1")
+    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), of_name("7xrtx-a6000")
+    keys = Keys(reading.key, reading.has)
+
+    def told(fraction: float) -> tuple[str, ...]:
+        tight = dataclasses.replace(run, inference=_with_fraction(run, fraction))
+        memory, _ = memory_of(tight, hardware, QWEN)
+        assert [role.fits for role in memory.roles] == [False, True]
+        lines = advise(Case(tight, hardware, QWEN, memory), keys)
+        return tuple(line for line in lines if "lora.rank" in line)
+
+    assert not any("the server does not fit" in line for line in told(0.9))
+    least = next(
+        hundredth / 100
+        for hundredth in range(10, 90)
+        if _serves(dataclasses.replace(run, inference=_with_fraction(run, hundredth / 100)), hardware)
+    )
+    assert all(line.endswith("; the server does not fit with it") for line in told(least))
+    assert told(least)
+
+
+def _with_fraction(run: RunSpec, fraction: float) -> elsewhere.Inference:
+    assert run.inference is not None
+    return run.inference._replace(gpu_memory_fraction=fraction)
+
+
+def _serves(run: RunSpec, hardware: Hardware) -> bool:
+    memory, _ = memory_of(run, hardware, QWEN)
+    return all(role.fits for role in memory.roles if role.served is not None)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from prime_train.estimate import advice
 from prime_train.estimate.calibrate import Calibration, calibrated_memory
-from prime_train.estimate.estimate_memory import Memory
+from prime_train.estimate.changes import changed
+from prime_train.estimate.estimate_memory import Memory, memory_of
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.sharing import Sharing
@@ -55,12 +56,23 @@ def _alone(case: Case, keys: Keys) -> Iterator[str]:
             yield from (item.text(keys.key) for item in found)
             continue
         fit = advice.trainer_fit(lambda run: _trainer(case, run), case.hardware.usable_bytes)
-        yield from (item.text(keys.key) for item in advice.advise_training(case.run, fit, keys.has))
+        for item in advice.advise_training(case.run, fit, keys.has):
+            yield item.text(keys.key) + _beside(case, item)
         gpus = advice.smallest_gpus(case.run, fit)
         if gpus is None:
             yield "no number of GPUs of this kind is enough as it is: activations do not shrink with shards"
         elif gpus > role.memory.gpus:
             yield f"as it is, it fits sharded over {gpus} GPUs of this kind"
+
+
+def _beside(case: Case, item: advice.Advice) -> str:
+    """What a change to the trainer, such as an adapter that the server takes up too, does to a server that fits."""
+    served = next((role for role in case.memory.roles if role.served is not None), None)
+    if served is None or not served.fits:
+        return ""
+    after, _ = memory_of(changed(case.run, item.assignments), case.hardware, case.shape)
+    fits = all(role.fits for role in after.roles if role.served is not None)
+    return "" if fits else "; the server does not fit with it"
 
 
 def _trainer(case: Case, run: RunSpec) -> RoleMemory:
