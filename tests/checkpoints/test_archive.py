@@ -142,6 +142,21 @@ def test_what_is_packed_is_smaller_complete_and_told(tmp_path: Path) -> None:
     assert packing_plan.work_bytes(folder, SMALL) == 0
 
 
+@pytest.mark.parametrize("verb", ["compress", "restore"])
+def test_what_a_kill_left_is_seen_until_it_is_cleared(tmp_path: Path, verb: str) -> None:
+    seen = 0
+    for effects in range(12):
+        folder = write(tmp_path / str(effects))
+        if verb == "restore":
+            archive.compress(folder, SMALL)
+        assert not packing_plan.unfinished(folder)
+        survives(doing(verb, folder, SMALL), folder, effects)
+        seen += packing_plan.unfinished(folder)
+        doing(verb, folder, SMALL)()
+        assert not packing_plan.unfinished(folder)
+    assert seen
+
+
 def test_small_files_stay_as_they_are(tmp_path: Path) -> None:
     folder = write(tmp_path)
     archive.compress(folder)

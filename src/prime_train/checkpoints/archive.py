@@ -32,7 +32,7 @@ from prime_train.checkpoints.packed import (
     unpacked,
     workers,
 )
-from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, pieces, to_pack
+from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, leftovers, pieces, to_pack
 from prime_train.errors import ExitCode, UserError
 from prime_train.units import format_bytes
 
@@ -168,21 +168,16 @@ def _append(path: Path, pieces: Iterator[bytearray], sha256: hashlib._Hash, on_r
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a kill left over: segments the manifest does not name, heads longer than it says, half a manifest."""
+    """Remove what a kill left over: what the manifest does not name, and heads longer than it says."""
     entries = layout.entries(folder)
     for entry in entries:
         if differs := difference(folder, entry):
             raise DamagedError(differs)
-    for left in folder.glob(f".{layout.MANIFEST}.*.tmp"):
+    for left in leftovers(folder):
         left.unlink()
-    named = {folder / name for entry in entries for name in (entry.name, *(s.file for s in entry.segments))}
     for entry in entries:
-        path = folder / entry.name
-        for left in path.parent.iterdir():
-            if left.name.startswith(path.name + SUFFIX) and left not in named:
-                left.unlink()
         if entry.segments:
-            _cut(path, entry.kept_bytes)
+            _cut(folder / entry.name, entry.kept_bytes)
 
 
 def _cut(path: Path, size_bytes: int) -> None:

@@ -18,7 +18,7 @@ class Sizes:
     """In what portions files are packed."""
 
     segment_bytes: int = 256 * 2**20  # the room that packing and restoring need beside the checkpoint
-    piece_bytes: int = 2**20  # packed by one thread; it fits with its planes into the cache of a core
+    piece_bytes: int = 2**18  # packed by one thread; it fits with its planes into the cache of a core
     smallest_bytes: int = 64 * 2**10  # a smaller file stays as it is
 
 
@@ -73,6 +73,26 @@ def expected(folder: Path, sizes: Sizes = DEFAULT) -> Stored:
                 packed_bytes += len(planes.pack(piece))
         saved_bytes += entry.kept_bytes * (1 - packed_bytes / sample_bytes) if sample_bytes else 0.0
     return Stored(before.stored_bytes - round(saved_bytes), before.size_bytes)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What a killed call left in the folder that its manifest does not name: segments, and half a manifest."""
+    entries = layout.entries(folder)
+    named = {folder / name for entry in entries for name in (entry.name, *(s.file for s in entry.segments))}
+    found = list(folder.glob(f".{layout.MANIFEST}.*.tmp"))
+    for path in (folder / entry.name for entry in entries):
+        found += [left for left in path.parent.iterdir() if left.name.startswith(path.name + SUFFIX)]
+    return [left for left in found if left not in named]
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether a killed call left something for the next one to clear."""
+    longer = (e for e in layout.entries(folder) if e.segments and _size(folder / e.name) > e.kept_bytes)
+    return bool(leftovers(folder)) or any(longer)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def to_pack(folder: Path, sizes: Sizes) -> list[Entry]:

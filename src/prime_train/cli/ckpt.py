@@ -155,7 +155,8 @@ def compress(
 
     run_dir = find(run, Path.cwd())
     with _alone(run_dir):
-        chosen = [found for found in _complete(run_dir, step) if packing_plan.work_bytes(found.path)]
+        complete = _complete(run_dir, step)
+        chosen = [c for c in complete if packing_plan.work_bytes(c.path) or packing_plan.unfinished(c.path)]
         if dry_run:
             results = [Worked(found.step, packing_plan.expected(found.path)) for found in chosen]
         else:
@@ -179,7 +180,8 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
 
     run_dir = find(run, Path.cwd())
     with _alone(run_dir):
-        chosen = [found for found in _complete(run_dir, step) if packing_plan.is_packed(found.path)]
+        complete = _complete(run_dir, step)
+        chosen = [c for c in complete if packing_plan.is_packed(c.path) or packing_plan.unfinished(c.path)]
         with _progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
             results = [_worked(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _tell_worked(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
