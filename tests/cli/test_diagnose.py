@@ -81,12 +81,12 @@ def test_a_log_without_the_right_to_read_it(tmp_path: Path) -> None:
 
 
 def test_a_cut_archive_is_told_and_a_whole_one_read(tmp_path: Path) -> None:
-    packed = gzip.compress((FINE + OOM).encode() * 200)
+    packed = gzip.compress((FINE + OOM).encode() * 20_000)
     (tmp_path / "whole.log.gz").write_bytes(packed)
-    (tmp_path / "cut.log.gz").write_bytes(packed[: len(packed) // 2])
+    (tmp_path / "cut.log.gz").write_bytes(packed[:-4])
     found = diagnosed([str(tmp_path)])
-    assert found.diagnosis.cause is not None
     assert [error.where for error in found.unread] == [str(tmp_path / "cut.log.gz")]
+    assert [len(scan.hits) > 0 for scan in found.scans] == [True, True]  # what could be read of it is judged
 
 
 def test_a_folder_gives_its_logs_and_leaves_the_rest(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(OOM)
     code = (
         "import sys; from prime_train.cli.diagnosing import diagnosed; diagnosed(['a.log']);"
-        "print([name for name in ('torch', 'numpy', 'transformers', 'datasets', 'pydantic', 'rich') if name in sys.modules])"
+        "print(sorted({'torch', 'numpy', 'transformers', 'datasets', 'pydantic', 'rich'} & set(sys.modules)))"
     )
     python = str(PROGRAM.with_name("python"))
     done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)

@@ -28,7 +28,7 @@ Told = Callable[[str, int], None]  # the name of a log, and how many bytes of it
 
 
 class _Bytes(Protocol):
-    def read(self, size: int, /) -> bytes: ...
+    def read1(self, size: int, /) -> bytes: ...
 
 
 class Judged(NamedTuple):
@@ -50,15 +50,19 @@ def diagnosed(asked: Sequence[str], told: Told = lambda _name, _size: None) -> J
     seen: set[str] = set()
     for name in asked:
         if name == "-":
-            scans.append(_scan_stream(sys.stdin.buffer, "-", None, told))
+            scanner = Scanner("-")
+            _read(sys.stdin.buffer, scanner, "-", told)
+            scans.append(scanner.finish())
             continue
         try:
-            for path in _logs(name):
-                if len(seen) < _MOST_FILES and (real := os.path.realpath(path)) not in seen:
-                    seen.add(real)
-                    scans.append(_scan_file(path, told))
+            paths = {os.path.realpath(path): path for path in _logs(name)}
         except UserError as error:
             unread.append(error)
+            continue
+        for real, path in list(paths.items())[:_MOST_FILES]:
+            if real not in seen:
+                seen.add(real)
+                _scan_file(path, scans, unread, told)
     return Judged(judge(scans), tuple(scans), tuple(unread))
 
 
@@ -114,24 +118,27 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in files if _LOG.search(name))
 
 
-def _scan_file(path: Path, told: Told) -> Scan:
+def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], told: Told) -> None:
+    """Add what the log holds. Of one that breaks off (a cut archive, a disk that fails) what came before counts."""
     try:
         with open(path, "rb") as file:
-            changed_s = os.fstat(file.fileno()).st_mtime
-            if file.peek(2)[:2] == _GZIP:
-                with gzip.open(file) as unpacked:
-                    return _scan_stream(unpacked, str(path), changed_s, told)
-            return _scan_stream(file, str(path), changed_s, told)
+            scanner = Scanner(str(path), os.fstat(file.fileno()).st_mtime)
+            try:
+                if file.peek(2)[:2] == _GZIP:
+                    with gzip.open(file) as unpacked:
+                        _read(unpacked, scanner, str(path), told)
+                else:
+                    _read(file, scanner, str(path), told)
+            finally:
+                scans.append(scanner.finish())
     except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from error
+        unread.append(_unreadable(path, error))
 
 
-def _scan_stream(stream: _Bytes, name: str, changed_s: float | None, told: Told) -> Scan:
-    scanner = Scanner(name, changed_s)
-    while chunk := stream.read(_CHUNK_BYTES):
+def _read(stream: _Bytes, scanner: Scanner, name: str, told: Told) -> None:
+    while chunk := stream.read1(_CHUNK_BYTES):
         scanner.feed(chunk)
         told(name, len(chunk))
-    return scanner.finish()
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:

@@ -145,7 +145,7 @@ class Builder:
             self._code = self._code if not code or set(code) <= _UNDERLINES else code
             return "mine"
         raised = _EXCEPTION.match(text)
-        if raised is None or not self._is_name(raised[1]):
+        if raised is None or not self._is_name(raised[1], raised[2] is not None):
             self._others += 1
             return "stranger" if self._others <= _MOST_STRANGERS else "over"
         this = Raised(raised[1], (raised[2] or "").strip(), at, tuple(self._frames), self._after)
@@ -153,9 +153,11 @@ class Builder:
         self._frames, self._state, self._others, self._after = [], "message", 0, ""
         return "mine"
 
-    def _is_name(self, name: str) -> bool:
+    def _is_name(self, name: str, has_message: bool) -> bool:
         """Whether an exception may be called so; "wandb: Syncing run" is what another one wrote in between."""
-        return bool(_NAMED_SO.search(name)) or (bool(self._frames) and name.rpartition(".")[2][:1].isupper())
+        return bool(_NAMED_SO.search(name)) or (
+            (has_message or bool(self._frames)) and name.rpartition(".")[2][:1].isupper()
+        )
 
 
 def exception_alone(text: str) -> bool:

@@ -6,9 +6,11 @@ import os
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.diagnose import cause as root_cause
+from prime_train.diagnose.match import scan
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import HangFound, TrainerFailed
 from prime_train.rundir import RunDir
@@ -16,7 +18,10 @@ from prime_train.supervise.state import Live, State
 
 _TAIL_BYTES = 256 * 1024
 _LONGEST_LINE = 300
-_CLASSES = frozenset({"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown"})
+_CLASSES = frozenset(
+    {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
+)
+_NATIVE_ABORT = "OS017"  # the signature that says no more than the signal does
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,10 @@ def _exit(state: State, evidence: Evidence) -> Cause:
         return Cause(
             "failed", "signal", f"it ended together with its supervisor {reached}", "the supervisor was killed", "", log
         )
+    if code in (-signal.SIGABRT, 128 + signal.SIGABRT):
+        found = _from_log(evidence.log_tail)
+        if found is not None and found.id not in (root_cause.UNKNOWN, _NATIVE_ABORT):
+            return _of_log(found, log)  # native code gave up because of it
     if code < 0 or 128 < code <= 128 + 64:
         return _signal(-code if code < 0 else code - 128, "", evidence)
     if code == 0:
@@ -123,7 +132,7 @@ def _exit(state: State, evidence: Evidence) -> Cause:
         return Cause("failed", "unknown", f"exited with 0 {reached}", why, f"read {log}", log)
     found = _from_log(evidence.log_tail)
     if found is not None:
-        return replace(found, where=found.where or log)
+        return _of_log(found, log)
     cause_class, why = _EXIT_CODES.get(code, ("unknown", "it left no account of why"))
     return Cause("failed", cause_class, f"exited with {code} {reached}", why, f"read {log}", log)
 
@@ -232,34 +241,17 @@ def _killed_rank(log_tail: str) -> tuple[int, int] | None:
 
 # --- logs ------------------------------------------------------------------------------------------
 
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?", re.MULTILINE)
-_FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)')
 _ABORTED = re.compile(r'Current thread [^\n]*\(most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)')
-_CLASS_OF = (
-    (re.compile(r"(ModuleNotFound|Import)Error\b"), "env"),
-    (re.compile(r"No space left on device|Disk quota exceeded"), "disk"),
-    (re.compile(r"OutOfMemoryError|MemoryError|out of memory", re.IGNORECASE), "oom"),
-)
 
 
-def _from_log(log_tail: str) -> Cause | None:
-    """The first traceback: what comes after it is most often its echo."""
-    lines = _RANK_PREFIX.sub("", log_tail).splitlines()
-    start = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
-    if start is None:
-        return None
-    where = ""
-    for line in lines[start + 1 :]:
-        frame = _FRAME.match(line)
-        if frame:
-            where = f"{frame[1]}:{frame[2]}"
-        elif line and not line[0].isspace():
-            what = line[:_LONGEST_LINE]
-            cause_class = next((name for pattern, name in _CLASS_OF if pattern.search(line)), "bug")
-            return Cause(
-                "failed", cause_class, what, "it ended by an exception", "read the traceback in the log", where
-            )
-    return None
+def _from_log(log_tail: str) -> root_cause.Cause | None:
+    """The root cause as `prime-train diagnose` finds it."""
+    return root_cause.judge([scan([log_tail.encode("utf-8", "replace")], "log")]).cause
+
+
+def _of_log(found: root_cause.Cause, log: str) -> Cause:
+    where = found.raised[1].partition(" in ")[0] if len(found.raised) > 1 else log
+    return Cause("failed", found.cause_class, found.text[:_LONGEST_LINE], found.why, found.fix, where)
 
 
 def _aborted_at(log_tail: str) -> str:
