@@ -33,7 +33,7 @@ demo: .venv/installed ## train a small model on the Python standard library, und
 test: .venv/installed ## run every test, the slow ones too
 	@echo "==> pytest, fast tests first, then real training runs and builds"
 	$(BIN)/python -m pytest -q -n logical --dist loadfile
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow -n logical --dist loadfile
 
 check: .venv/installed ## ruff, mypy --strict, layers, generated docs
 	$(BIN)/ruff format --check .
