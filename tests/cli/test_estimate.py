@@ -209,6 +209,16 @@ def test_a_config_json_that_tells_no_model(config_json: str, told: str) -> None:
         (RL.replace("seq_len = 4096", "seq_len = -4"), {}, 1, "seq_len"),
         (RL.replace("[trainer]", "[trainer"), {}, 1, "bad.toml:15:9"),
         ('[prime_train]\nprime_rl = "2026-08"\n[[train.source]]\nname = "x"\n', {}, 1, "neither trains nor serves"),
+        (RL + "[trainer.optim]\nlr = nan\n", {}, 1, "not a finite number"),
+        *(
+            (
+                RL.replace("[inference.vllm]", f"[inference.vllm]\ngpu_memory_utilization = {fraction}"),
+                {},
+                1,
+                "no fraction",
+            )
+            for fraction in ("0", "-1", "1.01", "1e300")
+        ),
         ("[recipe]\nctx_tokens = 0\n", {}, 1, "recipe.ctx_tokens"),
         ('[recipe]\nprogram = "hf"\n', {}, 1, "recipe.model_name"),
         (

@@ -104,6 +104,8 @@ def scaled(found: Found) -> tuple[Scaled, ...]:
 
 def run_of(reading: Reading) -> RunSpec:
     """The run that a file describes. Raises UserError, with the first error in it, where it is not to be trusted."""
+    if reading.run is not None:
+        _refuse_no_fraction(reading.run, reading)
     if reading.run is not None and not reading.faults:
         return reading.run
     from prime_train.rules import judge
@@ -118,6 +120,21 @@ def run_of(reading: Reading) -> RunSpec:
         where=f"{first.path}:{first.span.line}:{first.span.column}  {first.code}",
         why=first.why,
         fix=first.fix + (f"; {more}" if len(errors) > 1 else ""),
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def _refuse_no_fraction(run: RunSpec, reading: Reading) -> None:
+    """prime-rl leaves gpu_memory_utilization without bounds to vLLM; there is no cache to reckon of such a server."""
+    fraction = run.inference.gpu_memory_fraction if run.inference is not None else None
+    if fraction is None or 0 < fraction <= 1:
+        return
+    key = reading.key("inference.gpu_memory_fraction")
+    raise UserError(
+        what=f"{key} = {fraction:g} is no fraction of a GPU",
+        where=reading.document.path,
+        why="vLLM refuses to start with it",
+        fix=f"{key} = 0.9",
         exit_code=ExitCode.FINDINGS,
     )
 

@@ -42,7 +42,9 @@ def _faults(item: Field, shape: Shape, value: Any, at: At) -> Iterator[Fault]:
         yield Fault(NOT_A_CHOICE, at.key, _not_a_choice(key, value, shape, meant), fix, _set(key, meant), at.name)
     if isinstance(shape, Number):
         if not shape.whole and not _is_finite(value):
-            yield Fault(OUT_OF_BOUNDS, at.key, f"{key} = {_shown(value)} is not a finite number", "", shadows=at.name)
+            legal = _legal_number(item, shape)
+            fix = f"{key} = {to_toml(legal)}" if legal is not None else "a finite number"
+            yield Fault(OUT_OF_BOUNDS, at.key, f"{key} = {_shown(value)} is not a finite number", fix, shadows=at.name)
             return
         broken = [bound for bound in shape.bounds if not bound.holds(value)]
         if broken:
