@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -51,7 +50,8 @@ def diagnosed(asked: Sequence[str], told: Told = lambda _name, _size: None) -> J
     for name in asked:
         if name == "-":
             scanner = Scanner("-")
-            _read(sys.stdin.buffer, scanner, "-", told)
+            with open(0, "rb", closefd=False) as piped:
+                _read(piped, scanner, "-", told)
             scans.append(scanner.finish())
             continue
         try:

@@ -42,12 +42,13 @@ _PREFIXES = tuple(
         (r"( ?\d{1,4}): (?=\S| {2}File)", "stream"),  # srun --label
         (r"([\w.-]{1,60}-\d+) +\| ?", "stream"),  # docker compose
         (rf"({_NAMES}) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]\n]*\] ?", "vllm"),
-        (r"\[?([IWEFC])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) (?:\d+ )?[^\s\]]+\] ?", "glog"),
+        (r"\[?([IWEFC])(\d{1,2})(\d\d) (\d\d:\d\d:\d\d\.\d+) +(?:\d+ )?[^\s\]]+\] ?", "glog"),
         (rf"[\[(]?({_ISO})[\])]?:?(?: [-|] | \| ?| |$)", "iso"),
         (r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) \d{4}\] ?", "syslog"),
         (r"([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ [\w./()-]+(?:\[\d+\])?: ?", "syslog"),
         (r"(?:<\d+>)?\[ *(\d{1,10}\.\d{6})\](?:\[[^\]\n]{1,12}\])? ?", "boot"),
         (r"\[?(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\]?(?: [-|] | \| ?| |$) *", "clock"),
+        (r"\[([IWEF]) \w+\.cpp:\d+\] ?", "level"),  # torch before 2.3
         (rf"\[({_NAMES})\](?: [-|])? ?", "level"),
         (rf"({_NAMES}):? *(?:[-|] |$|(?<=[ :|])(?=\S))", "level"),
         (r"([\w.<>-]+:[\w.<>-]+:\d+) +?- ", "place"),  # loguru: module:function:line

@@ -25,7 +25,7 @@ _ALWAYS = (
     r"^[^a-z\n]{0,60}\b(?:error|critical|fatal|exception)\b",  # a level behind a time
     r"\berror \d\d-\d\d ",  # behind the process, as vLLM writes it
     r"[-|\[(]\s{0,9}(?:error|critical|fatal)\s{0,9}[-|\])]",
-    r"\be\d{4} \d\d:",
+    r"\be\d{3,4} \d\d:",
     r'"(?:error|critical|fatal)"',
     r"^\S{0,80}(?:error|exception)(?::|$)",
 )
