@@ -57,6 +57,7 @@ class Reading(NamedTuple):
     all_fields: bool = True
     others: tuple[Document, ...] = ()
     because: str = ""  # how the generation is known
+    partial: bool = False  # whether the rest of the run stands elsewhere, or in lines that cannot be read
 
     def key(self, run_field: str) -> str:
         """The user's own key for a RunSpec field."""
@@ -77,3 +78,15 @@ class Reading(NamedTuple):
     def parts(self) -> tuple[Document, ...]:
         """The files, the one that counts most first."""
         return tuple(reversed(self.others)) or (self.document,)
+
+    def says(self, run_field: str) -> bool:
+        """Whether the file itself sets a RunSpec field, or something below it."""
+        value: object = self.document.values
+        for part in self.key(run_field).split("."):
+            if isinstance(value, Mapping) and part in value:
+                value = value[part]
+            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                return False
+        return True

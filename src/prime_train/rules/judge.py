@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.dialects import dialect, native
 from prime_train.dialects.reading import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, WRONG_TYPE, Fault, Reading
-from prime_train.document import KeyPath, dotted, to_toml
-from prime_train.findings import Finding, Patch, Problem, Severity, Skipped, Span
+from prime_train.document import dotted, to_toml
+from prime_train.findings import Finding, Patch, Problem, Severity, Skipped
 from prime_train.rules.base import RULES, Rule
 from prime_train.rules.ignores import silence
+from prime_train.rules.placing import key_path, placed, unreadable
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -174,10 +175,21 @@ def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozense
         match found:
             case Fault():
                 yield _of_fault(rule, found, reading)
-            case Problem() if reading.has(found.at) and shadowed.isdisjoint(_fields_of(found)):
+            case Problem() if not _is_moot(rule, found, reading) and shadowed.isdisjoint(_fields_of(found)):
                 yield _of_problem(rule, found, reading)
             case Problem():
-                pass  # it speaks of a default that stands in for a faulty value, or of what this format does not have
+                pass  # it speaks of a default that stands in for a faulty value
+
+
+def _is_moot(rule: Rule, problem: Problem, reading: Reading) -> bool:
+    """Whether this format has no such field, or what is unset here may well be set in the rest of the run.
+
+    Of the machine is judged what the run would be as it is.
+    """
+    if not reading.has(problem.at):
+        return True
+    spoken_of = (name for name in _fields_of(problem) if reading.has(name))
+    return reading.partial and not rule.needs and not all(map(reading.says, spoken_of))
 
 
 def _fields_of(problem: Problem) -> set[str]:
@@ -187,8 +199,8 @@ def _fields_of(problem: Problem) -> set[str]:
 
 
 def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
-    key = _path(reading.key(problem.at))
-    path, span, written = _placed(reading, key)
+    key = key_path(reading.key(problem.at))
+    path, span, written = placed(reading, key)
     can_patch = all(reading.has(at) for at in problem.patch)
     patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
     return Finding(
@@ -208,7 +220,7 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
 
 
 def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    path, span, written = _syntax(reading, fault) if fault.code == SYNTAX else _placed(reading, fault.key)
+    path, span, written = unreadable(reading, fault) if fault.code == SYNTAX else placed(reading, fault.key)
     return Finding(
         code=rule.code,
         severity=rule.severity if fault.severity is None else fault.severity,
@@ -217,7 +229,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         key=dotted(fault.key),
         field=fault.shadows,
         what=fault.what,
-        why=_why(rule),
+        why=_why(rule) + _judged_as(fault, reading),
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,
@@ -225,44 +237,18 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
     )
 
 
+def _judged_as(fault: Fault, reading: Reading) -> str:
+    """Which generation a key is legal in or not, and how that is known."""
+    if not reading.because or fault.code not in (OTHER_GENERATION, UNKNOWN_KEY):
+        return ""
+    return f"; the file is judged as {reading.dialect} {reading.generation}: {reading.because}"
+
+
 def _keeps_values(fault: Fault) -> bool:
     """Whether its patch keeps what the user wrote: under its present name, in its place, in its type."""
     if fault.code == UNKNOWN_KEY:
         return len(fault.patch) > 1  # the value moves; a key that is only taken out takes its value along
     return fault.code in (OTHER_GENERATION, WRONG_TYPE) and bool(fault.patch)
-
-
-def _syntax(reading: Reading, fault: Fault) -> tuple[str, Span, str]:
-    """Where a file is not TOML."""
-    for part in reading.parts:
-        if part.fault is not None and part.fault.what == fault.what:
-            return part.path, part.fault.span, ""
-    return reading.parts[0].path, Span(1, 1, 1, 1), ""
-
-
-def _placed(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
-    """Where a finding points: the key and its value, else the table that should hold it, else the first line.
-
-    Of files that are merged, the one whose word counts.
-    """
-    if not any(key[0] in part.values for part in reading.parts if key):  # and no position need be looked for
-        return reading.parts[0].path, Span(1, 1, 1, 1), ""
-    for part in reading.parts:
-        place = part.place(key)
-        if place is not None:
-            start, end = place.key, place.value
-            return part.path, Span(start.line, start.column, end.end_line, end.end_column), place.written
-    for part in reading.parts:
-        around = part.nearest(key)
-        if around is not None:
-            return part.path, around.key, ""
-    return reading.parts[0].path, Span(1, 1, 1, 1), ""
-
-
-def _path(key: str) -> KeyPath:
-    """The key path of a dotted key: numbers address array elements."""
-    parts = key.split(".")
-    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
 def _fix_of(patch: Patch) -> str:

@@ -185,7 +185,11 @@ def test_an_alias_is_taken_where_it_stands_alone() -> None:
 def test_a_vllm_argument_that_vllm_does_not_have_is_a_warning() -> None:
     fault = _only(RL_2026_08.replace("max_num_seqs", "max_num_seq"))
     assert fault.code == PASSED_THROUGH
-    assert "max_num_seqs" in fault.fix
+    assert fault.fix == "inference.vllm.max_num_seqs = 64"
+    assert fault.patch == {"inference.vllm.max_num_seq": None, "inference.vllm.max_num_seqs": 64}
+    both = _only(RL_2026_08.replace("max_num_seqs", "max_num_seq = 8\nmax_num_seqs"))
+    assert both.fix == "take it out: inference.vllm.max_num_seqs is set already"
+    assert both.patch == {"inference.vllm.max_num_seq": None}
 
 
 def test_a_missing_key_is_told_where_the_file_is_a_whole_run() -> None:
@@ -278,6 +282,39 @@ def test_an_overlay_alone_is_not_a_whole_run() -> None:
 )
 def test_a_file_of_tables_alone_that_lacks_one_is_an_overlay(text: str) -> None:
     assert [fault.code for fault in _faults(text, "2026-08")] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'output_dir = "outputs/example"\n[slurm]\njob_name = "example"\n',
+        "[ckpt]\nkeep_last = 2\n[inference.vllm]\nmax_num_seqs = 8\n",
+        '[slurm]\njob_name = "example"\n[deployment]\nnum_train_gpus = 4\n',
+    ],
+)
+@pytest.mark.parametrize("root", ["rl", "sft"])
+def test_an_overlay_is_not_asked_for_what_its_base_may_say(text: str, root: str) -> None:
+    verdict = lint(text, f"slurm_{root}.toml", "2026-08")
+    assert verdict.run is not None
+    assert [finding.code for finding in verdict.findings] == []
+    beside = lint(text.replace("[ckpt]", "[trainer.optim]\nmax_norm = 0.0\n[ckpt]"), f"slurm_{root}.toml", "2026-08")
+    assert [finding.code for finding in beside.findings] == (["OPT004"] if "[ckpt]" in text else [])
+
+
+def test_a_line_that_cannot_be_read_may_say_what_seems_to_be_missing() -> None:
+    whole = RL_2026_08.replace("[ckpt]\ninterval = 20\n", "")
+    assert "CKP003" in {finding.code for finding in lint(whole, "rl.toml").findings}
+    broken = {finding.code for finding in lint(whole + "[ckpt\ninterval = 20\n", "rl.toml").findings}
+    assert "CFG001" in broken
+    assert "CKP003" not in broken
+
+
+def test_a_finding_says_how_the_generation_is_known() -> None:
+    text = RL_2026_08.replace("batch_size", "batch_siz")
+    (finding,) = [finding for finding in lint(text, "rl.toml").findings if finding.code == "CFG002"]
+    assert finding.why.endswith("; the file is judged as prime-rl 2026-08: its keys fit it best")
+    (finding,) = [finding for finding in lint(text, "rl.toml", "2026-08").findings if finding.code == "CFG002"]
+    assert finding.why.endswith("; the file is judged as prime-rl 2026-08: --prime-rl asks for it")
 
 
 def test_a_run_without_a_table_that_it_needs_is_told() -> None:

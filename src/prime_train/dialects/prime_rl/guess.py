@@ -222,10 +222,10 @@ def _far(state: Walk, key: str, value: Any) -> KeyPath | None:
 # --- keys that pass unread -----------------------------------------------------------------------
 
 
-def passing(table: TableRows, path: KeyPath) -> Iterator[Fault]:
+def passing(state: Walk, table: TableRows, path: KeyPath, value: Any) -> Iterator[Fault]:
     """A warning for a key that prime-rl hands on unread, where it looks like a slip."""
     if "vllm" in str(path[-2:-1]):
-        yield from passing_vllm(path, table.names())
+        yield from passing_vllm(state, path, value, table.names())
         return
     key = str(path[-1])
     if len(key) < 3 or len(key) > _MAX_KEY_CHARS:
@@ -233,10 +233,10 @@ def passing(table: TableRows, path: KeyPath) -> Iterator[Fault]:
     close = [name for name in table.names() if len(name) > 3 and _distance(key, name) <= 1]
     if close:
         what = f"{dotted(path)} is handed on unread; {close[0]} is one letter away"
-        yield Fault(PASSED_THROUGH, path, what, f"did you mean {close[0]}?", {})
+        yield _slipped(state, path, value, close[0], what)
 
 
-def passing_vllm(path: KeyPath, listed: Iterable[str]) -> Iterator[Fault]:
+def passing_vllm(state: Walk, path: KeyPath, value: Any, listed: Iterable[str]) -> Iterator[Fault]:
     """A warning for a key that vLLM has no argument for."""
     key = str(path[-1])
     known = vllm_arguments()
@@ -244,9 +244,19 @@ def passing_vllm(path: KeyPath, listed: Iterable[str]) -> Iterator[Fault]:
         return
     meant = nearest(key, [*listed, *sorted(known)])
     what = f"{dotted(path)} goes to vLLM unread, and vLLM has no such argument"
-    yield Fault(
-        PASSED_THROUGH, path, what, f"did you mean {meant}?" if meant else "take it out, or ask vllm serve --help"
-    )
+    if meant:
+        yield _slipped(state, path, value, meant, f"{what}; did you mean {meant}?")
+    else:
+        yield Fault(PASSED_THROUGH, path, what, "take it out, or ask vllm serve --help")
+
+
+def _slipped(state: Walk, path: KeyPath, value: Any, meant: str, what: str) -> Fault:
+    name, home = dotted(path), (*path[:-1], meant)
+    to = dotted(home)
+    if lookup(state.values, home) is not None:
+        return Fault(PASSED_THROUGH, path, what, f"take it out: {to} is set already", {name: None})
+    fix = f"[{to}]" if isinstance(value, dict | list) else f"{to} = {describe_short(value)}"
+    return Fault(PASSED_THROUGH, path, what, fix, {name: None, to: value} if is_shallow(value) else {})
 
 
 @cache

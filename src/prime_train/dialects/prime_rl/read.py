@@ -26,6 +26,7 @@ from prime_train.spec import PrimeTrain, RunSpec, elsewhere
 DIALECT = "prime-rl"
 OURS = "prime_train"  # the table that is taken out before prime-rl sees the file
 
+_SAYS_A_RUN = {"sft": ("model", "data"), "trainer": ("model", "data", "optim")}
 _HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SAID_TWICE)
 
 
@@ -60,9 +61,8 @@ def read(documents: tuple[Document, ...], asked: str | None, chosen: Choice | No
     choice = chosen or choose(theirs, shown.path, said, asked)
     generation = load(choice.generation)
     is_broken = any(document.fault is not None for document in documents)
-    found = walk(
-        generation, choice.root, theirs, whole=not is_broken and not is_overlay(generation, choice.root, theirs)
-    )
+    partial = is_broken or is_overlay(generation, choice.root, theirs)
+    found = walk(generation, choice.root, theirs, whole=not partial)
     run_faults = [fault for fault in found.faults if fault.code not in _HARMLESS and fault.severity is None]
     faulty = frozenset(fault.key for fault in run_faults)
     run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty, values.get(OURS)))
@@ -79,7 +79,17 @@ def read(documents: tuple[Document, ...], asked: str | None, chosen: Choice | No
     ]
     others = documents if len(documents) > 1 else ()
     return Reading(
-        shown, DIALECT, choice.generation, choice.root, run, tuple(faults), keys, False, others, choice.because
+        document=shown,
+        dialect=DIALECT,
+        generation=choice.generation,
+        root=choice.root,
+        run=run,
+        faults=tuple(faults),
+        keys=keys,
+        all_fields=False,
+        others=others,
+        because=choice.because,
+        partial=partial,
     )
 
 
@@ -112,9 +122,12 @@ def is_overlay(generation: Generation, root: str, values: Mapping[str, Any]) -> 
     """Whether a file is plainly made to be merged onto another.
 
     None of what its root cannot do without is there; or some is not, and the file says nothing but tables: a whole
-    run has a plain key at its top (max_steps, seq_len, output_dir).
+    run has a plain key at its top (max_steps, seq_len, output_dir). A root that can do without any key is a whole
+    run where it says what is trained, or on what.
     """
     required = list(generation.root(root).required(None))
+    if not required:
+        return root in _SAYS_A_RUN and values.keys().isdisjoint(_SAYS_A_RUN[root])
     missing = [key for key in required if key not in values]
     only_tables = all(isinstance(value, dict) for value in values.values())
     return "toml_files" in values or (bool(missing) and (len(missing) == len(required) or only_tables))

@@ -63,7 +63,7 @@ def _unlisted(state: Walk, table: TableRows, member: str | None, at: KeyPath, ke
     canonical = table.alias(key)
     row = table.row(canonical) if canonical else None
     if canonical is None or row is None:
-        state.faults.extend(guess.passing(table, (*at, key)) if table.is_open(member) else ())
+        state.faults.extend(guess.passing(state, table, (*at, key), value) if table.is_open(member) else ())
         if not table.is_open(member):
             state.faults.extend(guess.unknown(state, table, at, key, value))
         return
@@ -96,7 +96,8 @@ def _value(state: Walk, row: Row, value: Any, at: KeyPath) -> None:
         elif isinstance(value, dict) and "vllm" in str(at[-1]):
             from prime_train.dialects.prime_rl import guess
 
-            state.faults.extend(fault for name in value for fault in guess.passing_vllm((*at, name), ()))
+            for name, each in value.items():
+                state.faults.extend(guess.passing_vllm(state, (*at, name), each, ()))
 
 
 def _array(state: Walk, row: Row, values: list[Any], at: KeyPath) -> None:
