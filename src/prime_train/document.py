@@ -31,6 +31,7 @@ class SyntaxFault(NamedTuple):
 
     what: str
     span: Span
+    fix: str = ""  # "" where all that helps is to correct the line
 
 
 class Place(NamedTuple):
@@ -66,10 +67,12 @@ class Document(NamedTuple):
         try:
             return cls(text, path, tomli.loads(text))
         except tomli.TOMLDecodeError as error:
-            from prime_train.recovery import fault_span, recovered
+            from prime_train.recovery import fault_span, recovered, said_twice
 
             values, readable = recovered(text, error)
-            return cls(text, path, values, SyntaxFault(error.msg, fault_span(text, error)), readable)
+            twice = said_twice(text, error)
+            fault = SyntaxFault(twice or error.msg, fault_span(text, error), "keep one of the two" if twice else "")
+            return cls(text, path, values, fault, readable)
         except RecursionError as error:  # tomli's own limit on nesting
             return cls(text, path, {}, SyntaxFault(str(error), _span_at(text, 0, 1)))
         except ValueError as error:  # an integer of more digits than Python reads

@@ -19,6 +19,8 @@ _MAX_FAULTS = 20  # a file with more is something else than a config
 _MAX_PARSED_CHARS = 4_000_000  # tomli reads about ten million in a second
 _STATEMENT = re.compile(r"""\s*(\[\[?[^\[\],{}]+\]\]?\s*(#.*)?$|("[^"]*"|'[^']*'|[\w-])[^=\[\]{},]*=)""")
 _HEADER = re.compile(r"\s*\[")
+_HEADER_NAME = re.compile(r"\s*\[([^\[\]]+)\]")
+_KEY_NAME = re.compile(r"([^=#\[]+)=")
 _NOTICED_AT_ITS_END = ("Cannot overwrite", "Cannot declare", "Cannot mutate", "Cannot redefine")
 _NEVER_CLOSED = ("Unclosed", "Unterminated string", "Expected \"'''\"", 'Expected "\'"')
 
@@ -33,12 +35,46 @@ def fault_span(text: str, error: tomli.TOMLDecodeError) -> Span:
     line = min(error.lineno, len(lines))
     column = error.colno
     if error.msg.startswith(_NOTICED_AT_ITS_END):
+        line = _line_of_second(lines, text, error) + 1
         column = _indent(lines[line - 1]) + 1
     elif error.msg.startswith(_NEVER_CLOSED) or (error.msg == "Invalid value" and _STATEMENT.match(lines[line - 1])):
         start = _first_start(text, error.lineno)
         if start is not None and start < line - 1:
             line, column = start + 1, _value_column(lines[start])
     return Span(line, column, line, column + 1)
+
+
+def said_twice(text: str, error: tomli.TOMLDecodeError) -> str:
+    """What is there twice, as written, and where it is first; "" where the fault is another one.
+
+    A table that was opened by a dotted key or by a table below it has no line of its own to name.
+    """
+    if not error.msg.startswith(_NOTICED_AT_ITS_END):
+        return ""
+    lines = text.split("\n")
+    at = _line_of_second(lines, text, error)
+    if header := _HEADER_NAME.match(lines[at]):
+        name, above = f"[{_plain(header[1])}]", enumerate(lines[:at], 1)
+        same = ((number, _HEADER_NAME.match(line)) for number, line in above)
+    else:
+        name = _plain(lines[at].partition("=")[0])
+        opened = next((number for number in range(at, 0, -1) if _HEADER.match(lines[number - 1])), 0)
+        same = ((number, _KEY_NAME.match(lines[number - 1])) for number in range(opened + 1, at + 1))
+    first = next((number for number, match in same if match and _plain(match[1]) == name.strip("[]")), None)
+    return f"{name} is there twice" + (f": first in line {first}" if first else ", or within what has a value already")
+
+
+def _line_of_second(lines: list[str], text: str, error: tomli.TOMLDecodeError) -> int:
+    """The line, counted from 0, where the statement begins at whose end tomli noticed a duplicate."""
+    at = min(error.lineno, len(lines)) - 1
+    if _STATEMENT.match(lines[at]):
+        return at
+    start = _first_start(text, error.lineno)
+    return at if start is None else start
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\s*\.\s*", ".", name.strip()).replace('"', "").replace("'", "")
 
 
 def recovered(text: str, error: tomli.TOMLDecodeError) -> tuple[dict[str, Any], str]:

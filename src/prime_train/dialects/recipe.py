@@ -106,7 +106,8 @@ def read_document(document: Document) -> Reading:
     root = schema()
     run, faults = walk(root, document.values, _ELSEWHERE)
     if document.fault is not None:
-        unread = Fault(SYNTAX, (), document.fault.what, "correct the line; what stands in it is unread")
+        correct = document.fault.fix or "correct the line; what stands in it is unread"
+        unread = Fault(SYNTAX, (), document.fault.what, correct)
         run, faults = None, [unread, *(fault for fault in faults if fault.code != MISSING_KEY)]
     keys = {f"{table}.{name}": f"{table}.{name}" for table in ("run", "recipe") for name in _below(root, table)}
     return Reading(document, DIALECT, "", ROOT, run, tuple(faults), keys, all_fields=False)

@@ -26,6 +26,7 @@ from prime_train.spec import PrimeTrain, RunSpec, elsewhere
 DIALECT = "prime-rl"
 OURS = "prime_train"  # the table that is taken out before prime-rl sees the file
 
+_CORRECT = "correct the line; keys that stand in it are unread"
 _SAYS_A_RUN = {"sft": ("model", "data"), "trainer": ("model", "data", "optim")}
 _HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SAID_TWICE)
 
@@ -70,7 +71,7 @@ def read(documents: tuple[Document, ...], asked: str | None, chosen: Choice | No
     fields = _fields(generation, choice.root, keys) if found.faults else {}
     faults = [
         *(
-            Fault(SYNTAX, (), document.fault.what, "correct the line; keys that stand in it are unread")
+            Fault(SYNTAX, (), document.fault.what, document.fault.fix or _CORRECT)
             for document in documents
             if document.fault is not None
         ),
