@@ -9,6 +9,7 @@ from prime_train.findings import Problem, Severity
 from prime_train.rules.anchor import anchor
 from prime_train.rules.base import facts_rule, known
 from prime_train.rules.footprint import architecture, training_bytes
+from prime_train.rules.sizes import sizes_of
 from prime_train.spec import RunSpec
 from prime_train.units import GIB, format_bytes, format_seconds
 
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import Facts, OpenFiles
 
 _OPEN_FILES_WANTED = 65536  # sockets between ranks, loader workers and shards add up; 1024 is a login shell's default
+_FOR_GOOD = (
+    f"LimitNOFILE={_OPEN_FILES_WANTED} in its systemd unit, or docker run "
+    f"--ulimit nofile={_OPEN_FILES_WANTED}:{_OPEN_FILES_WANTED}"
+)
+_RAISE = f"raise the hard limit: as root, ulimit -n {_OPEN_FILES_WANTED}, then start the run; or {_FOR_GOOD}"
 _OPEN_FILES_NEEDED = 256  # below it Python, torch and its loader workers fail to start
 _SHM_WANTED_BYTES = GIB  # docker gives a container 64 MiB, and NCCL takes some for each pair of ranks
+_MOMENTS = {"adamw": 2, "muon": 1, "sgd": 0, "sign_sgd": 0}  # the fewest that each optimizer keeps per weight
 _CLOCK_SLACK_S = 3600.0  # a file server's clock, which dated the file, may go before ours
 
 
@@ -55,7 +62,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             "parallel.processes",
             f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes} x "
             f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
-            fix="raise the hard limit: as root, or LimitNOFILE, or docker run --ulimit nofile",
+            fix=_RAISE,
             severity=_severity(limit.hard, run.parallel.processes),
         )
 
@@ -67,10 +74,11 @@ def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Iterator[Problem]:
     within = limit.hard is None or limit.hard >= _OPEN_FILES_WANTED
     yield Problem(
         anchor(run),
-        f"a process may open {limit.soft} files, and each rollout in flight holds sockets and files",
-        fix=f"ulimit -n {_OPEN_FILES_WANTED}, in the shell that starts the run"
+        f"a process may open {limit.soft} files{'' if within else f', {limit.hard} at most'}, and each rollout in "
+        "flight holds sockets and files",
+        fix=f"ulimit -n {_OPEN_FILES_WANTED}, in the shell that starts the run; for good: {_FOR_GOOD}"
         if within
-        else f"raise the hard limit of {limit.hard}: as root, or LimitNOFILE, or docker run --ulimit nofile",
+        else _RAISE,
         severity=Severity.WARNING if run.rollout is None else Severity.ERROR,
     )
 
@@ -127,6 +135,73 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         fix="end what else holds memory" if fits else "a smaller model or `batch.micro_batch`, or a larger machine",
         severity=Severity.WARNING if fits else None,
     )
+
+
+@facts_rule("HST006", Severity.ERROR, needs=("ram",))
+def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """What prime-rl offloads to the CPU must fit into the memory of the machine.
+
+    the kernel kills the trainer when the first step makes the moments, and the run ends without a word from it
+
+    Counted, for models in the registry, is what cannot be avoided: with optim_cpu_offload, which 2026-08 has on by
+    default, the optimizer's moments; with fsdp_cpu_offload the weights and their gradients too. Each of dp_replicate
+    copies has its own. More than is free now, but less than there is, is a warning.
+
+    Source: prime-rl at 559b447, model.optim_cpu_offload and model.fsdp_cpu_offload; ZeRO, arXiv 1910.02054, s. 3.1.
+
+    Bad (prime-rl 2026-08):
+        [facts.ram]
+        total_bytes = 8589934592
+        available_bytes = 8589934592
+    Bad (prime-rl 2026-05):
+        [trainer.model]
+        fsdp_cpu_offload = true
+        [facts.ram]
+        total_bytes = 17179869184
+        available_bytes = 17179869184
+    Good (prime-rl 2026-08):
+        [trainer.model]
+        optim_cpu_offload = false
+        [facts.ram]
+        total_bytes = 8589934592
+        available_bytes = 8589934592
+    Good (prime-rl 2026-05):
+        [facts.ram]
+        total_bytes = 8589934592
+        available_bytes = 8589934592
+    """
+    trainer, ram = run.trainer, known(facts.ram)
+    sizes = sizes_of(trainer.model_name) if trainer is not None else None
+    if trainer is None or sizes is None or trainer.fake_data:
+        return
+    needed = sizes.parameters * _offloaded_bytes(run) * (trainer.dp_replicate or 1)
+    nodes = (run.deployment.train_nodes if run.deployment is not None else None) or 1
+    if needed <= ram.available_bytes * nodes:
+        return
+    at = "trainer.fsdp_cpu_offload" if trainer.fsdp_cpu_offload else "trainer.optim_cpu_offload"
+    fits = needed <= ram.total_bytes * nodes
+    yield Problem(
+        at,
+        f"at least {format_bytes(needed / nodes)} of {sizes.name} go to the CPU, and this machine has "
+        f"{format_bytes(ram.available_bytes)} free of {format_bytes(ram.total_bytes)}",
+        fix="end what else holds memory"
+        if fits
+        else f"a machine with more memory, or `{at}` = false where the GPUs have room",
+        severity=Severity.WARNING if fits else None,
+    )
+
+
+def _offloaded_bytes(run: RunSpec) -> int:
+    """Bytes on the CPU for each weight of one copy of the model. An adapter's own are next to nothing."""
+    trainer = run.trainer
+    if trainer is None:
+        return 0
+    each = 2 if trainer.optimization_dtype == "bfloat16" else 4
+    trained = 0 if run.lora is not None else each
+    moments = trained * _MOMENTS.get(trainer.optimizer or "adamw", 0)
+    if trainer.fsdp_cpu_offload:
+        return each + trained + moments
+    return moments if trainer.optim_cpu_offload else 0
 
 
 @facts_rule("HST003", Severity.WARNING, needs=("shm",))
