@@ -34,6 +34,7 @@ def test_format_count(count: float, text: str) -> None:
         (185, "3 min 05 s"),
         (7800, "2 h 10 min"),
         (356_400, "4 d 3 h"),
+        (float("inf"), "without end"),
     ],
 )
 def test_format_seconds(seconds: float, text: str) -> None:

@@ -28,7 +28,9 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """ "30 ms", "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "4 d 3 h"."""
+    """ "30 ms", "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "4 d 3 h"; "without end" of what is infinite."""
+    if seconds == float("inf"):
+        return "without end"
     if 0 < seconds < 0.095:
         return f"{seconds * 1000:.2g} ms"
     if seconds < 10:

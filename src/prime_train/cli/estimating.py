@@ -18,6 +18,7 @@ from prime_train.estimate.calibrate import Calibration, calibration_of, measured
 from prime_train.estimate.estimate import Estimate, estimate
 from prime_train.estimate.estimate_advice import Case, Keys, advise
 from prime_train.estimate.estimate_exact import Compared
+from prime_train.estimate.plausible import implausible
 from prime_train.estimate.scaling import Scaled
 from prime_train.estimate.shape import ModelShape, ShapeError
 from prime_train.estimate.values import Hardware
@@ -105,7 +106,7 @@ def scaled(found: Found) -> tuple[Scaled, ...]:
 def run_of(reading: Reading) -> RunSpec:
     """The run that a file describes. Raises UserError, with the first error in it, where it is not to be trusted."""
     if reading.run is not None:
-        _refuse_no_fraction(reading.run, reading)
+        _refuse_implausible(reading.run, reading)
     if reading.run is not None and not reading.faults:
         return reading.run
     from prime_train.rules import judge
@@ -124,17 +125,16 @@ def run_of(reading: Reading) -> RunSpec:
     )
 
 
-def _refuse_no_fraction(run: RunSpec, reading: Reading) -> None:
-    """prime-rl leaves gpu_memory_utilization without bounds to vLLM; there is no cache to reckon of such a server."""
-    fraction = run.inference.gpu_memory_fraction if run.inference is not None else None
-    if fraction is None or 0 < fraction <= 1:
+def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
+    found = next(implausible(run), None)
+    if found is None:
         return
-    key = reading.key("inference.gpu_memory_fraction")
+    key = reading.key(found.field)
     raise UserError(
-        what=f"{key} = {fraction:g} is no fraction of a GPU",
+        what=f"{key} = {found.what}",
         where=reading.document.path,
-        why="vLLM refuses to start with it",
-        fix=f"{key} = 0.9",
+        why=found.why,
+        fix=f"{key} = {found.instead}" if found.instead else f"lower {key}",
         exit_code=ExitCode.FINDINGS,
     )
 

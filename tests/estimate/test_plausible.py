@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from prime_train.estimate.plausible import implausible
+from prime_train.spec import ENDLESS_STEPS, Batch, Data, Run, RunSpec, Source, elsewhere
+
+_RUN = RunSpec(run=Run(name="r", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
+
+
+def test_a_run_with_the_defaults_is_plausible() -> None:
+    endless = dataclasses.replace(_RUN, run=dataclasses.replace(_RUN.run, max_steps=ENDLESS_STEPS, seed=2**63))
+    assert list(implausible(_RUN)) == list(implausible(endless)) == []
+
+
+@pytest.mark.parametrize("fraction", [0.0, -1.0, 1.001, 1e300])
+def test_what_is_no_fraction_of_a_gpu(fraction: float) -> None:
+    run = dataclasses.replace(_RUN, inference=elsewhere.Inference(gpu_memory_fraction=fraction))
+    (found,) = implausible(run)
+    assert (found.field, found.instead) == ("inference.gpu_memory_fraction", "0.9")
+    whole = dataclasses.replace(_RUN, inference=elsewhere.Inference(gpu_memory_fraction=1.0))
+    assert not list(implausible(whole))
+
+
+@pytest.mark.parametrize("count", [10**16, -(10**16), int(1e300), 10**400, -(10**400)])
+def test_a_count_that_no_run_has(count: int) -> None:
+    native = dataclasses.replace(_RUN, batch=Batch(micro_batch=count))
+    sft = dataclasses.replace(_RUN, finetune=elsewhere.Finetune(batch_sequences=count))
+    assert [found.field for found in implausible(native)] == ["batch.micro_batch"]
+    assert [found.field for found in implausible(sft)] == ["finetune.batch_sequences"]
+    assert all(len(found.what) < 30 for found in implausible(native))
