@@ -121,6 +121,14 @@ def test_another_supervisor_tries_every_checkpoint_again() -> None:
     assert state.unreadable == ()
 
 
+def test_a_start_from_the_beginning_forgets_what_was_measured_and_a_resume_does_not() -> None:
+    measured = folded(OPENED, LaunchAsked(1, 0), Evaluated(1, 10, 5.0, 64), Sampled(1, 10, "a", "b"), failed(1))
+    resumed = folded(LaunchAsked(2, 10), state=measured)
+    assert resumed.last_validation == resumed.first_validation == Validation(10, 5.0, 64)
+    again = folded(LaunchAsked(2, 0), state=measured)
+    assert (again.first_validation, again.last_validation, again.samples) == (None, None, ())
+
+
 def test_samples_are_those_of_the_latest_step() -> None:
     early, late = Sampled(1, 10, "a", "b"), (Sampled(1, 20, "a", "c"), Sampled(1, 20, "d", "e"))
     assert folded(OPENED, LaunchAsked(1, 0), early, *late).samples == late

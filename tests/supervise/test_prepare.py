@@ -105,6 +105,7 @@ def test_what_may_change_is_taken_and_the_earlier_config_kept(run_dir: RunDir) -
 
 def test_every_change_that_a_checkpoint_cannot_follow_is_named_with_both_values(run_dir: RunDir) -> None:
     open_run(TEXT, spec(), run_dir)
+    save(run_dir, 20)
     changed = replace(
         spec(),
         run=replace(spec().run, seed=7),
@@ -125,8 +126,29 @@ def test_every_change_that_a_checkpoint_cannot_follow_is_named_with_both_values(
     assert error.exit_code == ExitCode.USAGE
 
 
+def test_a_changed_source_is_told_by_its_keys(run_dir: RunDir) -> None:
+    def reads(field: str) -> RunSpec:
+        return replace(spec(), data=Data(sources=(Source(kind="files", path="/text", text_field=field),)))
+
+    open_run(TEXT, reads("text"), run_dir)
+    save(run_dir, 20)
+    error = refused(reads("body"), run_dir)
+    begun = "kind 'files', path '/text', split 'train', text_field 'text'"
+    assert error.what == f"data.sources is {begun[:-6]}'body', the run was begun with {begun}"
+
+
+def test_without_a_checkpoint_everything_may_change(run_dir: RunDir) -> None:
+    open_run(TEXT, spec(), run_dir)
+    open_run("# corrected\n", replace(spec(), model=Model(layers=9), tokenizer=Tokenizer(vocab_size=300)), run_dir)
+    assert from_json(run_dir.resolved.read_text()).model.layers == 9
+    assert run_dir.config.read_text() == "# corrected\n"
+    save(run_dir, 20)
+    assert "model.layers is 4, the run was begun with 9" in refused(spec(), run_dir).what
+
+
 def test_the_same_global_batch_said_in_another_way_is_no_change(run_dir: RunDir) -> None:
     open_run(TEXT, spec(), run_dir)
+    save(run_dir, 20)
     open_run(TEXT, replace(spec(), batch=Batch(global_batch_tokens=8 * 512)), run_dir)
 
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.events import AttemptEnded, RunOpened, StopAsked
+from prime_train.events import AttemptEnded, Evaluated, RunOpened, StopAsked
 from prime_train.views import history
-from tests.views.written_runs import BEGAN_S, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
+from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
 
 
 def test_the_whole_life_of_a_run(tmp_path: Path) -> None:
@@ -20,6 +20,12 @@ def test_the_whole_life_of_a_run(tmp_path: Path) -> None:
     assert restart.failed.what == "killed by signal 9 (SIGKILL)"
     assert restart.waited_s == pytest.approx(1.1)
     assert restart.steps_redone == 10
+
+
+def test_what_was_measured_beyond_the_checkpoint_of_a_resume_does_not_count(tmp_path: Path) -> None:
+    beyond = (11.0, "trainer-001-rank0", Evaluated(1, 60, 5.0, 4096))
+    told = history.gather(write_run(tmp_path, (*FIRST_ATTEMPT, beyond, *DEATH, *SECOND_ATTEMPT)))
+    assert [evaluated.step for evaluated in told.evaluations] == [50]
 
 
 def test_the_pause_between_two_supervisors_is_not_work(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
     if state.live is not None:  # the line of its end is lost: the supervisor launches only where none lives
         lost = "its end was not written down"
         state = _attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
+    if event.resume_step == 0:  # what was measured is of weights that are gone
+        state = replace(state, first_validation=None, last_validation=None, samples=())
     before = state.attempt
     asked = Attempt(event.attempt, event.resume_step, event.rejected, asked_s=time_s, last_step=event.resume_step)
     return replace(

@@ -36,6 +36,8 @@ class Opened:
 def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
     """Create the directory of a run, or go on in it; `text` is the config as written.
 
+    A run without a checkpoint starts from the beginning, and may change in everything: what ended it before its
+    first save was often a fault of the config.
     The caller holds the run's lock. Raises UserError where the run cannot go on with this config or
     from that checkpoint; nothing has been changed then.
     """
@@ -43,7 +45,7 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     run = absolute(run, run_dir)
     before = _resolved(run_dir)
     state = fold_all(read(run_dir.events))
-    if before is not None:
+    if before is not None and layout.scan(run_dir.checkpoints):
         _refuse_changes(before, run, run_dir)
     aside = _to_set_aside(run_dir, resume)
     notes = [_set_aside(path) for path in aside]
@@ -130,11 +132,16 @@ def _flat(run: RunSpec) -> dict[str, Any]:
     """Dotted names to values, two levels deep. The global batch is what the three ways to give it come to."""
     tables: dict[str, Any] = {name: table for name, table in asdict(run).items() if isinstance(table, dict)}
     values = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
-    return values | {"batch.global_batch": run.global_batch}
+    sources = tuple(", ".join(f"{key} {value!r}" for key, value in _set_keys(source)) for source in run.data.sources)
+    return values | {"batch.global_batch": run.global_batch, "data.sources": "; ".join(sources)}
+
+
+def _set_keys(source: Source) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in asdict(source).items() if value is not None]
 
 
 def _said(value: Any) -> str:
-    return "unset" if value is None else repr(value)
+    return "unset" if value is None else value if isinstance(value, str) else repr(value)
 
 
 def _resolved(run_dir: RunDir) -> RunSpec | None:

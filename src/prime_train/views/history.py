@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.events import CheckpointSaved, Evaluated, Record, RunOpened, read
+from prime_train.events import CheckpointSaved, Evaluated, LaunchAsked, Record, RunOpened, read
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.state import Attempt, State
@@ -40,7 +40,7 @@ class History:
     started_in: str  # working directory of the latest attempt: paths in the config count from there; "" = not known
     config: dict[str, Any]  # resolved.json; empty where it cannot be read
     state: State
-    evaluations: tuple[Evaluated, ...]  # by step; of a step that was taken twice, the later
+    evaluations: tuple[Evaluated, ...]  # by step, of the steps that count: without those that a restart takes again
     saves: tuple[CheckpointSaved, ...]
     metrics: Metrics
     began_s: float | None
@@ -66,7 +66,6 @@ def gather(run_dir: RunDir) -> History:
     """Everything the report tells, up to now."""
     records = read(run_dir.events)
     state = fold_all(records)
-    evaluated = {record.event.step: record.event for record in records if isinstance(record.event, Evaluated)}
     saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
     return History(
         name=state.run or run_dir.path.name,
@@ -74,13 +73,25 @@ def gather(run_dir: RunDir) -> History:
         started_in=str(_object(run_dir.launch(state.attempt_number)).get("cwd", "")),
         config=_object(run_dir.resolved),
         state=state,
-        evaluations=tuple(evaluated[step] for step in sorted(evaluated)),
+        evaluations=_evaluations(records),
         saves=tuple(saved[step] for step in sorted(saved)),
         metrics=read_metrics(run_dir.metrics),
         began_s=records[0].time_s if records else None,
         ended_s=records[-1].time_s if records else None,
         worked_s=_worked_s(records),
     )
+
+
+def _evaluations(records: Iterable[Record]) -> tuple[Evaluated, ...]:
+    """As in metrics.jsonl, what lies beyond the checkpoint that an attempt resumes from does not count."""
+    by_step: dict[int, Evaluated] = {}
+    for record in records:
+        match record.event:
+            case LaunchAsked(resume_step=resumed):
+                by_step = {step: told for step, told in by_step.items() if step <= resumed}
+            case Evaluated() as told:
+                by_step[told.step] = told
+    return tuple(by_step[step] for step in sorted(by_step))
 
 
 def read_metrics(path: Path) -> Metrics:
