@@ -81,7 +81,8 @@ class Scanner:
         self._done, self._done_at_last_hit = 0, -ENOUGH
         self._first_stamp: Stamp | None = None
         self._stamp: Stamp | None = None
-        self._lines: list[bytes] = []
+        self._lines: list[bytes] = []  # of the block at hand
+        self._timed = 0  # up to which of them the time was looked for
         self._index = 0
 
     def feed(self, data: bytes) -> None:
@@ -112,7 +113,7 @@ class Scanner:
     def _block(self, block: bytes) -> None:
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
-        self._lines = block.split(b"\n")
+        self._lines, self._timed = block.split(b"\n"), 0
         self._lines.pop()
         if self._first_stamp is None:
             self._first_stamp = self._earliest()
@@ -122,7 +123,7 @@ class Scanner:
                 self._index = index
                 self._line(line)
         self._index = len(self._lines)
-        self._stamp = self._time_before()
+        self._time_before()
         self._count += len(self._lines)
 
     @property
@@ -160,7 +161,7 @@ class Scanner:
         if HEADER in line.text and not line.text.startswith(_IGNORED):
             self._incident += 1
             if not self._follows_ignored():
-                self._open[line.stream] = Builder(self._incident)
+                self._open[line.stream] = Builder(self._incident, line.level in ("debug", "info", "warning"))
             return
         self._match(line, line.text, None)
 
@@ -172,7 +173,7 @@ class Scanner:
         if builder is None:
             self._incident += 1
         elif builder.incident not in self._raised:
-            self._raised[builder.incident] = self._hit(line, text, builder, None, False)
+            self._raised[builder.incident] = self._hit(line, text, builder, None, builder.is_calm)
             self._done_at_last_hit = self._done
         found = False
         for match in self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]):
@@ -182,7 +183,7 @@ class Scanner:
                 continue
             if _ADVICE.search(text, 0, match.start):
                 continue
-            weak = signature.weak or (line.level == "warning" and signature.level != "any" and builder is None)
+            weak = signature.weak or (line.level == "warning" and signature.level != "any")
             self._note(line, text, builder, match, weak)
         if not found and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
             self._note(line, text, None, None, True)
@@ -197,7 +198,7 @@ class Scanner:
         self._keep(self._hit(line, text, builder, match, weak), match.signature.id if match else "error")
 
     def _hit(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> Hit:
-        stamp = self._clock.seen(line.stamp) if line.stamp else self._time_before()
+        stamp = self._time(line)
         self._first_stamp = self._first_stamp or stamp
         return Hit(
             at=self._count + self._index + 1,
@@ -220,11 +221,19 @@ class Scanner:
         return first if len(first) < _FIRST_HITS else self._later[kind]
 
     def _time_before(self) -> Stamp | None:
-        """The time of the nearest line above that has one."""
-        for raw in self._lines[max(0, self._index - _LOOK_BACK) : self._index][::-1]:
+        """The time of the nearest line above that has one. A line is looked at once."""
+        for raw in self._lines[max(self._timed, self._index - _LOOK_BACK) : self._index][::-1]:
             stamp = clean(raw[:400].decode("utf-8", "replace")).stamp
             if stamp is not None:
-                return self._clock.seen(stamp)
+                self._stamp = self._clock.seen(stamp)
+                break
+        self._timed = max(self._timed, self._index)
+        return self._stamp
+
+    def _time(self, line: Line) -> Stamp | None:
+        if line.stamp is None:
+            return self._time_before()
+        self._stamp, self._timed = self._clock.seen(line.stamp), self._index + 1
         return self._stamp
 
     def _earliest(self) -> Stamp | None:

@@ -82,8 +82,9 @@ def shortened(raised: Raised) -> tuple[str, ...]:
 class Builder:
     """One traceback as it comes in, line by line, of one writer."""
 
-    def __init__(self, incident: int) -> None:
+    def __init__(self, incident: int, is_calm: bool = False) -> None:
         self.incident = incident
+        self.is_calm = is_calm  # told at warning level or below: somebody caught it
         self.chain: tuple[Raised, ...] = ()
         self._frames: list[Frame] = []
         self._code = ""
