@@ -58,6 +58,14 @@ def test_modules_are_looked_for_and_imported_only_where_asked(packages: Path) ->
     )
 
 
+def test_a_module_of_a_package_is_looked_for_without_importing_the_package(packages: Path) -> None:
+    (packages / "attention" / "cute").mkdir(parents=True)
+    (packages / "attention" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (packages / "attention" / "plain.py").write_text("")
+    found = known(interpreter(sys.executable, [], ["attention.cute", "attention.plain", "attention.gone", "no.such"]))
+    assert [fault.module for fault in found.faults] == ["attention.gone", "no.such"]
+
+
 def test_an_environment_within_verifiers_is_there(packages: Path) -> None:
     (packages / "verifiers" / "v1" / "tasksets").mkdir(parents=True)
     (packages / "verifiers" / "__init__.py").write_text("")

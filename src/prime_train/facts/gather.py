@@ -74,7 +74,7 @@ def _deep(probe: Probe) -> Probe:
 
 
 # Flash attention 2, 3 and 4 and vLLM, as they are imported.
-_FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "vllm")
+_FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vllm")
 
 
 def _interpreter(question: Question) -> Any:

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import sys
+from pathlib import Path
 
 
 def look(asked: dict[str, list[str]]) -> dict[str, object]:
@@ -52,9 +53,19 @@ def _names_a_version(requirement: str) -> bool:
 
 def _not_found(module: str) -> str:
     try:
-        return "" if importlib.util.find_spec(module) or _in_verifiers(module) else "it is not installed"
+        return "" if _is_there(module) or _in_verifiers(module) else "it is not installed"
     except (ImportError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module can be found. Looking one up below a package would import the package: its folders are read."""
+    first, *below = module.split(".")
+    spec = importlib.util.find_spec(first)
+    if spec is None or not below:
+        return spec is not None
+    paths = [Path(folder, *below) for folder in spec.submodule_search_locations or ()]
+    return any(path.is_dir() or path.with_name(f"{path.name}.py").is_file() for path in paths)
 
 
 def _in_verifiers(module: str) -> bool:

@@ -79,20 +79,27 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem
     trainer, saving, folder = run.trainer, run.saving, known(facts.save_dir)
     if trainer is None or saving is None or saving.output_dir is not None or run.lora is not None or folder.refusal:
         return
-    sizes, count = sizes_of(trainer.model_name), _kept_by_prime_rl(run)
-    if sizes is None or count is None or trainer.fake_data:
+    one, count = _prime_rl_checkpoint_bytes(run), _kept_by_prime_rl(run)
+    if one is None or count is None:
         return
-    states = 3 if trainer.optimizer in (None, "adamw") else 2
-    one = sizes.parameters * states * (2 if trainer.optimization_dtype == "bfloat16" else 4)
     room = folder.free_bytes + folder.held_bytes
     if count * one > room:
         kept = "1 checkpoint" if count == 1 else f"{count} checkpoints"
         yield Problem(
             "saving.keep_last",
-            f"{kept} of {format_bytes(one)} = {format_bytes(count * one)} for {sizes.name}, and {folder.existing} has "
-            f"room for {format_bytes(room)}",
+            f"{kept} of {format_bytes(one)} = {format_bytes(count * one)} for {trainer.model_name}, and "
+            f"{folder.existing} has room for {format_bytes(room)}",
             fix="make room there, give `launch.output_dir` on another disk, or keep fewer",
         )
+
+
+def _prime_rl_checkpoint_bytes(run: RunSpec) -> int | None:
+    """The fewest bytes of one checkpoint of full training; None where the model is not in the registry."""
+    trainer, sizes = run.trainer, sizes_of(run.trainer.model_name if run.trainer is not None else None)
+    if trainer is None or sizes is None or run.saving is None or run.lora is not None or trainer.fake_data:
+        return None
+    states = 3 if trainer.optimizer in (None, "adamw") else 2
+    return sizes.parameters * states * (2 if trainer.optimization_dtype == "bfloat16" else 4)
 
 
 def _kept_by_prime_rl(run: RunSpec) -> int | None:
@@ -198,11 +205,13 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
 def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A checkpoint should be written in less time than counts as a hang.
 
-    the supervisor takes a save that lasts longer for a hang, and ends the attempt
+    a save that lasts longer counts as a hang, and ends the attempt
 
-    Looked at with --deep alone: a file is written for at most two seconds.
+    For run.toml the supervisor has that limit, for prime-rl its collectives. Looked at with --deep alone: a file is
+    written for at most two seconds.
 
-    Source: supervise/policy.py (silence beyond slow_phase_limit_s is a hang).
+    Source: supervise/policy.py (silence beyond slow_phase_limit_s is a hang); prime-rl, dist_timeout_seconds, and
+    "Watchdog caught collective operation timeout" after a slow save.
 
     Bad:
         [model]
@@ -211,18 +220,32 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         heads = 16
         [facts.disk_speed]
         bytes_per_s = 1000000.0
+    Bad (prime-rl 2026-08):
+        [facts.disk_speed]
+        bytes_per_s = 2000000.0
+    Good (prime-rl 2026-08):
+        [facts.disk_speed]
+        bytes_per_s = 500000000.0
     Good:
         [facts.disk_speed]
         bytes_per_s = 1000000000.0
     """
-    decoder, speed = architecture(run, facts), known(facts.disk_speed).bytes_per_s
-    if decoder is None or not run.is_native or speed <= 0:
+    speed = known(facts.disk_speed).bytes_per_s
+    decoder = architecture(run, facts) if run.is_native else None
+    if run.is_native:
+        at, limit_s = "prime_train.heartbeat.slow_phase_limit_s", run.prime_train.heartbeat.slow_phase_limit_s
+        one = None if decoder is None else checkpoint_bytes(decoder)
+    else:
+        at, one = "trainer.dist_timeout_s", _prime_rl_checkpoint_bytes(run)
+        limit_s = float((run.trainer.dist_timeout_s if run.trainer is not None else None) or 0)
+    if one is None or speed <= 0 or limit_s <= 0:
         return
-    needed_s, limit_s = checkpoint_bytes(decoder) / speed, run.prime_train.heartbeat.slow_phase_limit_s
+    needed_s = one / speed
     if needed_s > limit_s:
+        wanted_s = round(3 * needed_s)
         yield Problem(
-            "prime_train.heartbeat.slow_phase_limit_s",
-            f"a checkpoint of {format_bytes(checkpoint_bytes(decoder))} takes {format_seconds(needed_s)} at "
+            at,
+            f"a checkpoint of {format_bytes(one)} takes {format_seconds(needed_s)} at "
             f"{format_bytes(speed)}/s, and {format_seconds(limit_s)} of silence count as a hang",
-            patch={"prime_train.heartbeat.slow_phase_limit_s": float(round(3 * needed_s))},
+            patch={at: float(wanted_s) if run.is_native else wanted_s},
         )

@@ -20,20 +20,36 @@ _FEATURES = {
     "mxfp8": ((10, 0), (0, 0), "mxfp8"),
     "flash_attention_2": ((8, 0), (0, 0), "flash attention 2"),
     "flash_attention_3": ((9, 0), (10, 0), "flash attention 3"),
+    "flash_attention_4": ((9, 0), (12, 0), "flash attention 4"),
 }
 
 
 @facts_rule("GPU005", Severity.ERROR, needs=("gpus",))
 def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The GPUs must have what the config asks for: bf16, fp8, flash attention 3.
+    """The GPUs must have what the config asks for: bf16, fp8, flash attention 3 or 4.
 
     the kernels are not built for another architecture: the first step ends in "no kernel image", or in a refusal
 
     bf16 and flash attention 2 need compute capability 8.0, fp8 8.9, mxfp8 10.0; flash attention 3 is written for
-    9.0 alone. With fp8 weights vLLM falls back to 16-bit products below 8.9: a warning.
+    9.0 alone, 4 for 9.0 to 11.0: not for the Blackwell of workstations, 12.0. With fp8 weights vLLM falls back to
+    16-bit products below 8.9: a warning.
 
-    Source: CUDA C++ programming guide, compute capabilities; README of Dao-AILab/flash-attention.
+    Source: CUDA C++ programming guide, compute capabilities; README of Dao-AILab/flash-attention; its CLAUDE.md
+    ("Targets Hopper (SM90) and Blackwell (SM100/SM110) GPUs"), and pypi.org/project/flash-attn-4.
 
+    Bad (prime-rl 2026-08):
+        [deployment]
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
+        [trainer.model]
+        attn = "flash_attention_4"
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA RTX PRO 6000", memory_bytes = 102641958912, compute_capability = [12, 0]},
+            {name = "NVIDIA RTX PRO 6000", memory_bytes = 102641958912, compute_capability = [12, 0]},
+        ]
     Bad (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_3"
@@ -65,7 +81,8 @@ def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         ]
         if unfit:
             version = ".".join(str(part) for part in unfit[0].compute_capability)
-            needed = f"{lowest[0]}.{lowest[1]}" + ("" if too_high == (0, 0) else " alone")
+            below = "" if too_high == (0, 0) else f" or above, below {too_high[0]}.{too_high[1]}"
+            needed = f"{lowest[0]}.{lowest[1]}{below}"
             yield Problem(
                 field,
                 f"{unfit[0].name} has compute capability {version}, and {name} needs {needed}",
@@ -94,18 +111,27 @@ def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     it is no part of torch: without the package the model does not load
 
-    Source: prime-rl, model.attn; the packages flash-attn and flash-attn-interface.
+    Source: prime-rl, model.attn; the packages flash-attn, flash-attn-interface and flash-attn-4.
 
     Bad (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_2"
         [facts.interpreter]
         faults = [{module = "flash_attn", fault = "it is not installed"}]
+    Bad (prime-rl 2026-08):
+        [trainer.model]
+        attn = "flash_attention_4"
+        [facts.interpreter]
+        faults = [{module = "flash_attn.cute", fault = "it is not installed"}]
     Good (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_2"
     """
-    modules = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+    modules = {
+        "flash_attention_2": "flash_attn",
+        "flash_attention_3": "flash_attn_interface",
+        "flash_attention_4": "flash_attn.cute",
+    }
     wanted = modules.get(run.trainer.attention or "") if run.trainer is not None else None
     interpreter = known(facts.interpreter)
     for missing in interpreter.faults:
