@@ -36,6 +36,11 @@ class Reckoned(NamedTuple):
     memory: RoleMemory
     alike: tuple[Any, ...]
 
+    @property
+    def peak_bytes(self) -> float:
+        assert self.row.measured_gib is not None
+        return self.row.measured_gib * GIB
+
 
 class Pair(NamedTuple):
     """One row calibrated by another: errors before and after, whether the interval holds the row, how wide it is."""
@@ -64,9 +69,9 @@ def pairs(rows: list[Reckoned]) -> Iterator[Pair]:
 
 
 def pair(by: Reckoned, of: Reckoned) -> Pair:
-    measured = Measured(by.row.measured_gib * GIB, True, (), by.row.id)
+    measured = Measured(by.peak_bytes, True, (), by.row.id)
     after = calibrated_memory(of.memory, calibration_of(measured, by.memory, None)).reserved
-    before, truth = of.memory.reserved, of.row.measured_gib * GIB
+    before, truth = of.memory.reserved, of.peak_bytes
     return Pair(
         apart=math.exp(abs(math.log(before.typical / by.memory.reserved.typical))),
         before=abs(before.typical / truth - 1),
@@ -99,7 +104,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, required=True, help="a table of measured rows, CSV")
     parser.add_argument("--write", action="store_true", help="write bench/results/calibrate_memory.json")
     asked = parser.parse_args()
-    rows = [reckoned(row) for row in read(asked.rows)[0] if row.group == "prime-rl"]
+    rows = [reckoned(row) for row in read(asked.rows)[0] if row.group == "prime-rl" and row.measured_gib]
     lines = list(summary(list(pairs(rows))))
     for line in lines:
         print(line)

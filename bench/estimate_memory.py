@@ -4,7 +4,9 @@
 
 Each row becomes an ordinary RunSpec, hardware and model and goes through setup_of and training_memory, which never
 see what was measured. --quick leaves out the fits without each model, --alone the other tools. Rows of kind "vllm"
-are judged by tokens and weights, those of the published start-up logs too.
+are judged by tokens and weights, those of the published start-up logs too. A row that tells no peak is estimated and
+not judged; one that cannot be read is in the report with its reason. "Model left out" of another table than the one
+that was fitted: by fits to the latter without the row's model.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import fit_memory
+import memory_served
 import record
+import row_cells
 from memory_priors import PRIORS
 from memory_rows import DEVELOPMENT, Row, read
-from memory_served import pairs, servers
+from memory_served import Server
 from memory_tools import Tool, tools
 
+from prime_train.errors import UserError
 from prime_train.estimate.setup import setup_of
+from prime_train.estimate.train_setup import TrainSetup
 from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import Interval
 from prime_train.units import GIB
@@ -37,7 +43,11 @@ BARS = {
 }
 VLLM_BAR = "weights mean <= 2 %, KV tokens mean <= 2 %"
 ALL_ROWS_BAR = "bound above the measurement in >= 95 % of rows, over it by <= 15 % in the median"
-REPORT_COLUMNS = ("row", "measured", "estimated", "low", "high", "unit", "group", "program", "phase")
+REPORT_COLUMNS = (
+    *("row", "measured", "estimated", "low", "high", "unit", "group", "program", "phase"),
+    *("weights_measured", "weights_estimated", "reason"),
+)
+Cells = dict[str, str]
 
 
 class Judged(NamedTuple):
@@ -50,13 +60,33 @@ class Judged(NamedTuple):
 
     @property
     def measured(self) -> float:
+        assert self.row.measured_gib is not None
         return self.row.measured_gib * GIB
 
 
 def judge(row: Row, others: Sequence[Tool]) -> Judged:
     setup = setup_of(row.run, row.hardware, row.shape)
     memory = training_memory(setup, row.hardware)
-    return Judged(row, memory.reserved, memory.phase, tuple(tool.bytes_of(setup) for tool in others))
+    return Judged(row, memory.reserved, memory.phase, tuple(_asked(tool, setup) for tool in others))
+
+
+def _asked(tool: Tool, setup: TrainSetup) -> float | None:
+    """What a tool says of a row; None also where it cannot reckon it."""
+    try:
+        return tool.bytes_of(setup)
+    except (ArithmeticError, LookupError, ValueError):
+        return None
+
+
+def judge_all(rows: Sequence[Row], others: Sequence[Tool]) -> tuple[list[Judged], list[tuple[str, str]]]:
+    """What is estimated of each row, and of which row nothing could be: id and why."""
+    judged, failed = [], []
+    for row in rows:
+        try:
+            judged.append(judge(row, others))
+        except (UserError, ArithmeticError, LookupError, ValueError) as error:
+            failed.append((row.id, f"not reckoned: {type(error).__name__}: {error}"))
+    return judged, failed
 
 
 def errors(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
@@ -76,14 +106,14 @@ def bound(judged: Sequence[Judged]) -> dict[str, float]:
     return {"bound_above": sum(each >= 0 for each in over) / len(over), "bound_over_median": statistics.median(over)}
 
 
-def left_out(rows: Sequence[Row]) -> dict[str, float]:
-    """Row id -> log(estimate / measured) by a fit that saw no row of the row's model."""
+def left_out(rows: Sequence[Row], fitted: Sequence[Row]) -> dict[str, float]:
+    """Row id -> log(estimate / measured) by a fit to the `fitted` rows that saw none of the row's model."""
     found: dict[str, float] = {}
-    for name in sorted({row.program for row in rows} & PRIORS.keys()):
-        priors, chosen = PRIORS[name], [row for row in rows if row.program == name]
-        seen = fit_memory.samples(chosen)
+    for name in sorted({row.program for row in rows}):
+        priors, chosen = PRIORS.get(name, PRIORS["hf"]), [row for row in rows if row.program == name]
+        seen = fit_memory.samples([row for row in fitted if row.program in priors.programs])
         start = fit_memory.fit(seen, priors.free, priors.fixed).values
-        errors = fit_memory.without_each_model(seen, priors.free, priors.fixed, start)
+        errors = fit_memory.without_each_model(fit_memory.samples(chosen), seen, priors, start)
         found.update(zip((row.id for row in chosen), map(float, errors), strict=True))
     return found
 
@@ -113,17 +143,50 @@ def table(judged: Sequence[Judged], unseen: dict[str, float], others: Sequence[T
     return lines
 
 
-def write_report(judged: Sequence[Judged], path: Path) -> None:
-    """One line per row, whole or not at all."""
+def report_of(
+    judged: Sequence[Judged], servers: Sequence[Server], unread: Sequence[tuple[str, str]]
+) -> dict[str, Cells]:
+    """Row id -> the cells of its line."""
+    cells: dict[str, Cells] = {}
+    for each in judged:
+        measured, row = each.row.measured_gib, each.row
+        cells[row.id] = {
+            **_figures(measured, Interval(*(value / GIB for value in each.estimate)), "GiB"),
+            "group": row.group,
+            "program": row.program,
+            "phase": each.phase,
+            "reason": "" if measured else "no peak was measured",
+        }
+    for server in servers:
+        answers = memory_served.answers(server)
+        weights = next(answer for answer in answers if answer.quantity == "weights")
+        first, in_gib = answers[0], _figures(weights.measured, weights.estimate, "GiB")
+        cells[server.id] = {
+            **_figures(first.measured, first.estimate, first.unit),
+            "group": "vLLM",
+            "program": first.quantity,
+            "weights_measured": in_gib["measured"],
+            "weights_estimated": in_gib["estimated"],
+            "reason": "" if first.measured else "nothing was measured",
+        }
+    return cells | {id: {"reason": why} for id, why in unread}
+
+
+def _figures(measured: float | None, estimate: Interval, unit: str) -> Cells:
+    digits = 4 if unit == "GiB" else 0
+    low, typical, high = (f"{value:.{digits}f}" for value in estimate)
+    told = f"{measured:.{digits}f}" if measured else ""
+    return {"measured": told, "estimated": typical, "low": low, "high": high, "unit": unit}
+
+
+def write_report(cells: dict[str, Cells], path: Path) -> None:
+    """One line per row in the order of the table, whole or not at all."""
     beside = path.with_name(path.name + ".tmp")
     with open(beside, "w", encoding="utf-8", newline="") as file:
-        out = csv.writer(file)
-        out.writerow(REPORT_COLUMNS)
-        for each in judged:
-            low, typical, high = (f"{value / GIB:.4f}" for value in each.estimate)
-            row = each.row
-            measured = f"{row.measured_gib:.4f}"
-            out.writerow([row.id, measured, typical, low, high, "GiB", row.group, row.program, each.phase])
+        out = csv.DictWriter(file, REPORT_COLUMNS, restval="")
+        out.writeheader()
+        for id in sorted(cells, key=lambda id: int(id.rpartition(":")[2])):
+            out.writerow({"row": id, **cells[id]})
     beside.replace(path)
 
 
@@ -140,38 +203,49 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
     print("\n".join(f"asked of {group}: {bar}" for group, bar in bars.items()))
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=DEVELOPMENT, help="a table of measured rows, CSV")
     parser.add_argument("--report", type=Path, help="write one line per row here, CSV")
     parser.add_argument("--quick", action="store_true", help="no fits without each model")
     parser.add_argument("--alone", action="store_true", help="no other tools: they import torch")
     parser.add_argument("--write", action="store_true", help="write bench/results/estimate_memory.json")
-    asked = parser.parse_args()
-    rows, skipped = read(asked.rows)
-    for id, why in skipped:
-        print(f"left out: {id}: {why}")
-    others = () if asked.alone else tools()
-    judged = [judge(row, others) for row in rows]
-    lines = table(judged, {} if asked.quick else left_out(rows), others)
-    lines += [
-        {"group": "vLLM", "by": name, "n": len(told), **errors(told)}
-        for name, told in pairs(servers(asked.rows)).items()
+    return parser.parse_args()
+
+
+def kept(lines: Sequence[dict[str, Any]], rows: Path) -> list[dict[str, Any]]:
+    """The lines of the table as they are recorded."""
+    about = {"rows": rows.name, "machine": record.machine(), "commit": record.commit()}
+    about["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+    return [
+        {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()} | about
+        for line in lines
     ]
+
+
+def main() -> None:
+    asked = arguments()
+    try:
+        rows, unread = read(asked.rows)
+        servers, unserved = memory_served.read(asked.rows)
+    except row_cells.Unreadable as error:
+        raise SystemExit(f"error: {error}") from error
+    others = () if asked.alone else tools()
+    judged, failed = judge_all(rows, others)
+    unread += unserved + failed
+    for id, why in unread:
+        print(f"left out: {id}: {why}")
+    with_peak = [each for each in judged if each.row.measured_gib]
+    fitted = () if asked.quick else read(DEVELOPMENT)[0]
+    unseen = left_out([each.row for each in with_peak], fitted) if fitted else {}
+    lines = table(with_peak, unseen, others)
+    for name, told in memory_served.pairs([*memory_served.logs(), *servers]).items():
+        lines.append({"group": "vLLM", "by": name, "n": len(told), **errors(told)})
     show(lines)
     if asked.report:
-        write_report(judged, asked.report)
+        write_report(report_of(judged, servers, unread), asked.report)
     if asked.write:
-        about = {
-            "machine": record.machine(),
-            "commit": record.commit(),
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        }
-        rounded = [
-            {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()}
-            for line in lines
-        ]
-        print(record.write("estimate_memory", [{**line, "rows": asked.rows.name, **about} for line in rounded]))
+        print(record.write("estimate_memory", kept(lines, asked.rows)))
 
 
 if __name__ == "__main__":

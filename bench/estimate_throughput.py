@@ -4,7 +4,8 @@
 
 Each row becomes an ordinary setup and goes through throughput_of, which never sees what was measured. "held out": by
 rates fitted without any row of the same model, with the interval calibrated on the other models. "shipped": by the
-rates that ship. "constant MFU": the median MFU of the other models' rows of that trainer, beside it; and 40 %.
+rates that ship, "estimated" in the report. "constant MFU": the median MFU of the other models' rows of that trainer,
+beside it; and 40 %. A row that tells no speed is estimated and not judged; one that cannot be read has its reason.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import csv
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +23,10 @@ from typing import NamedTuple
 import fit_throughput as fitting
 import record
 import throughput_rows
+from row_cells import Unreadable
+from throughput_rows import Read
 
+from prime_train.errors import UserError
 from prime_train.estimate.throughput import throughput_of
 from prime_train.estimate.throughput_basis import MeasuredRow, measured_rows
 from prime_train.estimate.throughput_rates import Rates, rates_of
@@ -32,14 +36,17 @@ from prime_train.estimate.work import work_of
 BARS = {"llm-foundry, dense": 0.06, "prime-rl": 0.12}
 NAIVE_MFU = 0.40
 REPORT_COLUMNS = (
-    *("row", "measured", "estimated", "low", "high", "held_out", "held_out_low", "held_out_high", "basis"),
+    *("row", "measured", "estimated", "low", "high", "held_out", "held_out_low", "held_out_high"),
+    *("basis", "what", "reason"),
 )
 
 
 class Judged(NamedTuple):
     """One row: tokens per second of all GPUs, measured and estimated by each method."""
 
+    id: str
     row: MeasuredRow
+    was_measured: bool
     shipped: Interval
     held_out: Interval
     constant_mfu: float
@@ -47,17 +54,29 @@ class Judged(NamedTuple):
     basis: str
 
 
-def judge(rows: Sequence[MeasuredRow]) -> list[Judged]:
-    return [_judged(row) for row in rows]
+def judge(lines: Sequence[Read]) -> tuple[list[Judged], dict[str, str]]:
+    """What is estimated of each row, and of which nothing could be: id -> why."""
+    judged, failed = [], {}
+    for line in lines:
+        if line.row is None:
+            failed[line.id] = line.why
+            continue
+        try:
+            judged.append(_judged(line, line.row))
+        except (UserError, ArithmeticError, LookupError, ValueError) as error:
+            failed[line.id] = f"not reckoned: {type(error).__name__}: {error}"
+    return judged, failed
 
 
-def _judged(row: MeasuredRow) -> Judged:
+def _judged(line: Read, row: MeasuredRow) -> Judged:
     trainer, model = row.setup.trainer, row.setup.shape.name
     others = _others(trainer, model)
     shipped = throughput_of(row.setup, row.hardware)
     unseen = throughput_of(row.setup, row.hardware, rates=_rates_without(trainer, model), rows=others)
     return Judged(
+        id=line.id,
         row=row,
+        was_measured=line.was_measured,
         shipped=_as_measured(row, shipped.step_s, shipped.broadcast_s),
         held_out=_as_measured(row, unseen.step_s, unseen.broadcast_s),
         constant_mfu=_tokens_per_s_at(row, _constant_mfu(trainer, model)),
@@ -159,19 +178,32 @@ def summary(name: str, judged: Sequence[Judged], method: str) -> dict[str, objec
     }
 
 
-def write_report(path: Path, judged: Sequence[Judged]) -> None:
-    """One line per row: tokens per second measured and estimated by shipped rates, and held out by model."""
+def write_report(path: Path, judged: Sequence[Judged], failed: Mapping[str, str]) -> None:
+    """One line per row of the table, in its order: tokens per second measured, by shipped rates, held out by model."""
+    cells: dict[str, tuple[str, ...]] = {id: ("",) * 9 + (why,) for id, why in failed.items()}
+    for one in judged:
+        measured = f"{one.row.tokens_per_s:.6g}" if one.was_measured else ""
+        figures = [f"{figure:.6g}" for figure in (*_figures(one.shipped), *_figures(one.held_out))]
+        why = "" if one.was_measured else "no speed was measured"
+        cells[one.id] = (measured, *figures, one.basis, name_of(one.row), why)
     beside = path.with_name(path.name + ".tmp")
     with beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(REPORT_COLUMNS)
-        for one in judged:
-            setup = one.row.setup
-            name = f"{setup.trainer} {setup.shape.name} {one.row.hardware.gpus}x{one.row.hardware.id} "
-            name += f"{setup.ctx_tokens} {setup.objective} {setup.kernel} {one.row.source}"
-            figures = [one.row.tokens_per_s, *_figures(one.shipped), *_figures(one.held_out)]
-            writer.writerow([name, *(f"{figure:.6g}" for figure in figures), one.basis])
+        for id in sorted(cells, key=_place):
+            writer.writerow([id, *cells[id]])
     beside.replace(path)
+
+
+def _place(id: str) -> tuple[str, int]:
+    table, _, number = id.rpartition(":")
+    return table, int(number)
+
+
+def name_of(row: MeasuredRow) -> str:
+    setup = row.setup
+    name = f"{setup.trainer} {setup.shape.name} {row.hardware.gpus}x{row.hardware.id} "
+    return name + f"{setup.ctx_tokens} {setup.objective} {setup.kernel} {row.source}"
 
 
 def _figures(interval: Interval) -> tuple[float, float, float]:
@@ -186,37 +218,36 @@ def print_table(rows: Sequence[dict[str, object]]) -> None:
         print(" | ".join(cells))
 
 
+def lines_of(paths: Sequence[Path] | None) -> list[Read]:
+    """The lines of tables, else the rows that ship."""
+    if not paths:
+        return [Read(f"shipped:{number}", row, "") for number, row in enumerate(measured_rows(), start=1)]
+    return [line for path in paths for line in throughput_rows.read(path)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, nargs="+", help="tables of measured rows; without it, those that ship")
     parser.add_argument("--report", type=Path, help="write one line per row to this CSV")
     asked = parser.parse_args()
-    rows: list[MeasuredRow] = []
-    if asked.rows:
-        for path in asked.rows:
-            found, skipped = throughput_rows.read(path)
-            rows += found
-            for reason in skipped:
-                print(f"left out: {reason}")
-    else:
-        rows = list(measured_rows())
-    judged = judge(rows)
+    try:
+        judged, failed = judge(lines_of(asked.rows))
+    except Unreadable as error:
+        raise SystemExit(f"error: {error}") from error
+    for id, why in failed.items():
+        print(f"left out: {id}: {why}")
     table = []
-    for name in sorted({group_of(row) for row in rows}):
-        group = [one for one in judged if group_of(one.row) == name]
+    measured = [one for one in judged if one.was_measured]
+    for name in sorted({group_of(one.row) for one in measured}):
+        group = [one for one in measured if group_of(one.row) == name]
         table += [summary(name, group, method) for method in ("held_out", "shipped", "constant_mfu", "naive_mfu")]
     print_table(table)
     if asked.report:
-        write_report(asked.report, judged)
+        write_report(asked.report, judged, failed)
     if not asked.rows:
-        date = time.strftime("%Y-%m-%d", time.gmtime())
-        kept = {
-            "unit": "error of tokens per second",
-            "machine": record.machine(),
-            "commit": record.commit(),
-            "date": date,
-        }
-        record.write("estimate_throughput", [{**row, **kept} for row in table])
+        about = {"machine": record.machine(), "commit": record.commit()}
+        about["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+        record.write("estimate_throughput", [{**row, "unit": "error of tokens per second", **about} for row in table])
 
 
 if __name__ == "__main__":

@@ -50,7 +50,12 @@ NOISE = 0.03  # scale of the error of the logarithm that counts as ordinary
 
 
 def samples(rows: Sequence[Row]) -> list[Sample]:
-    return [Sample(setup_of(row.run, row.hardware, row.shape), row.measured_gib * GIB, row.shape.name) for row in rows]
+    """The rows that tell a peak."""
+    return [
+        Sample(setup_of(row.run, row.hardware, row.shape), row.measured_gib * GIB, row.shape.name)
+        for row in rows
+        if row.measured_gib
+    ]
 
 
 def coefficients(free: Sequence[Free], values: Vector, fixed: Mapping[str, float], era: str) -> Coefficients:
@@ -120,13 +125,12 @@ def fit(rows: Sequence[Sample], free: Sequence[Free], fixed: Mapping[str, float]
     return Fit(problem.free, values, errors)
 
 
-def without_each_model(
-    rows: Sequence[Sample], free: Sequence[Free], fixed: Mapping[str, float], start: Vector
-) -> Vector:
-    """Residuals of every row under a fit that never saw its model."""
+def without_each_model(rows: Sequence[Sample], fitted: Sequence[Sample], priors: Priors, start: Vector) -> Vector:
+    """Residuals of every row under a fit to the `fitted` rows that never saw its model."""
     left = np.zeros(len(rows))
+    free, fixed = priors.free, priors.fixed
     for model in sorted({row.model for row in rows}):
-        seen = [row for row in rows if row.model != model]
+        seen = [row for row in fitted if row.model != model]
         unseen = [number for number, row in enumerate(rows) if row.model == model]
         found = fit(seen, free, fixed, start=start) if seen else None
         values = found.values if found else np.array([each.prior for each in free])
@@ -144,10 +148,10 @@ def interval(left: Vector, program: str) -> tuple[float, float]:
 
 def fitted_entry(name: str, priors: Priors, rows: Sequence[Row]) -> tuple[str, Vector]:
     """The lines of a trainer's entry, and the residuals of its rows under fits that never saw their model."""
-    chosen = [row for row in rows if row.program in priors.programs]
+    chosen = [row for row in rows if row.program in priors.programs and row.measured_gib]
     seen = samples(chosen)
     found = fit(seen, priors.free, priors.fixed)
-    left = without_each_model(seen, priors.free, priors.fixed, found.values)
+    left = without_each_model(seen, seen, priors, found.values)
     low, high = interval(left, name)
     numbers = {**priors.fixed, "low": low, "high": high}
     eras: dict[str, dict[str, float]] = {}

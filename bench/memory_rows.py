@@ -1,106 +1,75 @@
 """Turns a row of measured memory into the RunSpec, the hardware and the model a user would have. Never measures.
 
-`described` is built from every column but the measured one; what it makes goes through the code of `estimate`.
+What is built of a row is built from every column but the measured ones; it goes through the code of `estimate`.
 """
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.errors import UserError
-from prime_train.estimate.hardware import of_name
-from prime_train.estimate.shape import ModelShape, of_registry
+import row_cells
+from row_cells import Mesh, Unreadable, flag, number, text, whole
+
+from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
 from prime_train.spec.elsewhere import Deployment, Finetune, Launch, Lora, Recipe, Trainer
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
 MEASURED = "measured_peak_gib_per_gpu"
-_ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06"}
+SERVING = ("vllm", "inference", "serve", "serving")
+_UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")
+_ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06", "A": "2026-08"}
+_NEWEST_ERA = "2026-08"
 _ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora", "full": "none"}
-_QUANTIZATIONS = {
-    "bnb.nf4": "nf4",
-    "bnb.nf4-dq": "nf4-dq",
-    "bnb.fp4": "nf4",
-    "nf4 base": "nf4",
-    "int4 bnb": "nf4",
-    "int4 gptq": "int4",
-    "int8 gptq": "int8",
-    "int8 bnb": "int8",
-    "bnb.int8": "int8",
-}
+_MIXED = ("master", "mixed", "amp", "float8", "fp8")  # weights in fp32 beside products in fewer bits
+_FULL_PRECISION = ("fp32", "float32", "32-true", "32", "tf32")
 
 
 class Row(NamedTuple):
-    """One row: what was trained, and apart from it what was measured."""
+    """One row: what was trained, and apart from it what was measured; None where the table does not tell."""
 
     id: str
-    group: str  # "prime-rl", "other trainers", "vllm"
+    group: str  # "prime-rl", "other trainers"
     program: str
     run: RunSpec
     hardware: Hardware
     shape: ModelShape
-    measured_gib: float
+    measured_gib: float | None
 
 
 def read(path: Path) -> tuple[list[Row], list[tuple[str, str]]]:
-    """The rows of a table of memory_dev.csv's columns, and which were left out: id and why."""
+    """The trainings of a table of memory_dev.csv's columns, and which of its rows tell none: id and why."""
     rows: list[Row] = []
     left_out: list[tuple[str, str]] = []
-    with open(path, encoding="utf-8", newline="") as file:
-        for number, line in enumerate(csv.DictReader(file), start=1):
-            id = f"{path.stem}:{number}"
-            shape = of_registry(line["model"])
-            if line["kind"] != "train":
-                continue
-            if shape is None:
-                left_out.append((id, f"no shape of {line['model']}"))
-            elif not line[MEASURED]:
-                left_out.append((id, "no peak"))
-            else:
-                rows.append(_row(id, line, shape))
+    for id, line in row_cells.lines(path):
+        kind = text(line, "kind").lower() or "train"
+        if kind in SERVING:
+            continue
+        try:
+            if not kind.startswith("train"):
+                raise Unreadable(f"kind is {kind!r}: train, or one of {', '.join(SERVING)}")
+            rows.append(_row(id, line))
+        except Unreadable as error:
+            left_out.append((id, str(error)))
     return rows, left_out
 
 
-def _row(id: str, line: Mapping[str, str], shape: ModelShape) -> Row:
-    measured_gib = float(line[MEASURED])
-    described = {key: value for key, value in line.items() if key not in (MEASURED, "tps", "mfu", "notes")}
-    extra = _pairs(described["extra"])
-    program = extra.get("trainer", "hf")
-    run = _prime_rl(described, extra) if program == "prime-rl" else _recipe(described, extra)
+def _row(id: str, line: Mapping[str, str]) -> Row:
+    measured_gib = number(line, MEASURED)
+    described = {key: value for key, value in line.items() if key not in _UNSEEN}
+    shape = row_cells.model(text(described, "model"))
+    described["model"] = shape.name
+    extra = row_cells.pairs(described.get("extra", ""))
+    program = extra.get("trainer", "hf").lower()
+    gpus = whole(described, "n_gpus", 1)
+    mesh = row_cells.mesh(described.get("parallelism", ""), gpus)
+    run = _prime_rl(described, extra, mesh) if program == "prime-rl" else _recipe(described, extra, mesh)
     group = "prime-rl" if program == "prime-rl" else "other trainers"
-    return Row(id, group, program, run, _hardware(described), shape, measured_gib)
-
-
-def _pairs(extra: str) -> dict[str, str]:
-    return {key.strip(): value for key, _, value in (part.partition("=") for part in extra.split(";")) if value}
-
-
-def _hardware(line: Mapping[str, str]) -> Hardware:
-    """The GPU by its name in the registry; one that it does not have is of unknown size."""
-    words = [word for word in line["gpu"].split() if not word.startswith("HBM")]
-    gpus = int(line["n_gpus"])
-    try:
-        return of_name(f"{gpus}x{'-'.join(words)}")
-    except UserError:
-        return Hardware(line["gpu"], line["gpu"], gpus, 0.0, 0.0, 0.0, None)
-
-
-def _degrees(parallelism: str) -> dict[str, int]:
-    """ "fsdp32_tp8" -> {"fsdp": 32, "tp": 8}."""
-    return {name: int(count) for name, count in re.findall(r"([a-z]+)(\d+)", parallelism)}
-
-
-def _tokens(said: str) -> int:
-    """ "2048" -> 2048, and 512 of "~512(alpaca)"."""
-    found = re.search(r"\d+", said)
-    if found is None:
-        raise ValueError(f"seq_len is {said!r}")
-    return int(found[0])
+    return Row(id, group, program, run, row_cells.hardware(text(described, "gpu"), gpus), shape, measured_gib or None)
 
 
 def _spec(name: str, ctx_tokens: int, **parts: object) -> RunSpec:
@@ -112,95 +81,182 @@ def _spec(name: str, ctx_tokens: int, **parts: object) -> RunSpec:
     )
 
 
-def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str]) -> RunSpec:
-    degrees, ctx_tokens = _degrees(line["parallelism"]), int(line["seq_len"])
-    head = extra.get("head", "")
-    tokens, columns = re.search(r"token_chunk(\d+)", head), re.search(r"^vocab_chunk(\d+)", head)
-    trainer = Trainer(
-        model_name=line["model"],
-        ctx_tokens=ctx_tokens,
-        attention=line["attention"],
-        context_parallel=degrees.get("cp", 1),
-        expert_parallel=degrees.get("ep", 1),
-        optim_cpu_offload="optim_cpu_offload" in line["optimizer"],
-        activation_checkpointing=line["ac"] in ("recompute", "offload"),
-        activation_offloading=line["ac"] == "offload",
-        compile=line["compile"] == "yes",
-        optimization_dtype="float32",
-        reduce_dtype="float32",
-        optimizer="adamw",
-        head_chunk_tokens=int(tokens[1]) if tokens else None,
-        head_chunk_vocab=int(columns[1]) if columns else None,
-        max_concurrent_runs=max(1, int(extra.get("n_adapters", "0"))),
-        fake_data=True,
-    )
-    micro_batch, gpus = int(line["micro_batch"]), int(line["n_gpus"])
-    sequences = int(extra["grad_accum"]) * micro_batch * gpus // degrees.get("cp", 1)
+def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> RunSpec:
+    micro_batch, gpus, ctx_tokens = whole(line, "micro_batch", 1), whole(line, "n_gpus", 1), whole(line, "seq_len")
+    sequences = whole(extra, "grad_accum", 2) * micro_batch * max(1, gpus // (mesh.cp * mesh.tp))
     finetune = Finetune(ctx_tokens=ctx_tokens, micro_batch_sequences=micro_batch, batch_sequences=sequences)
+    rank = number(line, "lora_rank")
+    objective = extra.get("type", "rl").lower()
+    if objective not in ("rl", "sft", "lora"):
+        raise Unreadable(f"type is {objective!r}: rl or sft in a row of prime-rl")
     return _spec(
         line["model"],
         ctx_tokens,
-        launch=Launch(generation=_ERAS[extra["era"]]),
+        launch=Launch(generation=_era(extra.get("era", ""))),
         deployment=Deployment(train_gpus=gpus),
-        trainer=trainer,
-        finetune=finetune if extra["type"] == "sft" else None,
-        lora=Lora(rank=int(line["lora_rank"])) if line["lora_rank"] else None,
+        trainer=_prime_rl_trainer(line, extra, mesh),
+        finetune=finetune if objective == "sft" else None,
+        lora=Lora(rank=int(rank)) if rank else None,
     )
 
 
-def _recipe(line: Mapping[str, str], extra: Mapping[str, str]) -> RunSpec:
-    degrees, ctx_tokens = _degrees(line["parallelism"]), _tokens(line["seq_len"])
-    precision, optimizer = line["precision"], line["optimizer"].lower()
-    chunks = re.search(r"token_chunk(\d+)", extra.get("head", ""))
-    mixed = precision in ("fp32 master/bf16 compute", "float8")
-    recipe = _adapted(line, extra)
-    recipe = recipe._replace(
-        program=extra["trainer"],
+def _era(said: str) -> str:
+    """ "F" or "2026-02" -> "2026-02"; the newest where nothing is said."""
+    if re.fullmatch(r"20\d\d-\d\d.*", said):
+        return said[:7]
+    if said and said.upper() not in _ERAS:
+        raise Unreadable(f"era is {said!r}: a month like 2026-02, or one of {', '.join(_ERAS)}")
+    return _ERAS.get(said.upper(), _NEWEST_ERA)
+
+
+def _prime_rl_trainer(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> Trainer:
+    head, optimizer = extra.get("head", ""), line.get("optimizer", "").lower()
+    tokens, columns = re.search(r"token_chunk(\d+)", head), re.search(r"^vocab_chunk(\d+)", head)
+    checkpointing, offloads = _checkpointing(line)
+    dtype = "bfloat16" if _weight_dtype(line.get("precision", "") or "fp32") == "bf16" else "float32"
+    return Trainer(
         model_name=line["model"],
-        gpus=int(line["n_gpus"]),
-        sharding=_sharding(line),
-        shards=degrees.get("fsdp", int(line["n_gpus"])) * degrees.get("cp", 1),
-        tensor_parallel=degrees.get("tp", 1),
-        context_parallel=degrees.get("cp", 1),
-        pipeline_parallel=degrees.get("pp", 1),
+        ctx_tokens=whole(line, "seq_len"),
+        attention=text(line, "attention"),
+        context_parallel=mesh.cp,
+        expert_parallel=mesh.ep,
+        tensor_parallel=mesh.tp,
+        dp_replicate=mesh.replicas if "hsdp" in line.get("parallelism", "").lower() else 1,
+        optim_cpu_offload="optim_cpu_offload" in optimizer,
+        fsdp_cpu_offload="fsdp_cpu_offload" in optimizer or flag(extra, "fsdp_cpu_offload"),
+        activation_checkpointing=checkpointing != "none",
+        checkpointing_mode=checkpointing if checkpointing != "none" else None,
+        activation_offloading=offloads,
+        compile=flag(line, "compile"),
+        optimization_dtype=dtype,
+        reduce_dtype="float32",
+        optimizer=next((name for name in ("sign_sgd", "muon", "sgd") if name in optimizer), "adamw"),
+        head_chunk_tokens=int(tokens[1]) if tokens else None,
+        head_chunk_vocab=int(columns[1]) if columns else None,
+        max_concurrent_runs=max(1, int(number(extra, "n_adapters") or 1)),
+        fake_data=True,
+    )
+
+
+def _checkpointing(line: Mapping[str, str]) -> tuple[str, bool]:
+    """(none, selective or full; whether activations go to the host)."""
+    said = line.get("ac", "").lower()
+    offloads = "offload" in said
+    if said.startswith("selective"):
+        return "selective", offloads
+    if offloads or said.startswith(("full", "recompute")) or said in ("yes", "true", "1", "on"):
+        return "full", offloads
+    if text(line, "ac") == "" or said in ("no", "false", "0", "off"):
+        return "none", False
+    raise Unreadable(f"ac is {said!r}: none, selective, full, recompute or offload")
+
+
+def _weight_dtype(precision: str) -> str:
+    """Of trained weights: "fp32" where a master copy is told or mixed precision is, else "bf16"."""
+    said = precision.lower()
+    return "fp32" if said in _FULL_PRECISION or any(word in said for word in _MIXED) else "bf16"
+
+
+def _compute_dtype(precision: str) -> str:
+    said = precision.lower()
+    if "float8" in said or "fp8" in said:
+        return "float8"
+    if said in _FULL_PRECISION:
+        return "fp32"
+    return "fp16" if re.search(r"(?<!b)(fp|float|^)16", said) and "bf16" not in said else "bf16"
+
+
+def _recipe(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> RunSpec:
+    ctx_tokens, gpus = whole(line, "seq_len"), whole(line, "n_gpus", 1)
+    precision, checkpointing = text(line, "precision"), _checkpointing(line)
+    recipe = _with_optimizer(_with_head(_adapted(line, extra), extra), line, extra)
+    mixed = _weight_dtype(precision) == "fp32"
+    recipe = recipe._replace(
+        program=extra.get("trainer", "hf").lower(),
+        model_name=line["model"],
+        gpus=gpus,
+        sharding=_sharding(line, mesh),
+        shards=mesh.shards or max(1, gpus // (mesh.tp * mesh.pp)),
+        replicas=mesh.replicas,
+        tensor_parallel=mesh.tp,
+        context_parallel=mesh.cp,
+        expert_parallel=mesh.ep,
+        pipeline_parallel=mesh.pp,
         ctx_tokens=ctx_tokens,
-        micro_batch=int(line["micro_batch"] or 1),
-        micro_batches_per_step=int(extra.get("grad_accum", "1")),
+        micro_batch=whole(line, "micro_batch", 1),
+        micro_batches_per_step=whole(extra, "grad_accum", 1),
         weight_dtype="fp32" if mixed else None if recipe.adapter != "none" else "bf16",
-        compute_dtype="float8" if precision == "float8" else "bf16",
-        optimizer="adamw-8bit" if "8bit" in optimizer or "8-bit" in optimizer else "adamw",
-        optimizer_in_backward=extra.get("opt_in_bwd") == "1",
-        optimizer_offload="cpu" in optimizer or "paged" in optimizer,  # paged states lie outside the allocator
-        parameter_offload=extra.get("fsdp_cpu_offload") == "1",
-        head="token-chunked" if chunks else "full",
-        head_chunks=int(chunks[1]) if chunks else None,
-        activation_checkpointing="full" if line["ac"] in ("full", "offload", "recompute") else line["ac"],
-        activation_offloading=line["ac"] == "offload",
-        compile=line["compile"] == "yes",
-        attention=line["attention"],
+        compute_dtype=_compute_dtype(precision),
+        activation_checkpointing=checkpointing[0],
+        activation_offloading=checkpointing[1] or flag(extra, "act_offload"),
+        compile=flag(line, "compile"),
+        attention=text(line, "attention"),
     )
     return _spec(line["model"], ctx_tokens, recipe=recipe)
 
 
-def _sharding(line: Mapping[str, str]) -> str:
-    said = line["parallelism"]
-    if said == "device_map" or said.startswith("ddp"):
-        return said.rstrip("0123456789")
-    named = re.match(r"zero[123]", said)
-    return named[0] if named else "none" if int(line["n_gpus"]) == 1 else "fsdp"
+def _with_optimizer(recipe: Recipe, line: Mapping[str, str], extra: Mapping[str, str]) -> Recipe:
+    optimizer, parallelism = line.get("optimizer", "").lower(), line.get("parallelism", "").lower()
+    eight_bit = "8bit" in optimizer or "8-bit" in optimizer
+    states = next((name for name in ("fp32", "bf16") if name in optimizer), None)
+    to_host = "offload" in parallelism
+    return recipe._replace(
+        optimizer="adamw-8bit" if eight_bit else "sgd" if "sgd" in optimizer else "adamw",
+        optimizer_state_dtype=states,
+        optimizer_in_backward=flag(extra, "opt_in_bwd"),
+        # paged states lie outside the allocator
+        optimizer_offload="cpu" in optimizer or "offload" in optimizer or "paged" in optimizer or to_host,
+        parameter_offload=flag(extra, "fsdp_cpu_offload"),
+    )
+
+
+def _with_head(recipe: Recipe, extra: Mapping[str, str]) -> Recipe:
+    """ "token_chunk8" is eight parts of the tokens, "vocab_chunk2048" 2048 columns at a time."""
+    said = extra.get("head", "").lower()
+    tokens, columns = re.search(r"token_chunk(\d+)", said), re.search(r"vocab_chunk(\d+)", said)
+    if tokens:
+        return recipe._replace(head="token-chunked", head_chunks=int(tokens[1]))
+    if columns:
+        return recipe._replace(head="vocab-chunked", head_chunk_vocab=int(columns[1]))
+    is_chunked = any(word in said for word in ("chunk", "fused", "liger"))
+    return recipe._replace(head="token-chunked" if is_chunked else "full")
+
+
+def _sharding(line: Mapping[str, str], mesh: Mesh) -> str:
+    said, gpus = line.get("parallelism", "").lower(), whole(line, "n_gpus", 1)
+    if said.startswith("device_map"):
+        return "device_map"
+    named = re.match(r"zero[-_]?([123])", said)
+    if named:
+        return f"zero{named[1]}"
+    if re.match(r"d?dp\d*(_tp|_pp|_ep|_cp|$)", said):
+        return "ddp"
+    return "none" if gpus == mesh.tp * mesh.pp else "fsdp"
 
 
 def _adapted(line: Mapping[str, str], extra: Mapping[str, str]) -> Recipe:
     """The part of a recipe that says what is trained beside a frozen base."""
-    adapter = _ADAPTERS.get(extra.get("type", ""), "lora" if line["lora_rank"] else "none")
+    rank = number(line, "lora_rank")
+    adapter = _ADAPTERS.get(extra.get("type", "").lower(), "lora" if rank else "none")
     targets = tuple(re.split(r"[,+]", extra["targets"].lower())) if extra.get("targets") else None
-    if extra["trainer"] == "qwen-finetune" and adapter == "lora":
+    if extra.get("trainer", "").lower() == "qwen-finetune" and adapter == "lora":
         targets = targets or ("c_attn", "c_proj", "w1", "w2")
+    trainable = number(extra, "trainable")
     return Recipe(
         adapter=adapter,
-        adapter_rank=int(line["lora_rank"]) if line["lora_rank"] else None,
+        adapter_rank=int(rank) if rank else None,
         adapter_targets=targets,
-        adapter_parameters=int(extra["trainable"]) if "trainable" in extra else None,
-        trains_embeddings=extra.get("emb_trainable") == "1",
-        quantization=_QUANTIZATIONS.get(line["precision"]),
+        adapter_parameters=None if trainable is None else int(trainable),
+        trains_embeddings=flag(extra, "emb_trainable"),
+        quantization=_quantization(text(line, "precision")) or _quantization(extra.get("quant", "")),
     )
+
+
+def _quantization(said: str) -> str | None:
+    """Of the frozen base: "bnb.nf4-dq", "int4 gptq", "awq"; None where it is not quantised."""
+    said = said.lower()
+    if "nf4" in said or "fp4" in said or ("int4" in said and "bnb" in said):
+        return "nf4-dq" if "dq" in said else "nf4"
+    if re.search(r"int4|4[- ]?bit|awq|gptq", said) and not re.search(r"int8|8[- ]?bit", said):
+        return "int4"
+    return "int8" if re.search(r"int8|8[- ]?bit", said) else None

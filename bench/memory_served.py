@@ -1,25 +1,28 @@
 """Judges weights and KV tokens of vLLM against its start-up logs, and rows of kind "vllm". Judges no training.
 
-A row's `kv_tokens` is what vLLM printed; its `extra` may tell version, weights_gib, kv_gib, tp and util.
+A row's `kv_tokens` is what vLLM printed. `measured_peak_gib_per_gpu` is the weights, unless `extra` tells these by
+themselves: then it is the KV cache, if `extra` does not tell that too. `extra` may also have version, tp, pp, dp, util,
+max_num_seqs, batched_tokens, kv_cache_dtype, quantization, eager.
 """
 
 from __future__ import annotations
 
-import csv
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import record
+import row_cells
+from memory_rows import MEASURED, SERVING
+from row_cells import Unreadable, flag, number, text, whole
 
-from prime_train.errors import UserError
-from prime_train.estimate.hardware import of_name
 from prime_train.estimate.inference import ServeSetup, inference_memory, serve_setup_of
 from prime_train.estimate.inference_cache import capacity_of
 from prime_train.estimate.inference_weights import weight_gib
-from prime_train.estimate.shape import of_registry
-from prime_train.estimate.values import Hardware
+from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.values import Hardware, Interval
 from prime_train.spec import Data, Run, RunSpec
 from prime_train.spec.elsewhere import Inference
 from prime_train.units import GIB
@@ -27,12 +30,33 @@ from prime_train.units import GIB
 sys.path.insert(0, str(record.HERE.parent))
 from tests.estimate.served import ROWS  # the logs are those of the tests
 
-KINDS = ("vllm", "inference")
+_WEIGHTS = ("weights_gib", "weights", "weight_gib", "model_weights_gib", "model_weights", "model_gib")
+_CACHE = ("kv_gib", "kv_cache_gib", "available_kv_gib", "kv_cache", "kv")
+_TOKENS = ("kv_tokens", "kv_cache_tokens", "cache_tokens")
+_FRACTION = ("util", "gpu_memory_utilization", "gpu_mem_util", "gmu")
+_SEQUENCES = ("max_num_seqs", "num_seqs", "seqs")
+_BATCHED = ("batched_tokens", "max_num_batched_tokens")
+_VERSION = ("version", "vllm", "vllm_version")
+_QUANTIZED = {
+    "mxfp4": "mxfp4",
+    "nvfp4": "modelopt_fp4",
+    "fp8": "fp8",
+    "float8": "fp8",
+    "awq": "awq",
+    "gptq": "gptq",
+    "bitsandbytes": "bitsandbytes",
+    "bnb": "bitsandbytes",
+    "nf4": "bitsandbytes",
+    "int8": "int8",
+    "int4": "int4",
+}
+_WEIGHTS_OFF = 0.02  # of start-up logs: the worst of 29 is 1.5 % off
 
 
 class Server(NamedTuple):
     """One start of a server and what it printed; None where it did not."""
 
+    id: str
     setup: ServeSetup
     hardware: Hardware
     weights_gib: float | None
@@ -40,57 +64,137 @@ class Server(NamedTuple):
     kv_tokens: float | None
 
 
-def servers(path: Path) -> list[Server]:
-    """The published logs, and the rows of kind "vllm" of a table."""
-    logs = [Server(row.setup, row.hardware, row.weights_gib, row.kv_gib, row.kv_tokens) for row in ROWS]
-    return logs + list(_rows(path))
+class Answer(NamedTuple):
+    """One quantity of a server, estimated and printed. "A priori" are KV tokens without the GiB of the cache."""
+
+    quantity: str
+    unit: str
+    measured: float | None
+    estimate: Interval
 
 
-def pairs(found: list[Server]) -> dict[str, list[tuple[float, float]]]:
-    """Quantity -> (estimated, printed). Tokens of the printed GiB where they are told, else of what is left over."""
+def logs() -> list[Server]:
+    """The published start-up logs."""
+    return [
+        Server(f"log:{number}", row.setup, row.hardware, row.weights_gib, row.kv_gib, row.kv_tokens)
+        for number, row in enumerate(ROWS, start=1)
+    ]
+
+
+def read(path: Path) -> tuple[list[Server], list[tuple[str, str]]]:
+    """The servers of a table, and which of its rows tell none: id and why."""
+    found: list[Server] = []
+    left_out: list[tuple[str, str]] = []
+    for id, line in row_cells.lines(path):
+        if text(line, "kind").lower() in SERVING:
+            try:
+                found.append(_server(id, line))
+            except Unreadable as error:
+                left_out.append((id, str(error)))
+    return found, left_out
+
+
+def answers(server: Server) -> tuple[Answer, ...]:
+    """Weights and KV tokens: tokens of the printed GiB where they are told, else of what is left over. Tokens first
+    where they were printed."""
+    gib = weight_gib(server.setup)
+    weights = Answer("weights", "GiB", server.weights_gib, Interval(1 - _WEIGHTS_OFF, 1.0, 1 + _WEIGHTS_OFF).times(gib))
+    tokens = _tokens(server)
+    if tokens is None:
+        return (weights,)
+    return (tokens, weights) if server.kv_tokens else (weights, tokens)
+
+
+def _tokens(server: Server) -> Answer | None:
+    if server.kv_gib:
+        tokens = float(capacity_of(server.setup, server.kv_gib * GIB).tokens)
+        return Answer("KV tokens", "tokens", server.kv_tokens, Interval(tokens, tokens, tokens))
+    if not server.hardware.usable_bytes:
+        return None
+    memory = inference_memory(server.setup, server.hardware)
+    high = float(capacity_of(server.setup, memory.kv_bytes.high).tokens)
+    interval = Interval(float(memory.kv_tokens_low), float(memory.kv_tokens), max(high, float(memory.kv_tokens)))
+    return Answer("KV tokens, a priori", "tokens", server.kv_tokens, interval)
+
+
+def pairs(servers: Sequence[Server]) -> dict[str, list[tuple[float, float]]]:
+    """Quantity -> (estimated, printed) of what was printed."""
     told: dict[str, list[tuple[float, float]]] = {"weights": [], "KV tokens": [], "KV tokens, a priori": []}
-    for each in found:
-        if each.weights_gib:
-            told["weights"].append((weight_gib(each.setup), each.weights_gib))
-        if not each.kv_tokens:
-            continue
-        if each.kv_gib:
-            told["KV tokens"].append((capacity_of(each.setup, each.kv_gib * GIB).tokens, each.kv_tokens))
-        elif each.hardware.usable_bytes:
-            told["KV tokens, a priori"].append((inference_memory(each.setup, each.hardware).kv_tokens, each.kv_tokens))
+    for server in servers:
+        for answer in answers(server):
+            if answer.measured:
+                told[answer.quantity].append((answer.estimate.typical, answer.measured))
     return {quantity: values for quantity, values in told.items() if values}
 
 
-def _rows(path: Path) -> Iterator[Server]:
-    with open(path, encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            shape = of_registry(line["model"])
-            if line["kind"] in KINDS and shape is not None:
-                run, hardware, extra = _run(line)
-                setup = serve_setup_of(run, hardware, shape, extra.get("version", ""))
-                yield Server(
-                    setup,
-                    hardware,
-                    *(_number(text) for text in (extra.get("weights_gib"), extra.get("kv_gib"), line["kv_tokens"])),
-                )
+def _server(id: str, line: Mapping[str, str]) -> Server:
+    extra = row_cells.pairs(line.get("extra", ""))
+    shape = row_cells.model(text(line, "model"))
+    gpus = whole(line, "n_gpus", 1)
+    hardware = row_cells.hardware(text(line, "gpu"), gpus)
+    version = text(extra, _key(extra, _VERSION)).lstrip("vV")
+    setup = serve_setup_of(_run(line, extra, shape), hardware, shape, version)
+    peak, weights = number(line, MEASURED), number(extra, _key(extra, _WEIGHTS))
+    cache = number(extra, _key(extra, _CACHE))
+    if peak and weights is None:
+        weights = peak
+    elif peak and cache is None:
+        cache = peak
+    tokens = number(line, "kv_tokens") or number(extra, _key(extra, _TOKENS))
+    return Server(id, setup, hardware, weights or None, cache or None, tokens or None)
 
 
-def _run(line: Mapping[str, str]) -> tuple[RunSpec, Hardware, dict[str, str]]:
-    pieces = (part.partition("=") for part in line["extra"].split(";"))
-    extra = {key.strip(): value for key, _, value in pieces if value}
-    gpus = int(line["n_gpus"] or 1)
-    try:
-        hardware = of_name(f"{gpus}x{'-'.join(word for word in line['gpu'].split() if not word.startswith('HBM'))}")
-    except UserError:
-        hardware = Hardware(line["gpu"], line["gpu"], gpus, 0.0, 0.0, 0.0, None)
+def _run(line: Mapping[str, str], extra: Mapping[str, str], shape: ModelShape) -> RunSpec:
+    tensor, pipeline, data = _spread(line, extra)
+    fraction = number(extra, _key(extra, _FRACTION))
+    precision = text(line, "precision").lower()
     inference = Inference(
-        model_name=line["model"],
-        ctx_tokens=int(line["seq_len"]) if line["seq_len"].isdigit() else None,
-        tensor_parallel=int(extra.get("tp", gpus)),
-        gpu_memory_fraction=float(extra.get("util", 0.9)),
+        model_name=shape.name,
+        ctx_tokens=whole(line, "seq_len") if text(line, "seq_len") else None,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        data_parallel=data,
+        expert_parallel=_splits_experts(line, extra),
+        gpu_memory_fraction=fraction / 100 if fraction and fraction > 1 else fraction,
+        dtype="float32" if precision in ("fp32", "float32") else None,
+        quantization=_quantization(shape, precision, extra),
+        max_sequences=_count(extra, _SEQUENCES),
+        batched_tokens=_count(extra, _BATCHED),
+        cache_dtype=extra.get("kv_cache_dtype") or extra.get("kv_dtype"),
+        enforce_eager=flag(extra, "eager") or flag(extra, "enforce_eager"),
     )
-    return RunSpec(run=Run(name="served", max_steps=1), data=Data(sources=()), inference=inference), hardware, extra
+    return RunSpec(run=Run(name="served", max_steps=1), data=Data(sources=()), inference=inference)
 
 
-def _number(text: str | None) -> float | None:
-    return float(text) if text else None
+def _spread(line: Mapping[str, str], extra: Mapping[str, str]) -> tuple[int, int, int]:
+    """(tensor, pipeline, data parallel): as told, else all GPUs in tensor parallelism."""
+    sizes = row_cells.degrees(line.get("parallelism", ""))
+    pipeline, data = (whole(extra, name, sizes.get(name, 1)) for name in ("pp", "dp"))
+    gpus = whole(line, "n_gpus", 1)
+    tensor = whole(extra, "tp", sizes.get("tp", max(1, gpus // (pipeline * data))))
+    if text(line, "n_gpus") and tensor * pipeline * data > gpus:
+        raise Unreadable(f"tp {tensor} x pp {pipeline} x dp {data} is more than {gpus} GPUs")
+    return tensor, pipeline, data
+
+
+def _splits_experts(line: Mapping[str, str], extra: Mapping[str, str]) -> bool:
+    """Whether experts lie whole on one GPU each: "tp4_ep", "ep8", ep=yes."""
+    told = re.search(r"(?:^|_|\b)ep(\d*)(?:$|_|\b)", line.get("parallelism", "").lower())
+    if told:
+        return told[1] != "1"
+    return extra.get("ep", "").lower() not in ("", "0", "1", "no", "false", "none")
+
+
+def _key(extra: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((name for name in names if name in extra), names[0])
+
+
+def _count(extra: Mapping[str, str], names: Sequence[str]) -> int | None:
+    value = number(extra, _key(extra, names), 1)
+    return None if value is None else int(value)
+
+
+def _quantization(shape: ModelShape, precision: str, extra: Mapping[str, str]) -> str | None:
+    """The method that a row names for a checkpoint that is not quantised itself."""
+    said = (extra.get("quantization") or extra.get("quant") or precision).lower()
+    return None if shape.quantization else next((method for name, method in _QUANTIZED.items() if name in said), None)

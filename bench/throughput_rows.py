@@ -12,9 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from prime_train.errors import UserError
-from prime_train.estimate import hardware as hardware_of
+import row_cells
+from row_cells import Mesh, Unreadable, flag, number, text, whole
+
 from prime_train.estimate import shape as shape_of
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.throughput_basis import MeasuredRow, of_columns
@@ -22,6 +24,7 @@ from prime_train.estimate.train_setup import Checkpointing
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.work import StepSetup
 
+Reader = Callable[[Mapping[str, str]], MeasuredRow]
 COLUMNS = (
     *("model", "gpu", "gpus", "trainer", "generation", "objective", "ctx_tokens", "micro_batch_tokens"),
     *(
@@ -41,21 +44,14 @@ FLAGS = ("reshard", "activation_offload", "parameter_offload", "optimizer_offloa
 # Name, layers, width, heads of llm-foundry's small models. Source: llm-foundry scripts/train/yamls/pretrain.
 _SMALL_MPT = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12)}
 _MPT_VOCABULARY = 50368
-_GPU_IDS = {
-    "RTX A6000": "rtx-a6000",
-    "H100 80GB HBM3": "h100-80gb",
-    "H100 96GB HBM2e": "h100-80gb",
-    "H200": "h200",
-    "B200": "b200",
-    "A100 80GB": "a100-80gb",
-    "RTX 4090": "rtx-4090",
-}
+_GPU_IDS = {"H100 96GB HBM2e": "h100-80gb"}  # the same chip with other memory
 _RECOMPUTE: dict[str, Checkpointing] = {
     "recompute": "full",
     "offload": "full",
     "full": "full",
     "selective": "selective",
-    "none": "none",
+    "yes": "full",
+    "true": "full",
 }
 _HBM2E_BYTES_PER_S = 2.4e12  # of the H100 that torchtitan's table was measured on: benchmarks/llama3_h100_202412
 # Date of prime-rl's code behind a baseline, by the letter the tables give it. 15 January is told apart: what it does
@@ -63,63 +59,72 @@ _HBM2E_BYTES_PER_S = 2.4e12  # of the H100 that torchtitan's table was measured 
 _GENERATIONS = {"J": "2026-01-15", "F": "2026-02", "M": "2026-05", "U": "2026-06"}
 
 
-class Unusable(ValueError):
-    """A line that is no measurement of speed, with the reason."""
+class Read(NamedTuple):
+    """One line of a table: its id ("throughput_mpt:12"), its row or why it has none, and whether speed was measured."""
+
+    id: str
+    row: MeasuredRow | None
+    why: str
+    was_measured: bool = True
 
 
-def read(path: Path) -> tuple[list[MeasuredRow], list[str]]:
-    """The rows of a file, and why each of its other lines is none."""
-    rows, skipped = [], []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        of_line = _form(reader.fieldnames or ())
-        for number, line in enumerate(reader, start=2):
-            try:
-                rows.append(of_line(line))
-            except ValueError as error:
-                skipped.append(f"{path.name}:{number}: {error}")
-    return rows, skipped
+def read(path: Path) -> list[Read]:
+    """Every line of a file. Raises Unreadable where it is no table of a form that is known."""
+    found: list[Read] = []
+    of_line: Reader | None = None
+    for id, line in row_cells.lines(path):
+        of_line = of_line or _form(set(line))
+        try:
+            row = of_line(line)
+        except ValueError as error:
+            found.append(Read(id, None, str(error)))
+            continue
+        found.append(Read(id, row, "" if row.tokens_per_s else "no speed was measured", row.tokens_per_s > 0))
+    return found
 
 
-def _form(columns: object) -> Callable[[Mapping[str, str]], MeasuredRow]:
-    names = set(columns) if isinstance(columns, list | tuple) else set()
-    if {"SeqLen", "nGPU", "Tps_gpu"} <= names:
+def _form(names: set[str]) -> Reader:
+    if {"Model", "SeqLen", "nGPU", "GPU"} <= names:
         return of_foundry
-    if {"n_gpus", "parallelism", "tps"} <= names:
+    if {"model", "n_gpus", "seq_len"} <= names:
         return of_baseline
     if set(COLUMNS) <= names:
         return of_columns
-    raise SystemExit(f"columns {sorted(names)} are of no form that is known; see {__file__}")
+    raise Unreadable(f"columns {', '.join(sorted(names))} are of no form that is known")
 
 
 def of_foundry(line: Mapping[str, str]) -> MeasuredRow:
     """A line of llm-foundry scripts/train/benchmarking: MPT, ALiBi or learned positions, Triton flash attention."""
-    gpus, ctx_tokens = int(line["nGPU"]), int(line["SeqLen"])
+    gpus, ctx_tokens = whole(line, "nGPU"), whole(line, "SeqLen")
+    of_each, of_all = number(line, "Tps_gpu"), number(line, "Tps")
+    precision = text(line, "Precision").lower()
     return MeasuredRow(
         StepSetup(
-            shape=_mpt(line["Model"]),
+            shape=_mpt(text(line, "Model")),
             ctx_tokens=ctx_tokens,
-            micro_batch_tokens=int(line["MicroBatch"]) * ctx_tokens,
-            micro_batches=int(line["GradAccum"]),
+            micro_batch_tokens=whole(line, "MicroBatch", 1) * ctx_tokens,
+            micro_batches=whole(line, "GradAccum", 1),
             dp_shard=gpus,
             trainer="llm-foundry",
-            recompute="full" if line["ActCkpt"] == "True" else "none",
-            reshard=line["Sharding"] == "FULL_SHARD",
+            recompute="full" if flag(line, "ActCkpt") else "none",
+            reshard=text(line, "Sharding").upper() != "SHARD_GRAD_OP",
+            activation_offload=flag(line, "ActOffload"),
             kernel="triton",
-            precision="fp8" if line["Precision"] == "amp_fp8" else "bf16",
+            precision="fp8" if "fp8" in precision else "bf16",
         ),
-        hardware_of.of_name(f"{gpus}x{line['GPU'].replace('_', '-')}"),
-        float(line["Tps_gpu"]) * gpus,
+        _gpu(text(line, "GPU").replace("_", "-"), gpus),
+        of_each * gpus if of_each else of_all or 0.0,
         "llm-foundry scripts/train/benchmarking/README.md",
     )
 
 
-def _mpt(name: str) -> ModelShape:
+def _mpt(said: str) -> ModelShape:
+    name = said.lower().removeprefix("mosaicml/").removeprefix("mpt-")
     shape = shape_of.of_registry(f"mosaicml/mpt-{name}")
     if shape is not None:
         return shape
     if name not in _SMALL_MPT:
-        raise Unusable(f"mpt-{name} has no shape in the registry")
+        raise Unreadable(f"Model {said!r} has no shape in the registry")
     layers, width, heads = _SMALL_MPT[name]
     return ModelShape(
         name=f"mosaicml/mpt-{name}",
@@ -140,49 +145,57 @@ def _mpt(name: str) -> ModelShape:
 
 def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
     """A line with a config fact per column; `extra` holds key=value pairs, `parallelism` parts like fsdp8_cp2."""
-    if line["kind"] != "train" or not line["tps"]:
-        raise Unusable("no speed was measured")
-    shape = shape_of.of_registry(line["model"])
-    if shape is None:
-        raise Unusable(f"{line['model']} has no shape in the registry")
-    extra = dict(part.split("=", 1) for part in line["extra"].split(";") if "=" in part)
-    trainer, gpus, ctx_tokens = extra.get("trainer", ""), int(line["n_gpus"]), int(line["seq_len"])
-    mesh = _mesh(line["parallelism"])
+    if not (text(line, "kind").lower() or "train").startswith("train"):
+        raise Unreadable(f"kind is {line['kind']!r}: speed is of trainings")
+    extra = row_cells.pairs(line.get("extra", ""))
+    trainer, gpus, ctx_tokens = extra.get("trainer", "hf").lower(), whole(line, "n_gpus", 1), whole(line, "seq_len")
+    mesh, era = row_cells.mesh(line.get("parallelism", ""), gpus), extra.get("era", "").upper()
+    data_parallel = max(1, gpus // (mesh.tp * mesh.cp * mesh.pp))
+    copies = _copies(line.get("parallelism", ""), mesh, data_parallel)
+    offloads = flag(extra, "fsdp_cpu_offload")
+    setup = StepSetup(
+        shape=row_cells.model(text(line, "model")),
+        ctx_tokens=ctx_tokens,
+        micro_batch_tokens=whole(line, "micro_batch", 1) * ctx_tokens,
+        micro_batches=whole(extra, "grad_accum", 1),
+        dp_shard=max(1, data_parallel // copies),
+        dp_replicate=copies,
+        tp=mesh.tp,
+        cp=mesh.cp,
+        pp=mesh.pp,
+        ep=mesh.ep,
+        trainer=trainer,
+        generation=_GENERATIONS.get(era, era),
+        objective="rl" if extra.get("type") == "rl" else "sft" if trainer == "prime-rl" else "pretrain",
+        recompute=_recompute(line.get("ac", "")),
+        activation_offload="offload" in line.get("ac", "").lower(),
+        parameter_offload=offloads,
+        # prime-rl keeps the optimizer's states on the CPU by default from June 2026 on.
+        optimizer_offload=offloads or "offload" in line.get("optimizer", "") or era == "U",
+    )
     return MeasuredRow(
-        StepSetup(
-            shape=shape,
-            ctx_tokens=ctx_tokens,
-            micro_batch_tokens=int(line["micro_batch"]) * ctx_tokens,
-            micro_batches=int(extra.get("grad_accum", "1")),
-            dp_shard=max(1, gpus // (mesh["tp"] * mesh["cp"] * mesh["pp"])),
-            tp=mesh["tp"],
-            cp=mesh["cp"],
-            pp=mesh["pp"],
-            ep=mesh["ep"],
-            trainer=trainer,
-            generation=_GENERATIONS.get(extra.get("era", ""), ""),
-            objective="rl" if extra.get("type") == "rl" else "sft" if trainer == "prime-rl" else "pretrain",
-            recompute=_recompute(line["ac"]),
-            activation_offload=line["ac"] == "offload",
-            parameter_offload=extra.get("fsdp_cpu_offload") == "1",
-            # prime-rl keeps the optimizer's states on the CPU by default from June 2026 on.
-            optimizer_offload=extra.get("fsdp_cpu_offload") == "1" or extra.get("era") == "U",
-            lora_rank=int(line["lora_rank"] or 0),
-            head=_head(extra.get("head", "full_logits")),  # type: ignore[arg-type]
-            kernel=_kernel(line["attention"]),  # type: ignore[arg-type]
-            fused=line["compile"] == "yes",
-            precision="fp8" if "float8" in line["precision"] else "bf16",
-        ),
-        _gpu(line["gpu"], gpus),
-        float(line["tps"]),
-        line["source"],
+        _with_kernels(setup, line, extra),
+        _gpu(text(line, "gpu"), gpus),
+        number(line, "tps") or 0.0,
+        line.get("source", ""),
     )
 
 
-def _mesh(parallelism: str) -> dict[str, int]:
-    """ "fsdp4_cp2_ep1" -> the sizes of tp, cp, pp and ep, 1 where one is not named."""
-    named = {name: int(number) for name, number in re.findall(r"(cp|ep|tp|pp)(\d+)", parallelism)}
-    return {name: named.get(name, 1) for name in ("tp", "cp", "pp", "ep")}
+def _with_kernels(setup: StepSetup, line: Mapping[str, str], extra: Mapping[str, str]) -> StepSetup:
+    return setup._replace(
+        lora_rank=int(number(line, "lora_rank") or 0),
+        head=_head(extra.get("head", "full_logits")),  # type: ignore[arg-type]
+        kernel=_kernel(line.get("attention", "")),  # type: ignore[arg-type]
+        fused=flag(line, "compile"),
+        precision="fp8" if re.search("float8|fp8", line.get("precision", "").lower()) else "bf16",
+    )
+
+
+def _copies(parallelism: str, mesh: Mesh, data_parallel: int) -> int:
+    """How many whole copies of the weights there are: of ddp one on each GPU, of hsdp as many as it says."""
+    if re.match(r"d?dp\d*(_|$)", parallelism.lower()):
+        return data_parallel
+    return mesh.replicas or 1 if "hsdp" in parallelism.lower() else 1
 
 
 def _head(name: str) -> str:
@@ -192,22 +205,25 @@ def _head(name: str) -> str:
 
 
 def _kernel(name: str) -> str:
-    match = re.search(r"flash_attention_(\d)", name)
-    return f"fa{match[1]}" if match else "sdpa"
+    match = re.search(r"(?:flash_attention_|flash-?|fa)(\d)", name.lower())
+    return f"fa{match[1]}" if match and match[1] in "234" else "sdpa"
 
 
-def _recompute(name: str) -> Checkpointing:
-    if name not in _RECOMPUTE:
-        raise Unusable(f"checkpointing {name!r} is none of {', '.join(_RECOMPUTE)}")
-    return _RECOMPUTE[name]
+def _recompute(said: str) -> Checkpointing:
+    name = said.lower()
+    if name in ("", "none", "no", "false", "0"):
+        return "none"
+    kind = next((kind for start, kind in _RECOMPUTE.items() if name.startswith(start)), None)
+    if kind is None:
+        raise Unreadable(f"ac is {said!r}: none, {', '.join(_RECOMPUTE)}")
+    return kind
 
 
 def _gpu(name: str, gpus: int) -> Hardware:
     """By the name that tables give it, else by one of the registry's ("A100-80GB", "RTX 3090")."""
-    try:
-        hardware = hardware_of.of_name(f"{gpus}x{_GPU_IDS.get(name, name)}")
-    except UserError as error:
-        raise Unusable(error.what) from error
+    hardware = row_cells.hardware(_GPU_IDS.get(name, name), gpus)
+    if not hardware.peak_flops_bf16:
+        raise Unreadable(f"GPU {name!r} is not in the registry: no peak to reckon from")
     return hardware._replace(bandwidth_bytes_per_s=_HBM2E_BYTES_PER_S) if "HBM2e" in name else hardware
 
 
@@ -231,11 +247,13 @@ def main() -> None:
     writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for path in sys.argv[1:]:
-        rows, skipped = read(Path(path))
-        for row in rows:
+        lines = read(Path(path))
+        for row in (each.row for each in lines if each.row and each.was_measured):
             if shape_of.of_registry(row.setup.shape.name) and row.setup.dp_shard == row.setup.gpus:
                 writer.writerow(columns_of(row))
-        print(*skipped, sep="\n", file=sys.stderr)
+        for each in lines:
+            if each.why:
+                print(f"{each.id}: {each.why}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,173 @@
+"""Reads the cells of tables of measured rows: numbers, lists of pairs, GPUs, models, layouts. Builds no run.
+
+A cell may be missing, blank, or written in another way; what cannot be read raises Unreadable with the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from prime_train import registry
+from prime_train.dialects.nearest import nearest
+from prime_train.errors import UserError
+from prime_train.estimate import shapes_registry
+from prime_train.estimate.hardware import of_entry, of_name
+from prime_train.estimate.shape import ModelShape, of_registry
+from prime_train.estimate.values import Hardware
+
+_YES, _NO = ("yes", "true", "1", "on"), ("", "no", "false", "0", "off", "none", "n/a", "nan", "-")
+_UNSAID = ("", "none", "n/a", "na", "nan", "null", "-", "?")
+_CONTEXTS = {65: 65536, 131: 131072, 262: 262144}  # "65k" is written of 65536
+_GPU_KEYS = r"hsdp|fsdp|ddp|dp_?replicate|dp_?shard|zero|dp|tp|cp|sp|ep|pp"
+
+
+class Unreadable(ValueError):
+    """A cell that tells nothing that could be reckoned with; the text says which and why."""
+
+
+class Mesh(NamedTuple):
+    """Sizes that a row names, 1 where it names none. `shards` and `replicas` are None where it leaves them open."""
+
+    shards: int | None = None
+    replicas: int | None = None
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    pp: int = 1
+
+
+def lines(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every line of a CSV file: its id ("memory_dev:12") and its cells by column. Raises Unreadable for other files."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror}") from error
+    try:
+        table = csv.DictReader(text.splitlines(keepends=True))
+        named = set(table.fieldnames or ())
+        read = list(table)
+    except csv.Error as error:
+        raise Unreadable(f"{path}: {error}: no CSV file") from error
+    if len(named) < 2:
+        raise Unreadable(f"{path}: its first line names no columns")
+    for number, line in enumerate(read, start=1):
+        cells = {key: (value or "").strip() for key, value in line.items() if isinstance(key, str)}
+        yield f"{path.stem}:{number}", cells
+
+
+def text(line: Mapping[str, str], column: str) -> str:
+    """A cell, "" where it is missing or says that it is not known."""
+    said = line.get(column, "")
+    return "" if said.lower() in _UNSAID else said
+
+
+def number(line: Mapping[str, str], column: str, least: float = 0.0) -> float | None:
+    """The first number of a cell ("~23.7 GiB" is 23.7), None where it is blank."""
+    said = text(line, column)
+    if not said:
+        return None
+    found = re.search(r"[-+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?", said)
+    value = float(found[0].replace(",", "").replace("_", "")) if found else None
+    if value is None or not least <= value < 1e15:
+        raise Unreadable(f"{column} is {said!r}, no number from {least:g} on")
+    return value
+
+
+def whole(line: Mapping[str, str], column: str, default: int | None = None) -> int:
+    """A count from 1 on; "16k" is 16384. Raises Unreadable where it is blank and there is no default."""
+    value = number(line, column, 1)
+    if value is None:
+        if default is None:
+            raise Unreadable(f"{column} is not told")
+        return default
+    if re.search(r"\d\s*[kK]\b", line[column]):
+        return _CONTEXTS.get(int(value), int(value * 1024))
+    return int(value)
+
+
+def flag(line: Mapping[str, str], column: str) -> bool:
+    """Whether a cell says yes; blank is no. Raises Unreadable for anything else."""
+    said = line.get(column, "").lower()
+    if said in _YES:
+        return True
+    if said in _NO:
+        return False
+    raise Unreadable(f"{column} is {said!r}: yes or no")
+
+
+def pairs(extra: str) -> dict[str, str]:
+    """ "type=lora; targets=q,v" -> {"type": "lora", "targets": "q,v"}."""
+    found = (part.partition("=") for part in extra.split(";"))
+    return {key.strip().lower(): value.strip() for key, _, value in found if value.strip()}
+
+
+@cache
+def model(name: str) -> ModelShape:
+    """The shape of a model by its name, whatever its case, with or without its owner. Raises Unreadable."""
+    if not name:
+        raise Unreadable("model is not told")
+    shape = of_registry(name)
+    if shape is not None:
+        return shape
+    known, wanted = list(shapes_registry.rows()), name.lower().split("/")[-1]
+    same = [each for each in known if each.lower() == name.lower()]
+    same = same or [each for each in known if each.lower().split("/")[-1] == wanted]
+    shape = of_registry(same[0]) if len(same) == 1 else None
+    if shape is None:
+        meant = nearest(name, known)
+        raise Unreadable(f"model {name!r} has no shape in the registry" + (f"; nearest: {meant}" if meant else ""))
+    return shape
+
+
+@cache
+def hardware(name: str, gpus: int) -> Hardware:
+    """The GPUs by a name of the registry, of a table or of a driver. One that nobody knows is of unknown size."""
+    plain = "-".join(word for word in name.lower().split() if not word.startswith("hbm"))
+    for tried in (plain, _closest_gpu(plain)):
+        try:
+            return of_name(f"{gpus}x{tried}")
+        except UserError:
+            continue
+    entry = registry.gpu_peak(name)
+    return of_entry(entry, gpus) if entry else Hardware(name, name or "unknown GPU", gpus, 0.0, 0.0, 0.0, None)
+
+
+def _closest_gpu(plain: str) -> str:
+    """The id all whose parts the name has: "h200" of "h200-141gb-sxm"; "h100" and "a100" alone are those of 80 GB."""
+    parts = {part for part in re.split(r"[-_/ ]", plain) if part}
+    by_parts = {frozenset(gpu.id.removeprefix("rtx-").split("-")): gpu.id for gpu in registry.gpu_peaks()}
+    bare = {part for part in parts if not re.fullmatch(r"nvidia|geforce|tesla|rtx|sxm\d?", part)}
+    if bare in ({"h100"}, {"a100"}):
+        return f"{bare.pop()}-80gb"
+    within = [known for known in by_parts if known <= parts]
+    return by_parts[max(within, key=len)] if within else plain
+
+
+def degrees(parallelism: str) -> dict[str, int]:
+    """ "fsdp32_tp8_asynctp" -> {"fsdp": 32, "tp": 8}; only what is named, from 1 on."""
+    found = re.findall(rf"({_GPU_KEYS})[-_=]?(\d+)", parallelism.lower())
+    return {name.replace("_", ""): max(1, int(size)) for name, size in found}
+
+
+def mesh(parallelism: str, gpus: int) -> Mesh:
+    """ "fsdp32_tp8_asynctp" -> 32 shards, tp 8; "hsdp2x8" -> 2 copies of 8 shards. Shards that do not divide the GPUs
+    are taken for all of them. Raises Unreadable where tensor and pipeline parallelism do not divide them."""
+    said, sizes = parallelism.lower(), degrees(parallelism)
+    hybrid = re.search(r"hsdp(\d+)[x*](\d+)", said)
+    tp, cp, ep, pp = (sizes.get(name, 1) for name in ("tp", "cp", "ep", "pp"))
+    if gpus % (tp * pp):
+        raise Unreadable(f"parallelism {parallelism!r} does not divide {gpus} GPUs: tp {tp} x pp {pp}")
+    rest = gpus // (tp * pp)
+    shards = int(hybrid[2]) if hybrid else sizes.get("fsdp") or sizes.get("dpshard")
+    if shards is None and "hsdp" in said:
+        copies = sizes.get("dpreplicate") or sizes.get("ddp")
+        shards = rest // copies if copies else sizes.get("hsdp") or min(8, rest)  # a machine of eight
+    if shards is not None:
+        whole_shards = shards * cp  # a table counts context parallelism in the shards or beside them
+        shards = next((size for size in (whole_shards, shards) if rest % size == 0), rest)  # n_gpus is what counts
+    return Mesh(shards, rest // shards if shards else None, tp, cp, ep, pp)
