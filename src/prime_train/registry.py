@@ -5,6 +5,7 @@ In a wheel they lie inside the package; in an editable install they lie at the t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -89,7 +90,7 @@ def memory_coefficients() -> dict[str, dict[str, Any]]:
 
 
 def gpu_peak(device_name: str) -> GpuPeak | None:
-    """The entry whose name is the longest one contained in `device_name`; None where no peak is known."""
-    lowered = device_name.lower()
-    matching = [gpu for gpu in gpu_peaks() if gpu.name.lower() in lowered]
+    """The entry whose name is the longest one contained in `device_name`, in whole words: an A100 is no A10, and an L40
+    no L4. None where no peak is known."""
+    matching = [gpu for gpu in gpu_peaks() if re.search(rf"(?i)\b{re.escape(gpu.name)}\b", device_name)]
     return max(matching, key=lambda gpu: len(gpu.name), default=None)

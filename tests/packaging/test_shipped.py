@@ -24,6 +24,12 @@ def test_the_longest_matching_name_counts() -> None:
     assert peak.name == "GB200"
 
 
+def test_a_name_within_a_longer_word_does_not_count() -> None:
+    assert gpu_peak("NVIDIA A100-PCIE-40GB") is None  # no A10
+    assert gpu_peak("NVIDIA L40") is None  # no L4
+    assert gpu_peak("NVIDIA T400 4GB") is None  # no T4
+
+
 def test_a_device_of_no_known_name_has_no_peak() -> None:
     assert gpu_peak("AMD EPYC") is None
 
