@@ -27,6 +27,8 @@ def test_several_are_started_by_torchrun_which_never_restarts_them() -> None:
     assert argv[argv.index("--nproc-per-node") + 1] == "4"
     assert argv[argv.index("--max-restarts") + 1] == "0"
     assert argv[-len(TRAINER) :] == TRAINER
+    assert "--standalone" not in argv  # its store listens on every interface
+    assert argv[argv.index("--rdzv-endpoint") + 1] == "/runs/a/attempts/003/rendezvous"
 
 
 def test_a_launch_is_written_down_without_what_was_inherited() -> None:

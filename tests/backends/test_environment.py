@@ -43,10 +43,16 @@ def test_what_the_user_has_set_stays_but_for_the_marks_of_the_run() -> None:
 
 
 def test_collectives_are_recorded_under_both_names_where_there_are_any() -> None:
-    assert not any(name.startswith("TORCH_") for name in values(processes=1))
+    assert not any(name.startswith(("TORCH_", "GLOO_", "NCCL_")) for name in values(processes=1))
     found = values(processes=2)
     assert found["TORCH_FR_BUFFER_SIZE"] == found["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
     assert found["TORCH_FR_DUMP_TEMP_FILE"] == found["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"]
+
+
+def test_ranks_meet_on_loopback_unless_the_user_says_where() -> None:
+    found = values(processes=2)
+    assert found["GLOO_SOCKET_IFNAME"] == found["NCCL_SOCKET_IFNAME"] == "lo"
+    assert "NCCL_SOCKET_IFNAME" not in values({"NCCL_SOCKET_IFNAME": "eth0"}, processes=2)
 
 
 def test_every_variable_has_a_reason() -> None:

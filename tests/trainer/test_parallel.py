@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from prime_train import spec
+from prime_train.backends import bundled, environment
 from prime_train.errors import UserError
 from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, TrainerStarted
 from prime_train.rundir import RunDir
+from prime_train.supervise.process import own_identity
 from prime_train.trainer import parallel
 from prime_train.trainer.parallel import World
 from tests.trainer import tiny
@@ -53,6 +59,43 @@ def test_loss_is_that_of_one_process(
     started = [event for event in tiny.events(run_dir) if isinstance(event, TrainerStarted)]
     assert sorted(event.rank for event in started) == list(range(processes))
     assert sum(isinstance(event, TrainerFinished) for event in tiny.events(run_dir)) == 1
+
+
+@pytest.mark.slow
+def test_nothing_listens_where_others_reach_it(texts: Path, tmp_path: Path) -> None:
+    """The whole of a run of two processes, as the supervisor starts it, from its first process to its last."""
+    asked = tiny.run_spec(texts, parallel=spec.Parallel(processes=2), batch=spec.Batch(micro_batch=2))
+    run_dir = tiny.prepare(tmp_path, asked)
+    run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
+    run_dir.attempt(1).mkdir(parents=True)
+    host = environment.Host({}, cores=2, supervisor=str(own_identity()))
+    added = {variable.name: variable.value for variable in environment.plan(run, run_dir, 1, host)}
+    launch = bundled.plan(run, run_dir, 1, 0)
+    addresses: set[str] = set()
+
+    def watched_to_its_end() -> bool:
+        addresses.update(_listening(process.pid))
+        return process.poll() is not None
+
+    with open(run_dir.path / "said.txt", "wb") as said:
+        process = subprocess.Popen(launch.argv, env=os.environ | added, stdout=said, stderr=said)
+        try:
+            tiny.until(watched_to_its_end)
+        finally:
+            process.kill()
+    assert process.wait() == 0, (run_dir.path / "said.txt").read_text(encoding="utf-8")
+    assert addresses == {"127.0.0.1"}
+
+
+def _listening(pid: int) -> set[str]:
+    """The addresses on which this process and those below it listen just now."""
+    addresses: set[str] = set()
+    with contextlib.suppress(psutil.Error):
+        for process in (root := psutil.Process(pid), *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                found = process.net_connections(kind="tcp")
+                addresses |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+    return addresses
 
 
 @pytest.mark.slow

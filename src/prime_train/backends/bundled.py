@@ -10,6 +10,7 @@ from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 
 _TRAINER = "prime_train.trainer"
+LOOPBACK = "127.0.0.1"
 
 
 def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
@@ -17,22 +18,22 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launc
     arguments = (str(run_dir.path), "--attempt", str(attempt), "--resume-step", str(resume_step))
     return Launch(
         role="trainer",
-        argv=(sys.executable, *_launcher(run.parallel.processes), "-m", _TRAINER, *arguments),
+        argv=(sys.executable, *_launcher(run.parallel.processes, run_dir.attempt(attempt)), "-m", _TRAINER, *arguments),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, "trainer"),
     )
 
 
-def _launcher(processes: int) -> tuple[str, ...]:
-    """torchrun never restarts by itself: which checkpoint to resume from is the supervisor's to say."""
+def _launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
+    """torchrun never restarts by itself: which checkpoint to resume from is the supervisor's to say.
+
+    It meets over a file. `--standalone` would listen on every interface of the machine, and unpickle what
+    it is sent there (torch 2.13, elastic/rendezvous/dynamic_rendezvous.py).
+    """
     if processes == 1:
         return ()
     return (
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(processes),
-        "--max-restarts",
-        "0",
+        *("-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(processes), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(attempt_dir / "rendezvous"), "--rdzv-conf"),
+        *("store_type=file", "--local-addr", LOOPBACK),
     )

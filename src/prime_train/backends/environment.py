@@ -56,14 +56,18 @@ def _always(run: RunSpec, host: Host) -> list[Variable]:
 
 
 def _distributed(run_dir: RunDir, attempt: int) -> list[Variable]:
-    """torch's flight recorder: which collective each rank was in when a time-out fired.
+    """Ranks that meet on this machine alone, and torch's flight recorder: the collective each was in at a time-out.
 
     Both names of each variable: TORCH_NCCL_* up to torch 2.8, TORCH_FR_* from the rename on (torchtitan#1748).
     """
     recorded = "the last 2,000 collectives of each rank are kept"
     dumped = "where they go when a collective times out"
     prefix = str(run_dir.attempt(attempt) / "collectives_rank_")
+    loopback = "all ranks are on this machine: nothing of the run listens on an interface that others reach"
     return [
+        Variable("GLOO_SOCKET_IFNAME", "lo", loopback),
+        Variable("NCCL_SOCKET_IFNAME", "lo", loopback),
+        Variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "torchrun's store listens everywhere; rank 0 has its own"),
         Variable("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", recorded),
         Variable("TORCH_FR_BUFFER_SIZE", "2000", recorded),
         Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a time-out writes them"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in its __all__ (torch 2.13)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -20,6 +23,8 @@ from prime_train.trainer.model import Decoder
 
 # Whether a silence is a hang is the supervisor's to judge, by the limit of the phase; rank 0 may download for hours.
 _PATIENCE = timedelta(days=7)
+_MEETING = timedelta(minutes=15)  # for every rank to start; the import of torch from a cold network disk takes minutes
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set where a torchrun of another's making serves the store itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,24 @@ def join(processes: int, device: Device) -> World:
         )
     if size == 1:
         return World(rank=0, size=1)
+    rank = int(os.environ["RANK"])
+    store = None if os.environ.get(_AGENT_STORE) == "True" else _store(rank, size)
+    of_store: dict[str, Any] = {} if store is None else {"store": store, "rank": rank, "world_size": size}
     if device.torch.type == "cuda":
-        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device.torch)
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device.torch, **of_store)
     else:
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", **of_store)
     # A group of its own: collectives of the save thread must not interleave with those of the training loop.
     return World(dist.get_rank(), size, saving=dist.new_group(backend="gloo", timeout=_PATIENCE))
+
+
+def _store(rank: int, size: int) -> TCPStore:
+    """Where the ranks find each other: rank 0 serves it on loopback, where torch's own would listen everywhere."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if rank > 0:
+        return TCPStore(host, port, size, timeout=_MEETING)
+    serving = socket.create_server((host, port), backlog=size)
+    return TCPStore(host, port, size, is_master=True, timeout=_MEETING, master_listen_fd=serving.detach())
 
 
 def leave(world: World) -> None:
