@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prime_train.spec import Model
 
@@ -78,3 +78,25 @@ def of_config(config: Mapping[str, object]) -> Architecture | None:
         )
     except ValueError:
         return None
+
+
+def scaled_positions(positions: int, scaling: Mapping[str, Any]) -> int | None:
+    """The tokens of context that vLLM allows a model of so many positions under rope scaling; None where that is not
+    known. `scaling` is config.json's rope_scaling or rope_parameters.
+
+    Some kinds have their stretch within the positions already; yarn stretches the positions that it names itself.
+    Source: vllm-project/vllm@0052a5b, vllm/config/model.py, _get_and_verify_max_len.
+    """
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind in ("su", "longrope", "llama3"):
+        return positions
+    if any(isinstance(below, Mapping) for below in scaling.values()):
+        return None  # one scaling for each kind of layer
+    factor = _number(scaling.get("factor", 1.0))
+    base = _number(scaling.get("original_max_position_embeddings")) if kind == "yarn" else positions
+    return None if factor is None or base is None or not math.isfinite(factor * base) else int(factor * base)
+
+
+def _number(value: object) -> float | None:
+    """A number above 0; None of anything else."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

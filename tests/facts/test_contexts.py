@@ -36,6 +36,26 @@ def test_what_a_config_says(tmp_path: Path, config: Any, tokens: int, is_scaled:
     assert [(item.tokens, item.is_scaled) for item in found] == [(tokens, is_scaled)]
 
 
+@pytest.mark.parametrize(
+    ("scaling", "model_type", "tokens"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, "qwen3", 131072),
+        ({"type": "linear", "factor": 2.0}, "llama", 81920),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, "llama", 40960),
+        ({"rope_type": "linear", "factor": 8.0}, "gemma3_text", 40960),
+        ({"rope_type": "yarn", "factor": 4.0}, "qwen3", None),
+        ({"rope_type": "linear", "factor": "4"}, "qwen3", None),
+        ({"full_attention": {"rope_type": "linear", "factor": 8.0}}, "llama", None),
+        ({"rope_type": "default"}, "qwen3", None),
+    ],
+)
+def test_what_rope_scaling_makes_of_the_positions(tmp_path: Path, scaling: Any, model_type: str, tokens: Any) -> None:
+    config = {"max_position_embeddings": 40960, "model_type": model_type, "rope_scaling": scaling}
+    found = contexts([model(tmp_path, config)])
+    assert not isinstance(found, NotKnown)
+    assert [item.scaled_tokens for item in found] == [tokens]
+
+
 @pytest.mark.parametrize("config", [{}, [], {"max_position_embeddings": "many"}, {"max_position_embeddings": True}])
 def test_a_config_that_does_not_say(tmp_path: Path, config: Any) -> None:
     assert isinstance(contexts([model(tmp_path, config)]), NotKnown)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from prime_train.architecture import scaled_positions
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.local import ModelContext
 
@@ -60,19 +61,27 @@ def _of(name: str) -> ModelContext | None:
     text = values.get("text_config")
     parts = [values, text] if isinstance(text, dict) else [values]
     tokens = [part[key] for part in parts for key in _KEYS if _is_count(part.get(key))]
-    return ModelContext(name, min(tokens), any(map(_is_scaled, parts)), config) if tokens else None
+    if not tokens:
+        return None
+    scaled = [scaling for part in parts if (scaling := _scaling(part)) is not None]
+    limits = {scaled_positions(min(tokens), scaling) for scaling in scaled}
+    kinds = "".join(str(part.get("model_type")) for part in parts)
+    if "gemma3" in kinds:  # its positions are those after the scaling (vLLM, _get_and_verify_max_len)
+        limits = {min(tokens)}
+    return ModelContext(name, min(tokens), bool(scaled), config, limits.pop() if len(limits) == 1 and scaled else None)
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _is_scaled(part: dict[str, Any]) -> bool:
-    """Whether rope scaling makes more of the positions: then config.json alone does not say how many there are."""
+def _scaling(part: dict[str, Any]) -> dict[str, Any] | None:
+    """The rope scaling that makes more of the positions, None where there is none."""
     for key in ("rope_scaling", "rope_parameters"):  # the latter since transformers 5
         scaling = part.get(key)
         if isinstance(scaling, dict) and scaling:
             kind = scaling.get("rope_type", scaling.get("type"))
-            if kind not in ("default", None) or "factor" in scaling:
-                return True
-    return False
+            nested = any(isinstance(below, dict) for below in scaling.values())
+            if kind not in ("default", None) or "factor" in scaling or nested:
+                return scaling
+    return None

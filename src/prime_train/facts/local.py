@@ -54,9 +54,13 @@ class DataLengths:
 
 @dataclass(frozen=True, slots=True)
 class ModelContext:
-    """What a model's own config.json says of its positions. `is_scaled` where rope scaling stretches them."""
+    """What a model's own config.json says of its positions. `is_scaled` where rope scaling stretches them.
+
+    `scaled_tokens` is the context that vLLM then allows, None where nothing is scaled or that is not known.
+    """
 
     name: str
     tokens: int
     is_scaled: bool
     config: Path
+    scaled_tokens: int | None = None

@@ -118,7 +118,8 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Prob
     vLLM refuses to start: positions beyond those are ones the model has never seen
 
     Where the model's own config.json is on this machine it counts, and this is an error. Else the registry does, and
-    this is a warning: a model may have changed since. One that is in neither, and one with rope scaling, is not judged.
+    this is a warning: a model may have changed since. Rope scaling, the model's own or that of `inference.rope_scaling`
+    in its place, is reckoned with as vLLM does. A model that is in neither is not judged.
 
     Source: config.json of the models (max_position_embeddings); vLLM's "User-specified max_model_len is greater
     than the derived max_model_len".
@@ -126,6 +127,23 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Prob
     Bad (prime-rl 2026-08):
         [inference.vllm]
         max_model_len = 65536
+    Bad (prime-rl 2026-08):
+        [inference.vllm]
+        max_model_len = 163840
+        rope_scaling = {rope_type = "yarn", factor = 4.0, original_max_position_embeddings = 32768}
+    Good (prime-rl 2026-08):
+        [inference.vllm]
+        max_model_len = 131072
+        rope_scaling = {rope_type = "yarn", factor = 4.0, original_max_position_embeddings = 32768}
+    Bad (prime-rl 2026-08):
+        [inference.vllm]
+        max_model_len = 163840
+        [[facts.model_contexts]]
+        name = "Qwen/Qwen3-1.7B"
+        tokens = 40960
+        is_scaled = true
+        scaled_tokens = 131072
+        config = "models/qwen3/config.json"
     Bad (prime-rl 2026-08):
         [inference.vllm]
         max_model_len = 32768
@@ -147,26 +165,31 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Prob
         config = "models/qwen3/config.json"
     """
     inference = run.inference
-    if inference is None or inference.ctx_tokens is None or inference.rope_scaling is not None:
+    if inference is None or inference.ctx_tokens is None:
         return
     read: tuple[ModelContext, ...] = if_known(facts, "model_contexts") or ()
     own = next((context for context in read if context.name == inference.model_name), None)
-    if own is not None:
-        if inference.ctx_tokens > own.tokens and not own.is_scaled:
-            yield Problem(
-                "inference.ctx_tokens",
-                f"{inference.ctx_tokens} tokens, and {own.config} has {own.tokens} positions",
-                patch={"inference.ctx_tokens": own.tokens},
-                severity=Severity.ERROR,
-            )
-        return
     sizes = sizes_of(inference.model_name)
-    if sizes is not None and inference.ctx_tokens > sizes.ctx_tokens:
-        yield Problem(
-            "inference.ctx_tokens",
-            f"{inference.ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions",
-            patch={"inference.ctx_tokens": sizes.ctx_tokens},
-        )
+    if own is not None:
+        limit = own.scaled_tokens if own.is_scaled else own.tokens
+        positions, said = own.tokens, f"{own.config} has {own.tokens} positions"
+    elif sizes is not None:
+        limit = positions = sizes.ctx_tokens
+        said = f"{sizes.name} has {positions} positions"
+    else:
+        return
+    if inference.rope_scaling is not None:
+        from prime_train.architecture import scaled_positions
+
+        limit = scaled_positions(positions, inference.rope_scaling)
+    if limit is None or inference.ctx_tokens <= limit:
+        return
+    yield Problem(
+        "inference.ctx_tokens",
+        f"{inference.ctx_tokens} tokens, and {said}" + (f", {limit} with rope scaling" if limit != positions else ""),
+        patch={"inference.ctx_tokens": limit},
+        severity=Severity.ERROR if own is not None else None,
+    )
 
 
 @rule("LEN007", Severity.WARNING)
