@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import subprocess
@@ -219,6 +220,7 @@ def test_a_config_json_that_tells_no_model(config_json: str, told: str) -> None:
             )
             for fraction in ("0", "-1", "1.01", "1e300")
         ),
+        (RL, {"prime_rl": "2026-5"}, 2, "no generation of prime-rl is called 2026-5"),
         ("[recipe]\nctx_tokens = 0\n", {}, 1, "recipe.ctx_tokens"),
         ('[recipe]\nprogram = "hf"\n', {}, 1, "recipe.model_name"),
         (
@@ -236,6 +238,13 @@ def test_bad_input_is_told_in_four_parts(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     Path("bad.toml").write_text(text)
     _refused(code, told, "bad.toml", **options)
+
+
+def test_what_is_piped_in_is_named_as_lint_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    _refused(1, "prime-train lint - tells of all 2", "-")
+    Path("my run.toml").write_text("")
+    _refused(1, "prime-train lint 'my run.toml' tells of all 2", "my run.toml")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "loss=3", '{"peak_reserved_gib": "much"}', '{"step_s": -1}'])

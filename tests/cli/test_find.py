@@ -168,6 +168,7 @@ def test_limits(here: Path) -> None:
         (("quickstart", "--prices", "nan.toml"), 2, "column usd_per_gpu_hour"),
         (("--model", 'a"b'), 2, "no name of a model"),
         (("--model", ""), 2, "no name of a model"),
+        (("quickstart", "--prime-rl", "2026-99"), 2, "no generation of prime-rl"),
         (("--model", "lab/unheard-of", "--offline"), 4, "lab/unheard-of"),
         (("broken.toml",), 1, "broken.toml:"),
     ],

@@ -125,3 +125,10 @@ def test_why_a_role_does_not_fit_that_has_memory_enough_is_told() -> None:
     memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, fits=False, headroom_bytes=GIB),))
     told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
     assert "does not fit: trainer, 60.5 GiB at most of 79.2 GiB, but not beside the other role on the same GPU" in told
+
+
+def test_of_a_gpu_for_both_it_is_the_sum_that_is_too_much_or_to_spare() -> None:
+    for headroom_bytes, said in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB to spare beside the other")):
+        roles = (Role(_TRAINER, headroom_bytes > 0, headroom_bytes),)
+        memory = _estimate(79.2).memory._replace(roles=roles, gpus=Gpus(1, 1, shared=True))
+        assert said in view.text(_estimate(79.2)._replace(memory=memory), _plain)

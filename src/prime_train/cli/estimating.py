@@ -3,12 +3,13 @@ nothing. What it cannot find out it asks the user for."""
 
 from __future__ import annotations
 
+import shlex
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.dialects import dialect
-from prime_train.dialects.read import read_config
+from prime_train.dialects.read import SHOWN_STDIN, STDIN, read_config
 from prime_train.dialects.reading import Reading
 from prime_train.errors import ExitCode, UserError
 from prime_train.estimate import estimate_exact, shapes_registry
@@ -53,8 +54,7 @@ class Found(NamedTuple):
 
 def estimated(asked: Asked) -> Found:
     """The estimate of a config. Raises UserError where a part of it cannot be had."""
-    text, path = read_config(asked.config)
-    reading = dialect.read(text, path, asked.prime_rl)
+    reading = reading_of(asked.config, asked.prime_rl)
     run = run_of(reading)
     shape = model_of(run, reading, asked)
     hardware = gpus_of(asked)
@@ -103,6 +103,15 @@ def scaled(found: Found) -> tuple[Scaled, ...]:
     return scale(setup, hardware, lambda other: training_memory(other, hardware))
 
 
+def reading_of(config: str, prime_rl: str | None) -> Reading:
+    """The reading of a config; `prime_rl` is the generation of a prime-rl file that names none. Raises UserError."""
+    from prime_train.cli.linting import refuse_generation
+
+    refuse_generation(prime_rl)
+    text, path = read_config(config)
+    return dialect.read(text, path, prime_rl)
+
+
 def run_of(reading: Reading) -> RunSpec:
     """The run that a file describes. Raises UserError, with the first error in it, where it is not to be trusted."""
     if reading.run is not None:
@@ -115,7 +124,8 @@ def run_of(reading: Reading) -> RunSpec:
     errors = [item for item in found if item.code.startswith("CFG") and item.severity is Severity.ERROR]
     if reading.run is not None and not errors:
         return reading.run
-    first, more = errors[0], f"prime-train lint {reading.document.path} tells of all {len(errors)}"
+    file = STDIN if reading.document.path == SHOWN_STDIN else shlex.quote(reading.document.path)
+    first, more = errors[0], f"prime-train lint {file} tells of all {len(errors)}"
     raise UserError(
         what=first.what,
         where=f"{first.path}:{first.span.line}:{first.span.column}  {first.code}",

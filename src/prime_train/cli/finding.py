@@ -14,7 +14,6 @@ from typing import NamedTuple
 from prime_train import registry
 from prime_train.cli import estimating
 from prime_train.dialects import dialect
-from prime_train.dialects.read import read_config
 from prime_train.errors import ExitCode, UserError
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import of_entry
@@ -130,12 +129,11 @@ def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
             fix="prime-train find run.toml, or prime-train find --model Qwen/Qwen3-8B",
         )
     if asked.config is not None:
-        text, path = read_config(asked.config)
-        title = path
+        reading = estimating.reading_of(asked.config, asked.prime_rl)
+        title = path = reading.document.path
     else:
-        text, path = _FINE_TUNING.format(model=_quotable(asked.model or "")), "sft.toml"
-        title = f"{asked.model}: {FINE_TUNING}"
-    reading = dialect.read(text, path, asked.prime_rl)
+        path, title = "sft.toml", f"{asked.model}: {FINE_TUNING}"
+        reading = dialect.read(_FINE_TUNING.format(model=_quotable(asked.model or "")), path)
     run = estimating.run_of(reading)
     if not (run.is_native or run.recipe or run.trainer or run.finetune):
         raise UserError(

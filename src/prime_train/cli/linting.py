@@ -52,7 +52,7 @@ def check(
 
     _refuse_unknown(wanted, "--select")
     _refuse_unknown(unwanted, "--ignore")
-    _refuse_generation(prime_rl)
+    refuse_generation(prime_rl)
 
     def selected(verdict: Verdict) -> Verdict:
         return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
@@ -134,7 +134,8 @@ def _refuse_unknown(codes: tuple[str, ...], option: str) -> None:
             )
 
 
-def _refuse_generation(prime_rl: str | None) -> None:
+def refuse_generation(prime_rl: str | None) -> None:
+    """Raises UserError where --prime-rl names a generation that there is no table for."""
     if prime_rl is None:
         return
     from prime_train.dialects.prime_rl.schema import generations

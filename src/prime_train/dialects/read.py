@@ -11,13 +11,14 @@ import sys
 from prime_train.errors import UserError
 
 STDIN = "-"
+SHOWN_STDIN = "<stdin>"
 _MAX_BYTES = 64 * 2**20  # a config is kilobytes: beyond this someone named a data file
 
 
 def read_config(config: str) -> tuple[str, str]:
     """(text, path to show) of a config path, a preset's name or "-". Raises UserError where it cannot be read."""
     if config == STDIN:
-        return _decoded(sys.stdin.buffer.read(), "<stdin>"), "<stdin>"
+        return _decoded(sys.stdin.buffer.read(), SHOWN_STDIN), SHOWN_STDIN
     path = _preset(config) or config
     return _decoded(_content(path, config), path), path
 

@@ -90,10 +90,11 @@ def _verdict(estimate: Estimate, paint: Paint) -> Iterator[str]:
     for role in memory.roles:
         needed = f"{_told(role.memory.needed_bytes)} at most of {_told(hardware.usable_bytes)}"
         if role.fits:
-            yield f"{paint('fits', 'green')}: {role.memory.role}, {needed}, {_told(role.headroom_bytes)} to spare"
+            spare = _told(role.headroom_bytes) + (" to spare beside the other" if memory.gpus.shared else " to spare")
+            yield f"{paint('fits', 'green')}: {role.memory.role}, {needed}, {spare}"
         elif role.headroom_bytes < 0:
-            lacking = _told(-role.headroom_bytes)
-            yield f"{paint('does not fit', 'red')}: {role.memory.role}, {needed}: {lacking} too much"
+            lacking = _told(-role.headroom_bytes) + (" too much for both" if memory.gpus.shared else " too much")
+            yield f"{paint('does not fit', 'red')}: {role.memory.role}, {needed}: {lacking}"
         else:
             yield f"{paint('does not fit', 'red')}: {role.memory.role}, {needed}, but {_other_reason(role)}"
     sharing = memory.sharing
