@@ -2,7 +2,7 @@
 
 Two logs: what a server and a trainer write all day, where lines differ in their numbers; and one whose every line
 says something else (samples of text), on which nothing can be remembered. Neither may give a finding. The time is
-that of the process, so that a busy machine counts little. grep reads the extended form of the patterns it can.
+that of the process, so that a busy machine counts little. grep gets the patterns that can be said in its language.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -76,23 +77,30 @@ def _diagnose(path: Path) -> float:
 
 
 def _patterns(folder: Path) -> tuple[Path, int]:
-    """The patterns that an extended expression can say, one per line: without look-ahead and without names."""
-    said = []
-    for signature in catalogue().signatures:
-        plain = signature.pattern
-        for name in ("(?:", *(f"(?P<{part}>" for part in _names(plain))):
-            plain = plain.replace(name, "(")
-        if "(?" not in plain and "\\d" not in plain and "\\S" not in plain:
-            said.append(plain)
-        elif "(?" not in plain:
-            said.append(plain.replace("\\d", "[0-9]").replace("\\S", "[^ ]"))
+    """The patterns as extended expressions, one per line: those that grep then finds in their own example."""
+    said = [(_extended(signature.pattern), signature.example) for signature in catalogue().signatures]
+    kept = [pattern for pattern, example in said if pattern and _finds(pattern, example)]
     path = folder / "patterns"
-    path.write_text("\n".join(said) + "\n", encoding="utf-8")
-    return path, len(said)
+    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    return path, len(kept)
 
 
-def _names(pattern: str) -> list[str]:
-    return [piece.partition(">")[0] for piece in pattern.split("(?P<")[1:]]
+def _extended(pattern: str) -> str:
+    """In grep's own words; empty where it has none (look-ahead and look-behind)."""
+    plain = re.sub(r"\(\?P<\w+>|\(\?:", "(", pattern)
+    if "(?" in plain:
+        return ""
+    plain = re.sub(r"\[(?:\\.|[^\]\\])*\]", _in_brackets, plain)
+    return re.sub(r"(\{\d+,\d+\}|[*+?])\?", r"\1", plain.replace("\\d", "[0-9]"))
+
+
+def _in_brackets(found: re.Match[str]) -> str:
+    return found[0].replace("\\d", "0-9").replace("\\w", "A-Za-z0-9_").replace("\\s", " ").replace("\\]", "]")
+
+
+def _finds(pattern: str, text: str) -> bool:
+    grep = ["grep", "-E", "-i", "-c", "-e", pattern]
+    return subprocess.run(grep, input=text, text=True, capture_output=True, check=False).returncode == 0
 
 
 def _grep(path: Path, patterns: Path) -> float:

@@ -1,6 +1,8 @@
 """`prime-train diagnose`: the one root cause in any logs. Reads only."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -36,7 +38,8 @@ def diagnose(
     from prime_train.cli.render import message, paint
     from prime_train.views import cause as view
 
-    judged = diagnosed(logs)
+    with _counted() as told:
+        judged = diagnosed(logs, told)
     names = [scan.name for scan in judged.scans]
     if as_json:
         import json
@@ -50,3 +53,21 @@ def diagnose(
         raise typer.Exit(ExitCode.FINDINGS)
     if judged.unread:
         raise typer.Exit(ExitCode.USAGE)
+
+
+@contextmanager
+def _counted() -> Iterator[Callable[[int], None]]:
+    """On a terminal how much was read, from 100 MB on; nothing elsewhere. The value is told how many bytes."""
+    read_bytes = shown_mb = 0
+
+    def told(size: int) -> None:
+        nonlocal read_bytes, shown_mb
+        read_bytes += size
+        if sys.stderr.isatty() and read_bytes // 10**8 > shown_mb // 100:
+            shown_mb = read_bytes // 10**6
+            sys.stderr.write(f"\r{shown_mb} MB read")
+            sys.stderr.flush()
+
+    yield told
+    if shown_mb:
+        sys.stderr.write("\r\x1b[K")

@@ -23,7 +23,7 @@ _NOT_ENTERED = frozenset({"checkpoints", "broadcasts", "rollouts", "weights", "n
 _ATTEMPT = re.compile(r"^(?:attempt_)?(\d+)$")
 _MOST_FILES = 2000
 
-Told = Callable[[str, int], None]  # the name of a log, and how many bytes of it were read
+Told = Callable[[int], None]  # how many bytes were read
 
 
 class _Bytes(Protocol):
@@ -42,7 +42,7 @@ class Judged(NamedTuple):
         return self.diagnosis.cause is None and not self.unread
 
 
-def diagnosed(asked: Sequence[str], told: Told = lambda _name, _size: None) -> Judged:
+def diagnosed(asked: Sequence[str], told: Told = lambda _size: None) -> Judged:
     """What the logs say together. What cannot be read is told beside; the others are judged all the same."""
     scans: list[Scan] = []
     unread: list[UserError] = []
@@ -51,7 +51,7 @@ def diagnosed(asked: Sequence[str], told: Told = lambda _name, _size: None) -> J
         if name == "-":
             scanner = Scanner("-")
             with open(0, "rb", closefd=False) as piped:
-                _read(piped, scanner, "-", told)
+                _read(piped, scanner, told)
             scans.append(scanner.finish())
             continue
         try:
@@ -126,19 +126,19 @@ def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], told: Tol
             try:
                 if file.peek(2)[:2] == _GZIP:
                     with gzip.open(file) as unpacked:
-                        _read(unpacked, scanner, str(path), told)
+                        _read(unpacked, scanner, told)
                 else:
-                    _read(file, scanner, str(path), told)
+                    _read(file, scanner, told)
             finally:
                 scans.append(scanner.finish())
     except (OSError, EOFError, zlib.error) as error:
         unread.append(_unreadable(path, error))
 
 
-def _read(stream: _Bytes, scanner: Scanner, name: str, told: Told) -> None:
+def _read(stream: _Bytes, scanner: Scanner, told: Told) -> None:
     while chunk := stream.read1(_CHUNK_BYTES):
         scanner.feed(chunk)
-        told(name, len(chunk))
+        told(len(chunk))
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
