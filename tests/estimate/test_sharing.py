@@ -160,3 +160,13 @@ def test_a_larger_trainer_never_leaves_more(fixed_gib: float, more_gib: float) -
     small, large = share(_ask(_trainer(fixed_gib))), share(_ask(_trainer(fixed_gib + more_gib)))
     assert large.window.largest < small.window.largest
     assert large.longest_ctx_tokens <= small.longest_ctx_tokens
+
+
+def test_the_window_that_is_told_is_that_of_the_sequences_asked_for() -> None:
+    ask = _ask(_trainer(3.0))
+    found = share(ask)
+    assert found.fits
+    assert found.window == window_of(ask, 4096)
+    served = ask.serve._replace(gpu_memory_fraction=found.window.smallest + 0.001)
+    assert inference_memory(served, _CARD).starts
+    assert not inference_memory(served._replace(gpu_memory_fraction=found.window.smallest - 0.05), _CARD).starts

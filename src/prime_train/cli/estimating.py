@@ -105,9 +105,10 @@ def scaled(found: Found) -> tuple[Scaled, ...]:
 
 def reading_of(config: str, prime_rl: str | None) -> Reading:
     """The reading of a config; `prime_rl` is the generation of a prime-rl file that names none. Raises UserError."""
-    from prime_train.cli.linting import refuse_generation
+    if prime_rl is not None:
+        from prime_train.cli.linting import refuse_generation
 
-    refuse_generation(prime_rl)
+        refuse_generation(prime_rl)
     text, path = read_config(config)
     return dialect.read(text, path, prime_rl)
 

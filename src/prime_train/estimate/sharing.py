@@ -59,7 +59,7 @@ class Sharing(NamedTuple):
 
     `longest_ctx_tokens` is that length, or the longest below it that fits (0: none); `ctx_tokens`, `fraction`,
     `rollouts` (orchestrator.batch_size), `group_size` (rollouts per example) and `sequences` (max_num_seqs) are what
-    to set for it, and `window` is that of these.
+    to set for it. `window` is that of what is asked for, where that fits; else of a few sequences of that length.
     """
 
     starts_first: str
@@ -93,7 +93,8 @@ def share(ask: Ask) -> Sharing:
     few = ask._replace(serve=ask.serve._replace(sequences=min(_BATCHES * _LEAST_GROUP, ask.serve.sequences)))
     longest = wanted if window_of(few, wanted).is_open else longest_ctx_tokens(few, wanted)
     ctx_tokens = longest or wanted
-    window = window_of(few, ctx_tokens)
+    asked = window_of(ask, wanted)
+    window = asked if asked.is_open else window_of(few, ctx_tokens)
     fraction = fraction_in(window)
     rollouts, group_size, sequences = _rollouts(ask, ctx_tokens, fraction)
     served = ask.serve._replace(gpu_memory_fraction=fraction, ctx_tokens=ctx_tokens, sequences=sequences)
@@ -101,7 +102,7 @@ def share(ask: Ask) -> Sharing:
     return Sharing(
         starts_first=first,
         why_first=why,
-        fits=window_of(ask, wanted).is_open,
+        fits=asked.is_open,
         window=window,
         fraction=fraction,
         ctx_tokens=ctx_tokens,
