@@ -51,6 +51,7 @@ def large_texts(size: int) -> dict[str, str]:
         "string": 'x = "' + "é" * (size // 2) + '"',
         "open-string": 'x = "' + "y" * size,
         "comment": "# " + "x" * size,
+        "ignores": "k = 1\n" + "# prime-train: ignore[CFG003, CFG004]\n" * (size // 38),
         "array": "x = [" + "1," * (size // 2) + "]",
         "inline": "x = {" + ", ".join(f"k{n} = 1" for n in range(size // 12)) + "}",
         "deep-array": "x = " + "[" * size,

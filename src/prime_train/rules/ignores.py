@@ -7,7 +7,9 @@ above the first key.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from prime_train.dialects.reading import Fault, Reading
@@ -17,6 +19,7 @@ from prime_train.rules.base import RULES, file_rule
 
 UNUSED = "IGN001"
 _MARK = "ignore["  # what is looked for before anything is parsed
+_MAX_TOLD = 1000  # nobody reads on
 _COMMENT = r"#\s*prime-train:\s*ignore\[([A-Za-z0-9, ]*)\]"
 
 
@@ -61,20 +64,49 @@ def silence(found: Sequence[Finding], document: Document, judged: frozenset[str]
         return Silenced(list(found), ())
     from prime_train.rules import catalogue  # noqa: F401 - registers every rule: a code that none has is told
 
-    ignores = list(_ignores(document))
-    kept: list[Finding] = []
-    used: set[_Ignore] = set()
-    for finding in found:
-        by = [ignore for ignore in ignores if _covers(ignore, finding)]
-        used.update(by)
-        if not by:
-            kept.append(finding)
+    ignores = _Ignores(document)
+    kept = [finding for finding in found if not ignores.cover(finding)]
     if document.fault is None:
-        unused = [ignore for ignore in ignores if ignore not in used and ignore.code in judged | {UNUSED}]
-        unknown = [ignore for ignore in ignores if ignore.code not in RULES]
-        told = [_unused(document, ignore) for ignore in (*unused, *unknown) if ignore.code != UNUSED]
-        kept.extend(finding for finding in told if not any(_covers(ignore, finding) for ignore in ignores))
-    return Silenced(kept, tuple(sorted({ignore.code for ignore in used})))
+        told = (_unused(document, ignore) for ignore in ignores.unused(judged))
+        kept.extend(islice((finding for finding in told if not ignores.cover(finding)), _MAX_TOLD))
+    return Silenced(kept, tuple(sorted(ignores.used_codes())))
+
+
+class _Ignores:
+    """The comments of a file by the code that they silence, and which of them did. A hostile file has many thousand."""
+
+    def __init__(self, document: Document) -> None:
+        self._on_top: dict[str, list[_Ignore]] = {}
+        self._by_line: dict[str, list[_Ignore]] = {}
+        self._used: set[_Ignore] = set()
+        self._used_on_top: set[str] = set()
+        for ignore in _ignores(document):
+            (self._on_top if ignore.comment.on_top else self._by_line).setdefault(ignore.code, []).append(ignore)
+
+    def cover(self, finding: Finding) -> bool:
+        """Whether a comment silences the finding; those that do count as used."""
+        here = self._by_line.get(finding.code, [])
+        first = bisect_left(here, finding.span.line, key=_line)
+        beside = here[first : bisect_right(here, finding.span.end_line, key=_line)]
+        self._used.update(beside)
+        if finding.code in self._on_top:
+            self._used_on_top.add(finding.code)
+        return bool(beside) or finding.code in self._on_top
+
+    def unused(self, judged: frozenset[str]) -> Iterator[_Ignore]:
+        """Those that silenced nothing though their rule was asked, then those that name no rule."""
+        left = [ignore for code, ignores in self._on_top.items() if code not in self._used_on_top for ignore in ignores]
+        left += [ignore for ignores in self._by_line.values() for ignore in ignores if ignore not in self._used]
+        left.sort(key=_line)
+        yield from (ignore for ignore in left if ignore.code in judged and ignore.code != UNUSED)
+        yield from (ignore for ignore in left if ignore.code not in RULES)
+
+    def used_codes(self) -> set[str]:
+        return self._used_on_top | {ignore.code for ignore in self._used}
+
+
+def _line(ignore: _Ignore) -> int:
+    return ignore.comment.line
 
 
 def _ignores(document: Document) -> Iterator[_Ignore]:
@@ -84,11 +116,6 @@ def _ignores(document: Document) -> Iterator[_Ignore]:
             for code in dict.fromkeys(code.strip().upper() for code in match.group(1).split(",")):
                 if code:
                     yield _Ignore(code, comment, span)
-
-
-def _covers(ignore: _Ignore, finding: Finding) -> bool:
-    on_a_line = finding.span.line <= ignore.comment.line <= finding.span.end_line
-    return ignore.code == finding.code and (ignore.comment.on_top or on_a_line)
 
 
 def _unused(document: Document, ignore: _Ignore) -> Finding:
