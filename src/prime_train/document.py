@@ -51,6 +51,13 @@ class Comment(NamedTuple):
     column: int = 1
 
 
+class Written(NamedTuple):
+    """Where another parser found the keys and comments of a text that is no TOML."""
+
+    places: Mapping[KeyPath, Place]
+    comments: tuple[Comment, ...]
+
+
 class Document(NamedTuple):
     """Where `fault` says that the text is not TOML, `values` are those of the statements that can be read."""
 
@@ -59,6 +66,7 @@ class Document(NamedTuple):
     values: Mapping[str, Any]
     fault: SyntaxFault | None = None
     readable: str = ""  # beside a fault: the text with the unreadable statements blanked, every other in its place
+    written: Written | None = None  # of a text that is no TOML
 
     @classmethod
     def parse(cls, text: str, path: str) -> Document:
@@ -82,12 +90,17 @@ class Document(NamedTuple):
 
     def place(self, key: KeyPath) -> Place | None:
         """Where `key` is written; None where it is not, or only as the prefix of a longer dotted key."""
+        if self.written is not None:
+            return self.written.places.get(key)
         from prime_train.positions import positions  # here: a file without findings never imports tree-sitter
 
         return positions(self.readable or self.text).place(key)
 
     def nearest(self, key: KeyPath) -> Place | None:
         """The place of `key`, else of the first table below it, else of the closest around it; None where none is."""
+        if self.written is not None:
+            places = self.written.places
+            return next((places[key[:length]] for length in range(len(key), 0, -1) if key[:length] in places), None)
         from prime_train.positions import positions
 
         at = positions(self.readable or self.text)
@@ -98,6 +111,8 @@ class Document(NamedTuple):
         return None
 
     def comments(self) -> tuple[Comment, ...]:
+        if self.written is not None:
+            return self.written.comments
         from prime_train.positions import positions
 
         return positions(self.readable or self.text).comments()

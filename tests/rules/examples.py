@@ -33,7 +33,7 @@ from prime_train.facts.facts import (
     TokenizerFolder,
 )
 from prime_train.facts.local import RunFolder, StepFolder
-from prime_train.rules.explain import BASES, base_of
+from prime_train.rules.explain import BASES, SCRIPT, base_of
 from prime_train.spec import RunSpec
 
 GOOD_MACHINE = Facts(
@@ -73,8 +73,10 @@ _TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
 def parse(example: str) -> tuple[str, dict[str, Any]]:
     """(config text, facts overlay) of an example. One that is not TOML is put below the base as it is.
 
-    A value `"-"` in the overlay takes the key out of the base.
+    A value `"-"` in the overlay takes the key out of the base. A script stands for itself.
     """
+    if base_of(example) == SCRIPT:
+        return example, {}
     base = BASES[base_of(example)]
     try:
         overlay = tomli.loads(example)
@@ -83,6 +85,11 @@ def parse(example: str) -> tuple[str, dict[str, Any]]:
     facts = overlay.pop("facts", {})
     comments = "".join(f"{line}\n" for line in example.splitlines() if line.startswith("#"))
     return comments + written(merged(tomli.loads(base), overlay)), facts
+
+
+def path_of(text: str) -> str:
+    """A file name that says what kind of file the text of an example is."""
+    return "train.py" if base_of(text) == SCRIPT else "config.toml"
 
 
 def written(values: Mapping[str, Any]) -> str:

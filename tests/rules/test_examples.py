@@ -20,7 +20,7 @@ from prime_train.rules.explain import explain
 from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
 
-from .examples import facts_of, parse, written
+from .examples import facts_of, parse, path_of, written
 
 BAD = [(rule, text) for rule in RULES.values() for text in explain(rule).bad]
 GOOD = [(rule, text) for rule in RULES.values() for text in explain(rule).good]
@@ -39,7 +39,7 @@ def _judged(example: str) -> Verdict:
 
 
 def _judge(text: str, facts_overlay: dict[str, object]) -> Verdict:
-    reading = dialect.read(text, "config.toml")
+    reading = dialect.read(text, path_of(text))
     return judge(reading, facts_of(facts_overlay, reading.run) if reading.run is not None else None)
 
 
@@ -62,7 +62,7 @@ def test_patch_cures(rule: Rule, example: str) -> None:
     findings = [finding for finding in _judged(example).findings if finding.patch]
     if findings:
         text, facts = parse(example)
-        values = dict(dialect.read(text, "config.toml").document.values)
+        values = dict(dialect.read(text, path_of(text)).document.values)
         for finding in findings:
             values = patched(values, finding.patch)
         assert rule.code not in {finding.code for finding in _judge(written(values), facts).findings}

@@ -163,6 +163,9 @@ def _of_another_program(verdict: "Verdict", config: str, *, has_our_table: bool)
     if verdict.run is not None and verdict.run.recipe is not None:
         what = f"its [recipe] describes a training by {verdict.run.recipe.program or 'another program'}"
         fix = f"start that program; prime-train estimate {shown} says what it needs"
+    elif verdict.run is not None and verdict.run.jax is not None:
+        what = "it is a Python script"
+        fix = f"start it on each host; prime-train lint {shown} says how it starts jax.distributed"
     else:
         own = verdict.root if verdict.root in ("rl", "sft", "trainer", "orchestrator", "inference") else "COMMAND"
         what = f"it is a config of prime-rl {verdict.generation} ({verdict.root})"

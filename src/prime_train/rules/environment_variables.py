@@ -119,7 +119,7 @@ def jax_without_a_coordinator(run: RunSpec) -> Iterator[Problem]:
     Under SLURM, Open MPI and on Cloud TPUs JAX finds it out by itself. The address is host:port of process 0;
     localhost is one machine's alone.
 
-    Source: jax@2dd1b3d, jax/_src/distributed.py; docs.jax.dev, jax.distributed.initialize.
+    Source: JAX 0.10.2, jax/_src/distributed.py; docs.jax.dev, jax.distributed.initialize.
 
     Bad (prime-rl 2026-08):
         [env_vars]
@@ -155,7 +155,7 @@ def jax_takes_sigterm(run: RunSpec) -> Iterator[Problem]:
 
     A program that polls multihost_utils.reached_preemption_sync_point and saves there wants it.
 
-    Source: jax@2dd1b3d, jax/_src/distributed.py (jax_enable_preemption_service, on by default).
+    Source: JAX 0.10.2, jax/_src/distributed.py (jax_enable_preemption_service, on by default).
 
     Bad (prime-rl 2026-08):
         [env_vars]
@@ -181,7 +181,7 @@ def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
 
     jax.distributed.initialize waits through the proxy for a port that it cannot reach, until its time is over
 
-    Source: jax@2dd1b3d, jax/_src/distributed.py ("JAX detected proxy variable(s)"); gRPC core, no_proxy.
+    Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); gRPC core, no_proxy.
 
     Bad (prime-rl 2026-08):
         [env_vars]

@@ -11,6 +11,9 @@
     Bad (prime-rl 2026-08):
         the same on another of the BASES
 
+    Bad (script):
+        a whole Python script
+
 A `[facts.NAME]` table in an overlay changes a fact of the machine. Paragraphs after the why are notes; one
 that begins with "Source:" says where the rule has its numbers from.
 """
@@ -188,6 +191,8 @@ BASES = {
     "prime-rl 2026-01": _RL_2026_01,
 }
 
+SCRIPT = "script"  # in the place of a base: the example is the whole file
+
 _EXAMPLE = r"(?m)^(Bad|Good)(?: \(([^)\n]*)\))?:\n((?:(?:    .*)?\n)+)"
 
 
@@ -217,9 +222,9 @@ def explain(rule: Rule) -> Explanation:
 
 
 def base_of(example: str) -> str:
-    """The key in BASES of the config that an example is laid over."""
+    """The key in BASES of the config that an example is laid over; SCRIPT where it is a script of its own."""
     first = example.partition("\n")[0].removeprefix("# ")
-    return first if first in BASES else ""
+    return first if first in BASES or first == SCRIPT else ""
 
 
 def _example(match: re.Match[str]) -> str:

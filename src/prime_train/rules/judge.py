@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -92,23 +92,27 @@ def needs() -> frozenset[str]:
     return frozenset(need for rule in RULES.values() for need in (*rule.needs, *rule.uses))
 
 
-def _register(reading: Reading, facts: Facts | None) -> None:
-    """Import the rules that may have something to say."""
+def _asked(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
+    """Imports the rules that may have something to say, and gives them."""
+    if reading.dialect == "script":
+        from prime_train.rules import scripts
+
+        return scripts.rules()
     if facts is not None:
         from prime_train.rules import catalogue  # noqa: F401 - registers every rule
     elif reading.dialect == native.DIALECT:
         from prime_train.rules import run_toml  # noqa: F401 - registers its rules
     else:
         from prime_train.rules import static  # noqa: F401 - registers its rules
+    return RULES.values()
 
 
 def judge(reading: Reading, facts: Facts | None) -> Verdict:
-    _register(reading, facts)
     found: list[Finding] = []
     skipped: list[Skipped] = []
     passed: list[str] = []
     shadowed = frozenset(fault.shadows for fault in reading.faults if fault.shadows)
-    for rule in RULES.values():
+    for rule in _asked(reading, facts):
         if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
             continue
         missing = _missing_facts(rule, facts)

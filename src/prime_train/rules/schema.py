@@ -16,15 +16,21 @@ def _of(reading: Reading, code: str) -> Iterator[Fault]:
 
 @file_rule(codes.SYNTAX, Severity.ERROR)
 def not_toml(reading: Reading) -> Iterator[Fault]:
-    """The file must be TOML.
+    """The file must be TOML, and a script Python.
 
     nothing in the file counts until all of it can be read
 
-    Source: TOML 1.0.0, toml.io.
+    A script is read by the Python that lint runs on, which may be older than the one that is to run it.
+
+    Source: TOML 1.0.0, toml.io; docs.python.org/3/reference/grammar.html.
 
     Bad:
         [optim]
         lr = 1e-3e
+    Bad (script):
+        import jax
+
+        jax.distributed.initialize(num_processes=4,,)
     Good:
         [optim]
         lr = 1e-3

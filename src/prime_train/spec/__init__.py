@@ -12,7 +12,7 @@ is none, out of a signature that costs a quarter of making the class.
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-from prime_train.spec import elsewhere
+from prime_train.spec import elsewhere, scripts
 from prime_train.spec.notes import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
 
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
@@ -257,11 +257,12 @@ class RunSpec:
     transport: Annotated[elsewhere.Transport | None, Elsewhere()] = None
     monitor: Annotated[elsewhere.Monitor | None, Elsewhere()] = None
     recipe: Annotated[elsewhere.Recipe | None, Elsewhere()] = None
+    jax: Annotated[scripts.Jax | None, Elsewhere()] = None
 
     @property
     def is_native(self) -> bool:
         """Whether the bundled trainer does the training: no part of another program's config is there."""
-        parts = (self.launch, self.trainer, self.rollout, self.inference, self.recipe)
+        parts = (self.launch, self.trainer, self.rollout, self.inference, self.recipe, self.jax)
         return all(part is None for part in parts)
 
     @property

@@ -1,0 +1,254 @@
+"""What a Python script lets jax.distributed wait for, listen to and pass through: limits, preemption, proxies. Pure.
+
+A rule speaks of what stands in the script literally. What is computed there may be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import rule
+from prime_train.rules.jax_processes import starts
+from prime_train.spec import RunSpec
+
+_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+_PREEMPTION = "jax_enable_preemption_service"
+_OFF = frozenset({"n", "no", "f", "false", "off", "0"})  # as JAX reads a variable: jax/_src/config.py, bool_env
+_DEFAULT_INITIALIZATION_S = 300
+_DEFAULT_HEARTBEAT_S = 100
+_LONG_COMPILE_S = 120
+_MANY_PROCESSES = 8
+_COLD_START_S = 1800
+_GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+_GRPC_NO_PROXY = ("no_grpc_proxy", "no_proxy")
+
+
+@rule("JAX005", Severity.WARNING)
+def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
+    """A first compile may take longer than the heartbeat limit.
+
+    a host that is busy compiling sends no heartbeat, is taken for dead, and all others end with it
+
+    A note where the script leaves it at JAX's 100 s. The argument is there from JAX 0.7.0 on. Of compiles on several
+    slices, 327 s have been measured.
+
+    Source: JAX 0.10.2, jax/_src/distributed.py; github.com/jax-ml/jax/issues/23599;
+    github.com/GoogleCloudPlatform/ml-auto-solutions/pull/1166.
+
+    Bad (script):
+        import jax
+
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(heartbeat_timeout_seconds=30)
+    Bad (script):
+        import jax
+
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize()
+    Good (script):
+        import jax
+
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(heartbeat_timeout_seconds=600)
+    """
+    for at, start, _ in starts(run):
+        limit_s = start.heartbeat_timeout_s
+        field = f"{at}.heartbeat_timeout_s"
+        fix = "heartbeat_timeout_seconds=600, longer than the longest compile"
+        if limit_s is not None and limit_s < _LONG_COMPILE_S:
+            what = f"{limit_s} s; a first compile of {_LONG_COMPILE_S} s and more is usual for a language model"
+            yield Problem(field, what, fix=fix)
+        elif "heartbeat_timeout_s" not in start.given and not start.passes_more:
+            what = f"heartbeat_timeout_seconds is not given: {_DEFAULT_HEARTBEAT_S} s"
+            yield Problem(field, what, fix=fix, severity=Severity.NOTE)
+
+
+@rule("JAX006", Severity.WARNING)
+def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
+    """All processes must have the time to come up.
+
+    the first to be there waits for the last, and past the limit it ends with DEADLINE_EXCEEDED and takes all along
+
+    Hosts of a spot fleet come up minutes apart, and install and read before they start: with eight of them JAX's own
+    300 s have been found too short after a preemption, and 1800 s enough. A longer limit costs nothing else.
+
+    Source: JAX 0.10.2, jax/_src/distributed.py; github.com/marin-community/marin/pull/7232.
+
+    Bad (script):
+        import jax
+
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(initialization_timeout=60, heartbeat_timeout_seconds=600)
+    Bad (script):
+        import os
+
+        import jax
+
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize("10.0.0.1:1234", 16, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
+    Good (script):
+        import os
+
+        import jax
+
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize(
+            "10.0.0.1:1234", 16, int(os.environ["RANK"]), initialization_timeout=30 * 60, heartbeat_timeout_seconds=600
+        )
+    """
+    for at, start, _ in starts(run):
+        limit_s, count = start.initialization_timeout_s, start.num_processes or 0
+        said = "initialization_timeout_s" in start.given or bool(start.passes_more)
+        many = f" for {count} processes" if count >= _MANY_PROCESSES else ""
+        shown_s = _DEFAULT_INITIALIZATION_S if limit_s is None and not said else limit_s
+        if count == 1 or shown_s is None or shown_s > _DEFAULT_INITIALIZATION_S:
+            continue
+        if many or shown_s < _DEFAULT_INITIALIZATION_S:
+            yield Problem(
+                f"{at}.initialization_timeout_s",
+                f"initialization_timeout of {shown_s} s{many}" + ("" if said else ", JAX's own"),
+                fix=f"initialization_timeout={_COLD_START_S}",
+            )
+
+
+@rule("JAX007", Severity.WARNING)
+def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
+    """A script that leaves the preemption service on must answer it.
+
+    JAX takes SIGTERM for itself: a stop is then a mere notice, and a script that never asks for it is killed unsaved
+
+    jax.experimental.multihost_utils.reached_preemption_sync_point asks for it, and orbax's CheckpointManager does so
+    by itself. JAX reads JAX_ENABLE_PREEMPTION_SERVICE when it is imported, and not after.
+
+    Source: JAX 0.10.2, jax/_src/distributed.py (jax_enable_preemption_service, on by default).
+
+    Bad (script):
+        import jax
+
+        jax.distributed.initialize(heartbeat_timeout_seconds=600)
+    Bad (script):
+        import os
+
+        import jax
+
+        os.environ["JAX_ENABLE_PREEMPTION_SERVICE"] = "false"
+        jax.distributed.initialize(heartbeat_timeout_seconds=600)
+    Good (script):
+        import os
+
+        os.environ["JAX_ENABLE_PREEMPTION_SERVICE"] = "false"
+        import jax
+
+        jax.distributed.initialize(heartbeat_timeout_seconds=600)
+    Good (script):
+        import jax
+        from jax.experimental import multihost_utils
+
+        jax.distributed.initialize(heartbeat_timeout_seconds=600)
+        for step in range(1000):
+            if multihost_utils.reached_preemption_sync_point(step):
+                break
+    """
+    jax = run.jax
+    if jax is None or jax.answers_preemption:
+        return
+    variable = _PREEMPTION.upper()
+    config, environment = jax.config or {}, jax.variables
+    off = f'jax.config.update("{_PREEMPTION}", False) above the start'
+    fix = f"{off}, or save where multihost_utils.reached_preemption_sync_point(step) says so"
+    if _PREEMPTION in config:
+        if config[_PREEMPTION] is True:
+            yield Problem(
+                f"jax.config.{_PREEMPTION}", "it is on, and nothing in the script asks for the notice", fix=fix
+            )
+        return
+    if variable in environment:
+        value = environment[variable]
+        if variable in jax.set_after_import:
+            yield Problem(f"jax.environment.{variable}", "it is set below `import jax`, which has read it", fix=off)
+        elif value is not None and value.lower() not in _OFF:
+            yield Problem(f"jax.environment.{variable}", "it is on, and nothing in the script asks for it", fix=fix)
+    elif jax.environment_is_known:
+        what = f"{_PREEMPTION} is left on, and nothing in the script asks for the notice"
+        yield Problem(f"jax.config.{_PREEMPTION}", what, fix=fix)
+
+
+@rule("JAX008", Severity.WARNING)
+def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
+    """The coordinator must not be reached through a proxy.
+
+    gRPC sends what goes to the coordinator through it, and the start waits for an answer until its time is over
+
+    gRPC reads grpc_proxy, https_proxy and http_proxy, and what it leaves out in no_grpc_proxy or no_proxy: in small
+    letters, the end of a host name or a network as 10.0.0.0/8.
+
+    Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); gRPC core 51, default HTTP proxy
+    mapper, grpc.github.io/grpc/core/md_doc_core_default_http_proxy_mapper.html.
+
+    Bad (script):
+        import os
+
+        import jax
+
+        os.environ["https_proxy"] = "http://proxy.example.org:3128"
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
+    Bad (script):
+        import os
+
+        import jax
+
+        os.environ.update(https_proxy="http://proxy.example.org:3128", no_proxy="localhost")
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
+    Good (script):
+        import os
+
+        import jax
+
+        os.environ.update(https_proxy="http://proxy.example.org:3128", no_proxy="localhost,10.0.0.0/8")
+        jax.config.update("jax_enable_preemption_service", False)
+        jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
+    """
+    for _, start, jax in starts(run):
+        environment = jax.variables
+        proxy = next((name for name in _GRPC_PROXIES if name in environment), None)
+        around = next((name for name in _GRPC_NO_PROXY if name in environment), None)
+        if proxy is None or environment[proxy] == "" or (around is None and not jax.environment_is_known):
+            continue
+        host = _host(start.coordinator_address or environment.get(_ADDRESS))
+        passed = environment[around] if around is not None else ""
+        if passed is None or (around is not None and not host) or (host and _is_passed(host, passed)):
+            continue
+        missing = f"{host} is not in {around}" if around is not None else "there is no no_proxy"
+        value = ",".join(part for part in ("localhost,127.0.0.1", host or "HOST_OF_PROCESS_0") if part)
+        yield Problem(
+            f"jax.environment.{proxy}",
+            f"{proxy} is set, and {missing}",
+            fix=f'os.environ["no_proxy"] = "{value}" beside it',
+        )
+        return
+
+
+def _host(address: str | None) -> str:
+    """The host of host:port, as gRPC compares it."""
+    return (address or "").rpartition(":")[0].strip("[]")
+
+
+def _is_passed(host: str, no_proxy: str) -> bool:
+    """Whether gRPC goes to a host past the proxy: by the end of its name, or by a network that it is in."""
+    return any(host.lower().endswith(part.lower()) or _is_in(host, part) for part in _parts(no_proxy))
+
+
+def _parts(no_proxy: str) -> list[str]:
+    return [part.strip() for part in no_proxy.split(",") if part.strip()]
+
+
+def _is_in(host: str, network: str) -> bool:
+    from ipaddress import ip_address, ip_network  # here: few scripts set a proxy
+
+    try:
+        return "/" in network and ip_address(host) in ip_network(network, strict=False)
+    except ValueError:  # a name, or no network
+        return False
