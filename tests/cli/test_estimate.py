@@ -317,3 +317,16 @@ def test_prices_of_unknown_age_are_warned_of(capsys: pytest.CaptureFixture[str])
     with contextlib.suppress(typer.Exit):
         estimate("rl.toml", gpus=H100, prices="prices.toml")
     assert "warning" not in capsys.readouterr().err
+
+
+def test_one_gpu_for_both_is_told_how_to_be_shared(capsys: pytest.CaptureFixture[str]) -> None:
+    sharing = document("rl-single-gpu", capsys, gpus="rtx-4090")["memory"]["sharing"]
+    assert sharing["starts_first"] == "inference"
+    recommended = sharing["recommended"]
+    assert sharing["smallest_fraction"] <= recommended["gpu_memory_utilization"] <= sharing["largest_fraction"]
+    assert (recommended["batch_size"], recommended["rollouts_per_example"]) == (8, 2)  # as the preset has them
+    assert recommended["max_model_len"] == 2048
+    code, shown = outcome("rl-single-gpu", capsys, gpus="rtx-4090")
+    assert code == 0
+    assert "start inference first; gpu_memory_utilization that fits: between" in shown
+    assert "8 rollouts in a batch, 2 of an example, at most 2,048 tokens each" in shown

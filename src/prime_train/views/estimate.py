@@ -10,6 +10,7 @@ from prime_train.estimate.estimate_exact import Compared
 from prime_train.estimate.estimate_memory import Role
 from prime_train.estimate.estimate_time import Time
 from prime_train.estimate.scaling import Scaled
+from prime_train.estimate.sharing import Sharing
 from prime_train.estimate.values import Interval, Term
 from prime_train.units import GIB, format_bytes, format_count, format_seconds
 from prime_train.views.estimate_json import WITHOUT_END
@@ -99,10 +100,20 @@ def _verdict(estimate: Estimate, paint: Paint) -> Iterator[str]:
             yield f"{paint('does not fit', 'red')}: {role.memory.role}, {needed}, but {_other_reason(role)}"
     sharing = memory.sharing
     if sharing is not None:
-        low, high = sharing.window
-        window = f"between {low:.2f} and {high:.2f}" if sharing.window.is_open else "none"
-        yield f"one GPU for both: start {sharing.starts_first} first; gpu_memory_utilization that fits: {window}"
+        yield from _shared(sharing)
     yield from _bullets("advice", estimate.advice, paint)
+
+
+def _shared(sharing: Sharing) -> Iterator[str]:
+    """How to share one GPU, whether the run fits as it is or not."""
+    low, high = sharing.window
+    window = f"between {low:.2f} and {high:.2f}" if sharing.window.is_open else "none"
+    yield f"one GPU for both: start {sharing.starts_first} first; gpu_memory_utilization that fits: {window}"
+    if sharing.window.is_open:
+        yield (
+            f"  recommended: {sharing.fraction:.2f}, {sharing.rollouts} rollouts in a batch, {sharing.group_size} of "
+            f"an example, at most {sharing.ctx_tokens:,} tokens each, {sharing.sequences} at once"
+        )
 
 
 def _other_reason(role: Role) -> str:

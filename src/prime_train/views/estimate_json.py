@@ -11,6 +11,7 @@ from prime_train.estimate.estimate_exact import Compared
 from prime_train.estimate.estimate_memory import Role
 from prime_train.estimate.estimate_time import Time
 from prime_train.estimate.scaling import Scaled
+from prime_train.estimate.sharing import Sharing
 from prime_train.estimate.values import Interval, Term
 from prime_train.units import GIB
 
@@ -43,6 +44,7 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
             "roles": [_role_json(role) for role in estimate.memory.roles],
             "fits": estimate.fits,
             "shared": estimate.memory.gpus.shared,
+            "sharing": None if estimate.memory.sharing is None else _sharing_json(estimate.memory.sharing),
             "gpus_needed": estimate.memory.gpus.all,
             "advice": list(estimate.advice),
         },
@@ -51,6 +53,26 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
         "costs": [_cost_json(cost) for cost in estimate.costs],
         "assumptions": list(estimate.assumptions),
         **told,
+    }
+
+
+def _sharing_json(sharing: Sharing) -> dict[str, Any]:
+    """How to share one GPU: the fractions that fit, and what is recommended."""
+    return {
+        "starts_first": sharing.starts_first,
+        "why_first": sharing.why_first,
+        "smallest_fraction": round(sharing.window.smallest, 4),
+        "largest_fraction": round(sharing.window.largest, 4),
+        "fits_as_asked": sharing.fits,
+        "recommended": {
+            "gpu_memory_utilization": sharing.fraction,
+            "max_model_len": sharing.ctx_tokens,
+            "batch_size": sharing.rollouts,
+            "rollouts_per_example": sharing.group_size,
+            "max_num_seqs": sharing.sequences,
+        }
+        if sharing.window.is_open
+        else None,
     }
 
 
