@@ -18,7 +18,7 @@ class Sizes:
     """In what portions files are packed."""
 
     segment_bytes: int = 256 * 2**20  # the room that packing and restoring need beside the checkpoint
-    piece_bytes: int = 2**18  # packed by one thread; it fits with its planes into the cache of a core
+    piece_bytes: int = 2**18  # packed by one thread; measured, larger ones take longer and pack no better
     smallest_bytes: int = 64 * 2**10  # a smaller file stays as it is
 
 
@@ -79,10 +79,10 @@ def leftovers(folder: Path) -> list[Path]:
     """What a killed call left in the folder that its manifest does not name: segments, and half a manifest."""
     entries = layout.entries(folder)
     named = {folder / name for entry in entries for name in (entry.name, *(s.file for s in entry.segments))}
-    found = list(folder.glob(f".{layout.MANIFEST}.*.tmp"))
+    found = set(folder.glob(f".{layout.MANIFEST}.*.tmp"))
     for path in (folder / entry.name for entry in entries):
-        found += [left for left in path.parent.iterdir() if left.name.startswith(path.name + SUFFIX)]
-    return [left for left in found if left not in named]
+        found |= {left for left in path.parent.iterdir() if left.name.startswith(path.name + SUFFIX)}
+    return sorted(found - named)
 
 
 def unfinished(folder: Path) -> bool:
