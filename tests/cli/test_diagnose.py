@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.diagnosing import diagnosed
+from prime_train.views.cause import as_json
 from tests.cli.commands import PROGRAM, clean_environment, prime_train
+from tests.golden import same_as_golden
 
 LOGS = Path(__file__).parents[1] / "corpus" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -174,3 +176,11 @@ def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
     python = str(PROGRAM.with_name("python"))
     done = subprocess.run([python, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_document_is_as_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("inference.log", "orchestrator.log", "rl.log", "trainer.log"):
+        (tmp_path / name).write_bytes((LOGS / "run_engine_died_first" / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    judged = diagnosed(["trainer.log", "rl.log", "orchestrator.log", "inference.log"])
+    same_as_golden("diagnose.json", as_json(judged.diagnosis, [scan.name for scan in judged.scans], judged.unread))

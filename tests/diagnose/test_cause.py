@@ -122,6 +122,19 @@ def test_times_of_different_kinds_are_compared(early: str, late: str) -> None:
         assert _told(judge(scans)) == ("OS001", "disk")
 
 
+def test_copied_logs_that_leave_out_day_or_year_are_placed_by_those_that_do_not() -> None:
+    copied_s = 1.9e9  # 2030
+    logs = (
+        "2026-11-21 10:05:00 ERROR " + OOM,
+        "10:00:00 | ERROR | " + FULL,
+        "(Worker pid=1) ERROR 11-21 10:03:00 [core.py:1] RuntimeError: No CUDA GPUs are available\n",
+    )
+    for order in ((0, 1, 2), (2, 1, 0)):
+        found = judge([scan([logs[number].encode()], f"{number}.log", copied_s) for number in order])
+        assert _told(found) == ("OS001", "disk")
+        assert [seen.id for seen in found.cascade] == ["CUDA010", "CUDA001"]
+
+
 def test_of_logs_without_times_the_one_written_first_wins() -> None:
     scans = [scan([OOM.encode()], "late.log", 2000.0), scan([FULL.encode()], "early.log", 1000.0)]
     assert _told(judge(scans)) == ("OS001", "disk")

@@ -19,7 +19,7 @@ _GZIP = b"\x1f\x8b"
 _LOG = re.compile(
     r"\.(?:log|out|err|txt|stdout|stderr|jsonl?\.log)(?:\.\d+)?(?:\.gz)?$|^(?:dmesg|syslog|kern|messages|stdout|stderr)(?:\.|$)"
 )
-_NOT_ENTERED = frozenset({"checkpoints", "broadcasts", "rollouts", "weights", "node_modules", "__pycache__"})
+_NOT_ENTERED = frozenset({"checkpoints", "wandb", "broadcasts", "rollouts", "weights", "node_modules", "__pycache__"})
 _ATTEMPT = re.compile(r"^(?:attempt_)?(\d+)$")
 _MOST_FILES = 2000
 

@@ -84,6 +84,9 @@ class _Incident(NamedTuple):
 
 def judge(scans: Sequence[Scan]) -> Diagnosis:
     """The one cause of what these logs hold, which belong to one run."""
+    dated = [seconds for scan in scans if (seconds := scan.clock.dated_s) is not None]
+    if dated:
+        scans = [scan._replace(clock=scan.clock.near(max(dated))) for scan in scans]
     incidents = sorted((item for order, scan in enumerate(scans) for item in _incidents(scan, order)), key=_when)
     incidents = _without_passed(incidents)
     found = _first(incidents)

@@ -104,6 +104,34 @@ class Clock:
             day_begun -= _DAY_S  # written before midnight, changed after it
         return day_begun + stamp.seconds - (last.seconds - last.seconds % _DAY_S)
 
+    @property
+    def dated_s(self) -> float | None:
+        """The file's last time that has a whole date; None where no line has one."""
+        last = self._last.get("wall")
+        return None if last is None else last.seconds
+
+    def near(self, anchor_s: float) -> Clock:
+        """This clock, or where it leaves out year or day one that ends as near to `anchor_s` as it can.
+
+        A copied file was last written when it was copied; another log of the same run then says more.
+        """
+        last = self._last.get("year") or self._last.get("day")
+        if last is None or self.dated_s is not None:
+            return self
+        end_s = self.seconds(last)
+        if last.kind == "day":
+            end_s += round((anchor_s - end_s) / _DAY_S) * _DAY_S
+        else:
+            year = datetime.fromtimestamp(anchor_s, UTC).year
+            ends = (
+                _in_year_of(datetime(year + shift, 12, 31, tzinfo=UTC).timestamp(), last.seconds)
+                for shift in (-1, 0, 1)
+            )
+            end_s = min(ends, key=lambda seconds: abs(seconds - anchor_s))
+        clock = Clock(end_s)
+        clock._last = self._last
+        return clock
+
 
 def _in_year_of(anchor_s: float, into_year_s: float) -> float:
     """The latest such time of a year that is not more than a day after the anchor. Days are those of a leap year."""
