@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from datetime import date
 from pathlib import Path
 
@@ -111,3 +112,14 @@ def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.delenv("PRIME_TRAIN_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert store.user_file() == tmp_path / "prime-train" / "prices.toml"
+
+
+def test_a_price_of_today_is_of_no_later_day_wherever_the_clock_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    days = set()
+    for zone in ("Etc/GMT+12", "UTC", "Etc/GMT-14"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        days.add(store.today())
+    monkeypatch.undo()
+    time.tzset()
+    assert len(days) == 1

@@ -97,11 +97,10 @@ def _warn(found: "Found") -> None:
     """Of prices that are old, or of unknown age, where the cost is reckoned from them."""
     if not found.estimate.costs:
         return
-    from datetime import date
-
+    from prime_train.prices import store
     from prime_train.views.prices import stale_warning
 
-    warning = stale_warning(found.prices, date.today())
+    warning = stale_warning(found.prices, store.today())
     if warning:
         typer.echo(warning, err=True)
 

@@ -4,7 +4,6 @@ nothing. What it cannot find out it asks the user for."""
 from __future__ import annotations
 
 import shlex
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -248,14 +247,13 @@ def gpus_of(asked: Asked) -> Hardware:
 
 def prices_of(asked: Asked) -> tuple[Price, ...]:
     """The prices of a file, else those of the table."""
-    today = date.today()
+    from prime_train.prices import store
+
     if asked.prices is not None:
         from prime_train.prices.imports import Given, read
 
-        return read(Path(asked.prices).expanduser(), Given(), today).rows.prices
-    from prime_train.prices.store import load
-
-    return load(today).prices
+        return read(Path(asked.prices).expanduser(), Given(), store.today()).rows.prices
+    return store.load(store.today()).prices
 
 
 def calibration_for(asked: Asked, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:

@@ -56,12 +56,13 @@ def find(
     """
     from prime_train.cli import finding
     from prime_train.estimate.offers import Limits
+    from prime_train.prices import store
     from prime_train.views import offers as view
     from prime_train.views.prices import stale_warning
 
     limits = Limits(None, spot, max_usd_per_hour, gpus_max)
     found = finding.found(finding.Asked(config, model, limits, model_config, prices, prime_rl, offline))
-    today = finding.today()
+    today = store.today()
     if as_json:
         import json
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import date
 from functools import cache
 from typing import NamedTuple
 
@@ -113,10 +112,6 @@ def judge_of(run: RunSpec, shape: ModelShape) -> Judge:
         return Judged(reckoned.fits, fullest / GIB, usable_gib, steps, step_s, settings(run, laid))
 
     return judge
-
-
-def today() -> date:
-    return date.today()
 
 
 def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,7 @@ def show(
     from prime_train.prices import store
     from prime_train.views import prices as view
 
-    today = _today()
+    today = store.today()
     known = store.load(today).prices
     wanted = None if gpu is None else _named(gpu)
     chosen = [price for price in known if wanted in (None, price.gpu)]
@@ -94,7 +94,7 @@ def import_(
     """
     from prime_train.prices import imports, store
 
-    today = _today()
+    today = store.today()
     imported = imports.read(file, imports.Given(provider, _dated(as_of, today)), today)
     prices = imported.rows.prices
     path = store.user_file() if dry_run else store.keep(prices, today, whole=imported.whole)
@@ -133,7 +133,7 @@ def refresh(
     from prime_train.prices import store
     from prime_train.prices.refresh import refresh as ask
 
-    today = _today()
+    today = store.today()
     answers = [ask(service, os.environ, today.isoformat()) for service in _services(provider)]
     for answer in answers:
         if answer.problem is None:
@@ -148,10 +148,6 @@ def refresh(
         _tell_left_out(answer.rows)
     if any(answer.problem is not None for answer in answers):
         raise typer.Exit(max(answer.problem.exit_code for answer in answers if answer.problem is not None))
-
-
-def _today() -> date:
-    return datetime.now(UTC).date()
 
 
 def _named(gpu: str) -> str:

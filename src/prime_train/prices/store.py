@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,11 @@ class PriceTable(NamedTuple):
     own: int
 
 
+def today() -> date:
+    """The day that prices are dated by, the same everywhere: by local days, one just asked for may be of tomorrow."""
+    return datetime.now(UTC).date()
+
+
 def user_file() -> Path:
     """$PRIME_TRAIN_CACHE/prices.toml, else the same in $XDG_CACHE_HOME/prime-train or ~/.cache/prime-train."""
     chosen = os.environ.get("PRIME_TRAIN_CACHE")
@@ -34,12 +39,12 @@ def user_file() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "prime-train" / "prices.toml"
 
 
-def load(today: date) -> PriceTable:
+def load(day: date) -> PriceTable:
     """The shipped rows and the user's. A cloud's shipped rows of a GPU give way to the user's of the same.
 
     Raises UserError where the user's file cannot be read or holds what is no price.
     """
-    own = _own(user_file(), today)
+    own = _own(user_file(), day)
     told = {(price.cloud, price.gpu) for price in own}
     return PriceTable((*own, *(price for price in shipped() if (price.cloud, price.gpu) not in told)), len(own))
 
@@ -54,7 +59,7 @@ def shipped() -> tuple[Price, ...]:
     return rows.prices
 
 
-def keep(found: Iterable[Price], today: date, *, whole: bool) -> Path:
+def keep(found: Iterable[Price], day: date, *, whole: bool) -> Path:
     """Write rows into the user's table in place of those they supersede; the file's path.
 
     `whole` says that they are all that their clouds have; else they supersede the same GPUs of the same clouds.
@@ -66,7 +71,7 @@ def keep(found: Iterable[Price], today: date, *, whole: bool) -> Path:
     with _locked(path):
         kept = [
             price
-            for price in _own(path, today)
+            for price in _own(path, day)
             if (price.cloud not in clouds if whole else (price.cloud, price.gpu) not in cards)
         ]
         try:
@@ -93,7 +98,7 @@ def _locked(path: Path) -> Iterator[None]:
         raise _unwritable(path, error) from None
 
 
-def _own(path: Path, today: date) -> tuple[Price, ...]:
+def _own(path: Path, day: date) -> tuple[Price, ...]:
     fix = f"correct it there, or delete {path} and import again"
     try:
         text = path.read_text(encoding="utf-8")
@@ -106,7 +111,7 @@ def _own(path: Path, today: date) -> tuple[Price, ...]:
             why=getattr(error, "strerror", "") or str(error),
             fix=fix,
         ) from None
-    rows: Rows | Fault = table.parse(text, str(path), today)
+    rows: Rows | Fault = table.parse(text, str(path), day)
     if isinstance(rows, Fault):
         raise refused(rows, fix)
     if rows.faults:
