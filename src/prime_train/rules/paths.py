@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.rules.base import facts_rule, known, rule
 from prime_train.spec import RunSpec
 
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
 _OTHER_SYSTEM = r"/Users/|[A-Za-z]:[\\/]|\\\\"
+_WHERE_DISKS_HANG = ("/", "/home", "/mnt", "/media", "/srv")
 _VOLATILE = r"/tmp(?:/|$)|/dev/shm(?:/|$)|/var/tmp(?:/|$)"
 
 
@@ -92,6 +97,41 @@ def path_outside_the_project(run: RunSpec) -> Iterator[Problem]:
     for at, path in _paths(run):
         if ".." in re.split(r"[\\/]", path):
             yield Problem(at, f"{path} leads out of the project", fix="a path below the project, or an absolute one")
+
+
+@facts_rule("PTH005", Severity.WARNING, needs=("save_dir",))
+def output_on_a_disk_that_is_not_here(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The disk or the home that the output goes to should be on this machine.
+
+    the folder is made anew on the root disk: where it was meant to be, nobody finds it, and the root disk fills up
+
+    Source: Filesystem Hierarchy Standard 3.0, s. 3.8 and 3.12 (homes and mount points).
+
+    Bad:
+        [run]
+        dir = "/home/ada/runs"
+        [facts.save_dir]
+        path = "/home/ada/runs/example"
+        existing = "/home"
+    Bad (prime-rl 2026-08):
+        output_dir = "/scratch/outputs"
+        [facts.save_dir]
+        path = "/scratch/outputs/example"
+        existing = "/"
+    Good:
+        [run]
+        dir = "/home/ada/runs"
+        [facts.save_dir]
+        path = "/home/ada/runs/example"
+        existing = "/home/ada"
+    """
+    folder = known(facts.save_dir)
+    there = str(folder.existing)
+    if folder.refusal or there not in _WHERE_DISKS_HANG:  # rule DSK002
+        return
+    for at, path in _outputs(run):
+        if path.startswith("/") and folder.path.is_relative_to(path):
+            yield Problem(at, f"of {path} this machine has {there} alone", fix="mount it, or a folder that is here")
 
 
 def _outputs(run: RunSpec) -> Iterator[tuple[str, str]]:
