@@ -41,6 +41,7 @@ class _Ready:
     rows: stream.TrainStream
     held_out: list[Batch]
     reached: Reached
+    flops_per_token: float
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
@@ -75,83 +76,105 @@ def _set_up(attempt: Attempt) -> _Ready:
 
     attempt.tell(Phase(attempt.number, "data"))
     rows = stream.TrainStream(run, tokenizer, world.rank, world.size, reached.data or None)
-    return _Ready(training, config, tokenizer, rows, held_out_batches(run, tokenizer), reached)
+    flops = flops_per_token(config, run.data.ctx_tokens)
+    return _Ready(training, config, tokenizer, rows, held_out_batches(run, tokenizer), reached, flops)
 
 
 def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     run, training, reached, rows = attempt.run, ready.training, ready.reached, ready.rows
-    model, optimizer, world, device = training.model, training.optimizer, training.world, training.device
-    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * world.size)
-    checkpointer = Checkpointer(attempt, world, device.torch)
+    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * training.world.size)
+    checkpointer = Checkpointer(attempt, training.world, training.device.torch)
     metrics = Metrics(attempt)
-    flops = flops_per_token(ready.config, run.data.ctx_tokens)
-    attempt.events.append(_started(attempt, training, ready.config))
-    attempt.tell(Phase(attempt.number, "train"))
+    _announce(attempt, training, ready.config)
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
-        began = time.perf_counter()
-        micro_batches = [rows.next_micro_batch() for _ in range(micro_batches_per_step)]
-        data_s = time.perf_counter() - began
+        micro_batches, data_s = _next(rows, micro_batches_per_step)
         lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
         result = train_step(
             training, micro_batches, lr, stop_asked=stop.asked(), before_update=checkpointer.before_update
         )
         _check_finite(step, lr, result)
         reached = Reached(step, reached.tokens_seen + result.tokens, rows.position())
-
-        checkpoint_s = checkpointer.take_stall_s()
-        step_s = data_s + result.forward_backward_s + result.optimizer_s + checkpoint_s
-        tokens_per_s = result.tokens / step_s
-        metrics.add(
-            StepMetrics(
-                step=step,
-                loss=result.loss,
-                lr=lr,
-                grad_norm=result.grad_norm,
-                tokens=result.tokens,
-                tokens_seen=reached.tokens_seen,
-                tokens_per_s=tokens_per_s,
-                step_s=step_s,
-                data_s=data_s,
-                forward_backward_s=result.forward_backward_s,
-                optimizer_s=result.optimizer_s,
-                checkpoint_s=checkpoint_s,
-                peak_memory_gib=device.peak_memory_gib(),
-                mfu=tokens_per_s * flops / (device.peak_flops * world.size) if device.peak_flops else None,
-            )
-        )
+        metrics.add(_measured(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
         if step == attempt.resume_step + 1:
-            checkpointer.prepare(model, optimizer)
+            checkpointer.prepare(training.model, training.optimizer)
         if result.stop:
             break
         if step < run.run.max_steps and _due(step, run.checkpoint.interval_steps):
-            checkpointer.save(model, optimizer, reached)  # first: it is written while the evaluation runs
+            checkpointer.save(
+                training.model, training.optimizer, reached
+            )  # first: it is written while the evaluation runs
         if step < run.run.max_steps and _due(step, run.eval.interval_steps):
             metrics.tell()
-            attempt.tell(Phase(attempt.number, "evaluate"))
-            evaluate(training, ready.tokenizer, ready.held_out, attempt, step)
+            _evaluate(attempt, ready, step)
             attempt.tell(Phase(attempt.number, "train"))
     metrics.close()
 
     attempt.tell(Phase(attempt.number, "checkpoint"))
     if reached.step > attempt.resume_step:
-        checkpointer.save(model, optimizer, reached)
+        checkpointer.save(training.model, training.optimizer, reached)
     if result is not None and result.stop:
         checkpointer.finish()
         attempt.tell(TrainerStopped(attempt.number, reached.step))
-        parallel.leave(world)
-        return
+    else:
+        _finish(attempt, ready, checkpointer, reached.step)
+    parallel.leave(training.world)
 
+
+def _next(rows: stream.TrainStream, count: int) -> tuple[list[Batch], float]:
+    """The micro-batches of a step, and the seconds that the loop waited for them."""
+    began = time.perf_counter()
+    return [rows.next_micro_batch() for _ in range(count)], time.perf_counter() - began
+
+
+def _evaluate(attempt: Attempt, ready: _Ready, step: int) -> float:
     attempt.tell(Phase(attempt.number, "evaluate"))
-    loss = evaluate(training, ready.tokenizer, ready.held_out, attempt, reached.step)
+    return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step)
+
+
+def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: int) -> None:
+    """Evaluate while the last checkpoint is written, wait for it, and export where that was asked for."""
+    loss = _evaluate(attempt, ready, step)
     attempt.tell(Phase(attempt.number, "checkpoint"))
     checkpointer.finish()
-    final = attempt.run_dir.checkpoint(reached.step)
-    if run.checkpoint.final == "hf":
+    final = attempt.run_dir.checkpoint(step)
+    if attempt.run.checkpoint.final == "hf":
         attempt.tell(Phase(attempt.number, "export"))
         final = _export(attempt, ready)
-    attempt.tell(TrainerFinished(attempt.number, reached.step, loss, str(final)))
-    parallel.leave(world)
+    attempt.tell(TrainerFinished(attempt.number, step, loss, str(final)))
+
+
+def _measured(
+    ready: _Ready, reached: Reached, result: StepResult, lr: float, waited_s: tuple[float, float]
+) -> StepMetrics:
+    """The line of metrics.jsonl. `waited_s`: seconds that the loop waited for data, and for a checkpoint."""
+    device, (data_s, checkpoint_s) = ready.training.device, waited_s
+    step_s = data_s + result.forward_backward_s + result.optimizer_s + checkpoint_s
+    tokens_per_s = result.tokens / step_s
+    return StepMetrics(
+        step=reached.step,
+        loss=result.loss,
+        lr=lr,
+        grad_norm=result.grad_norm,
+        tokens=result.tokens,
+        tokens_seen=reached.tokens_seen,
+        tokens_per_s=tokens_per_s,
+        step_s=step_s,
+        data_s=data_s,
+        forward_backward_s=result.forward_backward_s,
+        optimizer_s=result.optimizer_s,
+        checkpoint_s=checkpoint_s,
+        peak_memory_gib=device.peak_memory_gib(),
+        mfu=_mfu(tokens_per_s, ready),
+    )
+
+
+def _mfu(tokens_per_s: float, ready: _Ready) -> float | None:
+    """Model FLOPs utilisation, from 0 to 1; None where the peak of the device is not known."""
+    if ready.training.device.peak_flops is None:
+        return None
+    peak_flops = ready.training.device.peak_flops * ready.training.world.size
+    return tokens_per_s * ready.flops_per_token / peak_flops
 
 
 def _check_finite(step: int, lr: float, result: StepResult) -> None:
@@ -206,8 +229,9 @@ def _model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes
     return model
 
 
-def _started(attempt: Attempt, training: Training, config: ModelConfig) -> TrainerStarted:
-    return TrainerStarted(
+def _announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
+    """Every rank says that it is ready."""
+    started = TrainerStarted(
         attempt=attempt.number,
         pid=os.getpid(),
         rank=attempt.rank,
@@ -218,6 +242,8 @@ def _started(attempt: Attempt, training: Training, config: ModelConfig) -> Train
         vocab_size=config.vocab_size,
         resume_step=attempt.resume_step,
     )
+    attempt.events.append(started)
+    attempt.tell(Phase(attempt.number, "train"))
 
 
 def _export(attempt: Attempt, ready: _Ready) -> Path:
