@@ -11,6 +11,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Environment
 
 _REMOTE = "prime"
+_REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subprocess" and "docker" are on this machine
 _RESERVED = "agg"
 
 
@@ -20,8 +21,29 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
 
     a remote executor adds about 1.5 s to every call, and a local one is 10 to 15 times as fast: the GPUs wait
 
-    Source: operators' measurements of executor_backend = "prime" against "local".
+    An agent whose runtime is a provider's sandbox is a note: its tasks may need that sandbox.
 
+    Source: operators' measurements of executor_backend = "prime" against "local"; the runtimes of prime-rl's
+    benchmarks/runtimes.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "prime"
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "docker"
     Bad (prime-rl 2026-01):
         [[orchestrator.env]]
         id = "reverse-text"
@@ -39,6 +61,13 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
                 f"{at}.executor_backend",
                 f'"{_REMOTE}": every tool call goes over the network',
                 patch={f"{at}.executor_backend": "local"},
+            )
+        elif source.runtime in _REMOTE_RUNTIMES and source.harness not in (None, "null"):
+            yield Problem(
+                f"{at}.runtime",
+                f'"{source.runtime}": every call of the harness "{source.harness}" goes over the network',
+                fix=f'`{at}.runtime` = "subprocess", or "docker", where the tasks can run on this machine',
+                severity=Severity.NOTE,
             )
 
 

@@ -108,6 +108,17 @@ def lora_over_nccl(run: RunSpec) -> Iterator[Problem]:
         name = "adapter"
         [weight_broadcast]
         type = "nccl"
+    Bad (prime-rl 2026-01):
+        [trainer.model.lora]
+        rank = 16
+        [trainer.optim]
+        lr = 1e-5
+        [orchestrator.model.lora]
+        name = "adapter"
+        [trainer.weight_broadcast]
+        type = "nccl"
+        [orchestrator.weight_broadcast]
+        type = "nccl"
     Good (prime-rl 2026-08):
         [trainer.model.lora]
         rank = 16
@@ -118,12 +129,16 @@ def lora_over_nccl(run: RunSpec) -> Iterator[Problem]:
         [weight_broadcast]
         type = "filesystem"
     """
-    if run.lora is not None and run.weight_broadcast is not None and run.weight_broadcast.kind in ("nccl", "nixl"):
-        yield Problem(
-            "weight_broadcast.kind",
-            f'"{run.weight_broadcast.kind}", with an adapter of rank {run.lora.rank}',
-            patch={"weight_broadcast.kind": "filesystem"},
-        )
+    broadcast = run.weight_broadcast
+    if run.lora is None or broadcast is None:
+        return
+    for at, kind in (("kind", broadcast.kind), ("trainer_kind", broadcast.trainer_kind)):
+        if kind in ("nccl", "nixl"):
+            yield Problem(
+                f"weight_broadcast.{at}",
+                f'"{kind}", with an adapter of rank {run.lora.rank}',
+                patch={f"weight_broadcast.{at}": "filesystem"},
+            )
 
 
 @rule("LOR005", Severity.ERROR)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_GUESSES = 200  # unknown keys that are compared with every legal one: beyond them the file is something else
 _MAX_DEPTH = 20  # of a table that another generation has: below it keys are not told one by one
+_SLIP = 2  # letters: what is farther is another word
 _MAX_KEY_CHARS = 100  # a longer key is no misspelling of anything
 
 
@@ -244,10 +245,11 @@ def passing_vllm(state: Walk, path: KeyPath, value: Any, listed: Iterable[str]) 
         return
     meant = nearest(key, [*listed, *sorted(known)])
     what = f"{dotted(path)} goes to vLLM unread, and vLLM has no such argument"
-    if meant:
+    if meant and _distance(key, meant) <= _SLIP:
         yield _slipped(state, path, value, meant, f"{what}; did you mean {meant}?")
-    else:
-        yield Fault(PASSED_THROUGH, path, what, "take it out, or ask vllm serve --help")
+    else:  # a name that has little of this one may want another value, too
+        near = f"set {dotted((*path[:-1], meant))} in its place" if meant else "ask vllm serve --help"
+        yield Fault(PASSED_THROUGH, path, what, f"take it out, or {near}")
 
 
 def _slipped(state: Walk, path: KeyPath, value: Any, meant: str, what: str) -> Fault:
