@@ -15,8 +15,9 @@ def lint(
         list[str] | None,
         typer.Argument(
             metavar="[PATH]...",
-            help="Config files, preset names, or folders to search for run.toml files and configs of prime-rl; "
-            "- reads standard input. A + between two prime-rl files merges them. Without one: this folder.",
+            help="Config files, preset names, Python scripts that start jax.distributed, or folders to search for "
+            "run.toml files and configs of prime-rl; - reads standard input. A + between two prime-rl files merges "
+            "them. Without one: this folder.",
             show_default=False,
         ),
     ] = None,
@@ -64,6 +65,8 @@ def lint(
       prime-train lint base.toml + overlay.toml
 
       prime-train lint rl.toml --fix --prime-rl 2026-08
+
+      prime-train lint train.py
     """
     from prime_train.cli.linting import Repair, check, configs_among
     from prime_train.errors import UserError

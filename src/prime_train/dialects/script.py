@@ -27,27 +27,27 @@ _MAX_BRACES = 20_000  # the parser of Python 3.11 takes time by the square of th
 
 
 def recognises(text: str) -> bool:
-    """Whether a Python text may start jax.distributed."""
-    return "jax" in text and "distributed" in text and "initialize" in text
+    """Whether a Python text starts jax.distributed, or may be meant to where it cannot be parsed."""
+    if _is_too_large(text) or not _mentions_a_start(text):
+        return False
+    tree = source.parsed(text)
+    return isinstance(tree, SyntaxFault) or bool(collected(text, list(ast.walk(tree))).starts)
 
 
 def read(text: str, path: str) -> Reading:
     """The reading of a script. Raises UserError where it is none that starts jax.distributed, or too large for one."""
-    if len(text) > _MAX_CHARS or text.count("{") > _MAX_BRACES:
+    if _is_too_large(text):
         raise _not_ours(path, f"it is larger than any: {len(text)} characters, {text.count('{')} braces")
-    if not recognises(text):
+    if not _mentions_a_start(text):
         raise _not_ours(path)
     tree = source.parsed(text)
     if isinstance(tree, SyntaxFault):
-        fault = Fault(SYNTAX, (), tree.what, "correct the line, or lint with the Python that is to run it")
-        unread = Document(text, path, {}, tree, written=Written({}, ()))
-        return Reading(unread, DIALECT, "", ROOT, None, (fault,), {}, all_fields=False)
+        return _unread(text, path, tree)
     nodes = list(ast.walk(tree))
     said = collected(text, nodes)
     if not said.starts:
         raise _not_ours(path)
-    values = _values(said)
-    document = Document(text, path, values, written=Written(said.written, source.comments(text, tree)))
+    document = Document(text, path, _values(said), written=Written(said.written, source.comments(text, tree)))
     jax = Jax(
         starts=tuple(start for start, _ in said.starts),
         config=said.config,
@@ -58,6 +58,20 @@ def read(text: str, path: str) -> Reading:
     )
     run = RunSpec(run=Run(name="script", max_steps=ENDLESS_STEPS), data=Data(sources=()), jax=jax)
     return Reading(document, DIALECT, "", ROOT, run, tuple(said.faults), dict(_keys(said)), all_fields=False)
+
+
+def _is_too_large(text: str) -> bool:
+    return len(text) > _MAX_CHARS or text.count("{") > _MAX_BRACES
+
+
+def _mentions_a_start(text: str) -> bool:
+    return "jax" in text and "distributed" in text and "initialize" in text
+
+
+def _unread(text: str, path: str, why: SyntaxFault) -> Reading:
+    fault = Fault(SYNTAX, (), why.what, "correct the line, or lint with the Python that is to run it")
+    document = Document(text, path, {}, why, written=Written({}, ()))
+    return Reading(document, DIALECT, "", ROOT, None, (fault,), {}, all_fields=False)
 
 
 def _not_ours(path: str, why: str = "") -> UserError:

@@ -1,0 +1,93 @@
+"""`prime-train lint train.py`: a script is read where it is named, and never run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prime_train.cli.linting import Repair, check, configs_among
+from prime_train.errors import UserError
+from prime_train.rules.explain import BASES
+
+GOOD = (
+    "import jax\n"
+    'jax.config.update("jax_enable_preemption_service", False)\n'
+    "jax.distributed.initialize(heartbeat_timeout_seconds=600)\n"
+)
+BAD = GOOD.replace("initialize(", 'initialize("10.0.0.1", 4, rank, ')
+OTHER = 'print("jax.distributed.initialize()")\n'
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("good.py", GOOD), ("bad.py", BAD), ("other.py", OTHER), ("broken.py", "x = (\n" + GOOD)):
+        Path(name).write_text(text, encoding="utf-8")
+
+
+def test_a_good_script_is_clean_and_a_bad_one_is_told_of_in_its_place() -> None:
+    assert check(["good.py"]) == ("1 file is clean", True)
+    output, ok = check(["bad.py"], output_format="json")
+    document = json.loads(output)["files"][0]
+    assert not ok
+    assert (document["dialect"], document["root"], document["generation"]) == ("script", "jax", None)
+    assert [
+        (item["code"], item["line"], item["column"], item["end_column"], item["key"], item["fixable"])
+        for item in document["findings"]
+    ] == [("JAX002", 3, 28, 38, "jax.distributed.initialize.coordinator_address", False)]
+
+
+def test_what_is_no_python_is_a_finding() -> None:
+    output, ok = check(["broken.py"], output_format="concise")
+    assert not ok
+    assert output.startswith("broken.py:1:5: error[CFG001] '(' was never closed")
+
+
+def test_a_script_that_starts_nothing_is_refused() -> None:
+    with pytest.raises(UserError) as refused:
+        check(["other.py"])
+    assert refused.value.where == "other.py"
+
+
+def test_a_hook_leaves_out_scripts_that_start_nothing() -> None:
+    assert configs_among(["good.py", "bad.py", "other.py", "broken.py"]) == ["good.py", "bad.py", "broken.py"]
+
+
+def test_a_folder_is_searched_for_no_script() -> None:
+    with pytest.raises(UserError):
+        check(["."])
+
+
+def test_a_script_is_merged_with_nothing() -> None:
+    with pytest.raises(UserError) as refused:
+        check(["good.py", "+", "bad.py"])
+    assert refused.value.where == "good.py"
+
+
+def test_a_fix_leaves_a_script_as_it_is() -> None:
+    output, ok = check(["bad.py"], repair=Repair(write=True, unsafe=True))
+    assert not ok
+    assert "JAX002" in output
+    assert Path("bad.py").read_text(encoding="utf-8") == BAD
+
+
+@pytest.mark.parametrize("base", ["", "prime-rl 2026-08"])
+def test_a_lint_of_a_config_loads_nothing_that_only_scripts_need(base: str) -> None:
+    Path("config.toml").write_text(BASES[base] + "unknown = 1\n", encoding="utf-8")
+    program = "import sys; from prime_train.cli.linting import check; check(['config.toml']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "prime_train.rules.judge" in loaded
+    assert loaded.isdisjoint(
+        {
+            "prime_train.dialects.python_source",
+            "prime_train.dialects.script",
+            "prime_train.dialects.script_calls",
+            "prime_train.rules.jax_processes",
+            "prime_train.rules.jax_runtime",
+        }
+    )
