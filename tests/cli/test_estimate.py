@@ -139,7 +139,13 @@ def test_an_earlier_measurement_narrows_the_interval(capsys: pytest.CaptureFixtu
     wide, narrow = before["memory"]["roles"][0]["per_gpu"], after["memory"]["roles"][0]["per_gpu"]
     assert narrow["reserved_gib"] == pytest.approx(peak, rel=1e-3)
     assert narrow["high_gib"] - narrow["low_gib"] < wide["high_gib"] - wide["low_gib"]
-    assert after["throughput"]["trainer_step_s"]["typical"] == pytest.approx(step_s, rel=1e-3)
+    speed, was = after["throughput"], before["throughput"]
+    assert speed["trainer_step_s"]["typical"] == pytest.approx(step_s, rel=1e-3)
+    assert speed["mfu"] == pytest.approx(was["mfu"] / 0.9, rel=0.01)
+    wait = was["broadcast_s"]["typical"]
+    faster = (step_s / 0.9 + wait) / (step_s + wait)
+    assert speed["tokens_per_s"]["typical"] == pytest.approx(faster * was["tokens_per_s"]["typical"], rel=0.01)
+    assert speed["basis"].startswith("measured by m.jsonl; before: ")
     assert after["memory"]["roles"][1] == before["memory"]["roles"][1]
 
 

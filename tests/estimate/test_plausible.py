@@ -31,3 +31,17 @@ def test_a_count_that_no_run_has(count: int) -> None:
     assert [found.field for found in implausible(native)] == ["batch.micro_batch"]
     assert [found.field for found in implausible(sft)] == ["finetune.batch_sequences"]
     assert all(len(found.what) < 30 for found in implausible(native))
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(10**8, True), (10**9, True), (10**9 + 1, False), (10**14, False)])
+def test_a_sequence_that_is_longer_than_any(tokens: int, fits: bool) -> None:
+    native = dataclasses.replace(_RUN, data=dataclasses.replace(_RUN.data, ctx_tokens=tokens))
+    recipe = dataclasses.replace(_RUN, recipe=elsewhere.Recipe(ctx_tokens=tokens))
+    assert [found.field for found in implausible(native)] == ([] if fits else ["data.ctx_tokens"])
+    assert [found.field for found in implausible(recipe)] == ([] if fits else ["recipe.ctx_tokens"])
+
+
+def test_more_gpus_than_there_are() -> None:
+    run = dataclasses.replace(_RUN, recipe=elsewhere.Recipe(gpus=10**7, shards=8))
+    (found,) = implausible(run)
+    assert (found.field, found.why) == ("recipe.gpus", "no run counts to more than 1e+06 of GPUs")

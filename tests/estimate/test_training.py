@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +43,46 @@ def test_terms_add_up_and_none_is_negative(setup: TrainSetup, usable_bytes: floa
 @given(setups(), st.integers(1, 10**7))
 def test_memory_never_falls_with_more_tokens(setup: TrainSetup, more: int) -> None:
     assert bytes_of(setup._replace(tokens=setup.tokens + more)) >= bytes_of(setup)
+
+
+def longer(run: RunSpec, factor: int) -> RunSpec:
+    """The same run with sequences of so many times the tokens."""
+    data = dataclasses.replace(run.data, ctx_tokens=run.data.ctx_tokens * factor)
+    trainer, finetune, asked = run.trainer, run.finetune, run.recipe
+    return dataclasses.replace(
+        run,
+        data=data,
+        trainer=trainer and trainer._replace(ctx_tokens=(trainer.ctx_tokens or 2048) * factor),
+        finetune=finetune and finetune._replace(ctx_tokens=(finetune.ctx_tokens or 2048) * factor),
+        recipe=asked and asked._replace(ctx_tokens=(asked.ctx_tokens or 2048) * factor),
+    )
+
+
+def broader(run: RunSpec, factor: int) -> RunSpec:
+    """The same run with so many times the sequences in each of as many micro-batches."""
+    batch = dataclasses.replace(
+        run.batch, micro_batch=run.batch.micro_batch * factor, global_batch=run.global_batch * factor
+    )
+    finetune, asked = run.finetune, run.recipe
+    return dataclasses.replace(
+        run,
+        batch=batch,
+        finetune=finetune
+        and finetune._replace(
+            micro_batch_sequences=(finetune.micro_batch_sequences or 1) * factor,
+            batch_sequences=finetune.batch_sequences and finetune.batch_sequences * factor,
+        ),
+        recipe=asked and asked._replace(micro_batch=(asked.micro_batch or 1) * factor),
+    )
+
+
+@pytest.mark.parametrize("grown", [longer, broader])
+@given(run=runs(), model=shapes(), factor=st.integers(2, 64))
+def test_memory_of_a_run_never_falls_with_length_or_batch(
+    grown: Callable[[RunSpec, int], RunSpec], run: RunSpec, model: ModelShape, factor: int
+) -> None:
+    before, after = (bytes_of(setup_of(each, EIGHT_GPUS, model)) for each in (run, grown(run, factor)))
+    assert after >= before * (1 - 1e-9)
 
 
 @given(setups(), st.integers(1, 100))

@@ -54,7 +54,7 @@ def time_of(
     """The time of a run, on as many of the GPUs as it takes. Raises UserError where their speed is not known."""
     work, assumptions = step_setup_of(run, setup, hardware)
     throughput = throughput_of(work, hardware._replace(gpus=work.gpus), _way(run))
-    throughput = throughput._replace(step_s=calibrated_step(throughput.step_s, calibration))
+    throughput = _calibrated(throughput, calibration)
     handover = throughput.broadcast_s or Interval(0.0, 0.0, 0.0)
     step = Interval(*(part + more for part, more in zip(throughput.step_s, handover, strict=True)))
     rollouts = _rollouts(run, setup, hardware, memory)
@@ -65,6 +65,21 @@ def time_of(
     is_endless = run.run.max_steps >= ENDLESS_STEPS
     steps = STEPS_WITHOUT_END if is_endless else run.run.max_steps
     return Time(throughput, step, steps, is_endless, rollouts, overlap, assumptions)
+
+
+def _calibrated(throughput: Throughput, calibration: Calibration | None) -> Throughput:
+    """Step, tokens per second and MFU as the measured run says; the terms stay what was reckoned."""
+    if calibration is None or calibration.step_ratio is None:
+        return throughput
+    before, step = throughput.step_s, calibrated_step(throughput.step_s, calibration)
+    wait = throughput.broadcast_s.typical if throughput.broadcast_s is not None else 0.0
+    tokens = throughput.tokens_per_s.typical * (before.typical + wait)
+    return throughput._replace(
+        step_s=step,
+        tokens_per_s=Interval(*(tokens / (seconds + wait) for seconds in (step.high, step.typical, step.low))),
+        mfu=throughput.mfu * before.typical / step.typical,
+        basis=f"measured by {calibration.source}; before: {throughput.basis}",
+    )
 
 
 def _way(run: RunSpec) -> Way:

@@ -8,6 +8,12 @@ from typing import Any, NamedTuple
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _MOST = 10**15  # of whatever is counted: the longest training runs so far had fewer than 10^14 tokens
+_MOST_TOKENS = 10**9  # of one sequence: the longest context that anyone has told of has 10^8
+_MOST_GPUS = 10**6  # ten times the largest cluster that anyone has told of
+_MOST_OF = {
+    "ctx_tokens": _MOST_TOKENS,
+    **dict.fromkeys(("gpus", "shards", "replicas", "train_gpus", "infer_gpus", "dp_shard", "dp_replicate"), _MOST_GPUS),
+}
 _PARTS = ("run", "model", "data", "batch", "parallel", "checkpoint", "trainer", "finetune", "lora", "rollout",
           "inference", "deployment", "recipe")  # fmt: skip
 
@@ -29,9 +35,11 @@ def implausible(run: RunSpec) -> Iterator[Implausible]:
         yield Implausible("inference.gpu_memory_fraction", f"{fraction:g} is no fraction of a GPU", why, "0.9")
     for part in _PARTS:
         for name, value in _numbers(getattr(run, part)):
-            if abs(value) > _MOST:
+            most = _MOST_OF.get(name, _MOST)
+            if abs(value) > most:
                 told = f"{value:.3g}" if abs(value) < 1e300 else f"2^{abs(value).bit_length()}"
-                yield Implausible(f"{part}.{name}", told, f"no run counts to more than {_MOST:.0e} of anything")
+                of_what = {_MOST_TOKENS: "tokens in a sequence", _MOST_GPUS: "GPUs"}.get(most, "anything")
+                yield Implausible(f"{part}.{name}", told, f"no run counts to more than {most:.0e} of {of_what}")
 
 
 def _numbers(part: Any) -> Iterator[tuple[str, int]]:

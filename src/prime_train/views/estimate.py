@@ -128,12 +128,14 @@ def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
     if time is None:
         return
     throughput = time.throughput
-    yield (
-        f"{paint('step', 'bold')} {_seconds(time.step_s)}, "
-        f"{format_count(round(throughput.tokens_per_s.typical))} tokens/s, MFU {throughput.mfu:.0%}"
-    )
+    speed = f"{format_count(round(throughput.tokens_per_s.typical))} tokens/s, MFU {throughput.mfu:.0%}"
+    is_rl = (
+        time.overlap is not None and throughput.broadcast_s is not None
+    )  # whose step waits for rollouts too: the speed is the trainer's
+    yield f"{paint('step', 'bold')} {_seconds(time.step_s)}" + ("" if is_rl else f", {speed}")
     if throughput.broadcast_s is not None:
-        yield f"  trainer {_seconds(throughput.step_s)}; weights to inference {_seconds(throughput.broadcast_s)}"
+        trainer = f"trainer {_seconds(throughput.step_s)}" + (f", {speed}" if is_rl else "")
+        yield f"  {trainer}; weights to inference {_seconds(throughput.broadcast_s)}"
     if time.rollouts is not None and time.overlap is not None:
         held = f"{time.rollouts.concurrency} at a time on each server, held there by {time.rollouts.limited_by}"
         yield f"  rollouts {_seconds(time.rollouts.seconds)}, {held}"
