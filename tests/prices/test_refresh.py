@@ -196,6 +196,7 @@ def test_vast_is_asked_without_a_key_too(server: PriceServer) -> None:
         ("http://api.primeintellect.ai", False),
         ("http://127.0.0.1.evil.example", False),
         ("file:///etc/passwd", False),
+        ("http://[::1", False),
         ("ftp://127.0.0.1", False),
         ("api.primeintellect.ai", False),
     ],

@@ -71,8 +71,11 @@ def get_json(url: str, key: str, patience: Patience) -> Any | Failure:
 
 
 def is_safe(url: str) -> bool:
-    """Whether a key may be sent there: HTTPS, or this very machine."""
-    parts = urlsplit(url)
+    """Whether a key may be sent there: HTTPS, or this very machine. False of what is no address."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # a bracket that is not closed
+        return False
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
 
 

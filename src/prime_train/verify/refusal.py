@@ -47,7 +47,7 @@ _TOLD = {
     ),
     Fault.UNREADABLE: (ExitCode.USAGE, "the folder cannot be read", "check its rights: ls -ld"),
 }
-_NO_ANSWER = (ExitCode.OUT_OF_REACH, "the hub is out of reach", "check the network, or --offline")
+_NO_ANSWER = (ExitCode.OUT_OF_REACH, "the hub is out of reach", "check the network and HF_ENDPOINT, or --offline")
 
 
 def refusal(model: str, refused: Refused) -> UserError:
