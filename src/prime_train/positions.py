@@ -70,7 +70,7 @@ class Positions:
                 path = _path(names, arrays, node.type == "table_array_element")
                 self.headers.setdefault(path, Header(path, node, names, node.type == "table_array_element"))
         self.headers.setdefault((), Header((), self._root, (), False))
-        self._pairs: dict[KeyPath, dict[KeyPath, Statement]] = {}  # by the path of the table around
+        self._pairs: dict[KeyPath, _Pairs] = {}  # by the path of the table around
         self._items: dict[KeyPath, list[Any]] = {}
         self._first_below: dict[KeyPath, Header] | None = None
 
@@ -108,11 +108,11 @@ class Positions:
 
     def statements(self, header: Header) -> Mapping[KeyPath, Statement]:
         """What is written under a header, by the key's path from there."""
-        return self._pairs_of(header.node, header.path)
+        return self._pairs_of(header.node, header.path).all()
 
     def inner(self, statement: Statement) -> Mapping[KeyPath, Statement]:
         """What an inline table holds; nothing where the value is none."""
-        return self._pairs_of(statement.value, statement.path) if statement.value.type == "inline_table" else {}
+        return self._pairs_of(statement.value, statement.path).all() if statement.value.type == "inline_table" else {}
 
     def items(self, statement: Statement) -> list[Any]:
         """The nodes of the items of an array; nothing where the value is none."""
@@ -134,9 +134,9 @@ class Positions:
 
     def _within(self, header: Header, key: KeyPath) -> Statement | None:
         """`key` among what is written under a header, inline tables and arrays included."""
-        pairs, at, below = self.statements(header), header.path, key[len(header.path) :]
+        pairs, at, below = self._pairs_of(header.node, header.path), header.path, key[len(header.path) :]
         while True:
-            found = next((pairs[below[:n]] for n in range(1, len(below) + 1) if below[:n] in pairs), None)
+            found = next(filter(None, (pairs.get(below[:n]) for n in range(1, len(below) + 1))), None)
             if found is None:
                 return None
             at, below = found.path, below[len(found.path) - len(at) :]
@@ -153,14 +153,9 @@ class Positions:
                 return None
             pairs = self._pairs_of(found.value, at)
 
-    def _pairs_of(self, table: Any, path: KeyPath) -> dict[KeyPath, Statement]:
+    def _pairs_of(self, table: Any, path: KeyPath) -> _Pairs:
         if path not in self._pairs:
-            pairs: dict[KeyPath, Statement] = {}
-            for pair in _pair_nodes(table):
-                names = _names(pair.children[0])
-                value = next((node for node in pair.children[2:] if node.type != "comment"), pair.children[-1])
-                pairs.setdefault(names, Statement((*path, *names), names, pair, pair.children[0], value))
-            self._pairs[path] = pairs
+            self._pairs[path] = _Pairs(table, path)
         return self._pairs[path]
 
     def _items_of(self, array: Any, path: KeyPath) -> list[Any]:
@@ -175,6 +170,33 @@ class Positions:
             written = written[: _WRITTEN_CHARS - 3] + "..."
         span = self._columns.span
         return Place(span(key.start_point, key.end_point), span(value.start_point, value.end_point), written)
+
+
+class _Pairs:
+    """What is written in one table, by the key's path from there: read as far as it is asked for."""
+
+    def __init__(self, table: Any, path: KeyPath) -> None:
+        self._path = path
+        self._unread = _pair_nodes(table)
+        self._read: dict[KeyPath, Statement] = {}
+
+    def get(self, names: KeyPath) -> Statement | None:
+        while names not in self._read:
+            pair = next(self._unread, None)
+            if pair is None:
+                return None
+            self._add(pair)
+        return self._read[names]
+
+    def all(self) -> Mapping[KeyPath, Statement]:
+        for pair in self._unread:
+            self._add(pair)
+        return self._read
+
+    def _add(self, pair: Any) -> None:
+        names = _names(pair.children[0])
+        value = next((node for node in pair.children[2:] if node.type != "comment"), pair.children[-1])
+        self._read.setdefault(names, Statement((*self._path, *names), names, pair, pair.children[0], value))
 
 
 def _pair_nodes(table: Any) -> Iterator[Any]:
