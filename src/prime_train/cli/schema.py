@@ -54,26 +54,60 @@ def import_(
     generation: Annotated[
         str | None, typer.Option("--generation", metavar="NAME", help="Its name; else this month.", show_default=False)
     ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep it where lint looks for tables.")] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Read every legal key out of an installed prime-rl: the table that lint judges its files by.
 
     The interpreter walks its own classes; prime-rl is not imported here. A file of registry/prime_rl/ is one
-    such table.
+    such table. With --keep, lint, validate and run judge by it from then on.
 
     Examples:
 
       prime-train schema import --python ~/prime-rl/.venv/bin/python
 
       prime-train schema import --python ~/prime-rl/.venv/bin/python --generation 2026-11 -o 2026-11.json
+
+      prime-train schema import --python ~/prime-rl/.venv/bin/python --keep
     """
+    import re
     from datetime import date
 
     from prime_train.dialects.prime_rl.table import to_json
     from prime_train.facts import prime_rl_schema
 
     today = date.today()
-    _write(to_json(prime_rl_schema.table(python, generation or f"{today:%Y-%m}", today)), output)
+    name = generation or f"{today:%Y-%m}"
+    if not re.fullmatch(r"\d{4}-\d{2}[\w-]*", name):
+        raise UserError(
+            what=f"{name!r} is no name for a generation",
+            where="--generation",
+            why="generations are told apart, and put in order, by year and month",
+            fix=f"--generation {today:%Y-%m}",
+        )
+    text = to_json(prime_rl_schema.table(python, name, today))
+    if keep:
+        _keep(text, name)
+    if output is not None or not keep:
+        _write(text, output)
+
+
+def _keep(text: str, name: str) -> None:
+    from prime_train.dialects.prime_rl.shipped import kept
+    from prime_train.rundir import write_atomic
+
+    path = Path(kept(f"{name}.json"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise UserError(
+            what="the table cannot be kept",
+            where=str(path),
+            why=error.strerror or str(error),
+            fix="make room or give write access there, or set PRIME_TRAIN_CACHE to another directory",
+        ) from None
+    sys.stderr.write(f"kept as {path}: prime-train lint --prime-rl {name}\n")
 
 
 def _write(text: str, output: Path | None) -> None:

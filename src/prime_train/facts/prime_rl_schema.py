@@ -6,7 +6,7 @@ import json
 from datetime import date
 from typing import Any
 
-from prime_train.dialects.prime_rl.schema import generations, load
+from prime_train.dialects.prime_rl.schema import newest_shipped
 from prime_train.dialects.prime_rl.table import Origin, compact
 from prime_train.errors import ExitCode, UserError
 from prime_train.facts.child import ask, script
@@ -25,7 +25,7 @@ def table(python: str, generation: str, today: date) -> dict[str, Any]:
     paths = {(row["root"], row["path"].replace("[]", "")) for row in rows}
     kept = {
         root: {field: there for field, keys in of_root.items() if (there := _those_there(root, keys, paths))}
-        for root, of_root in load(generations()[-1]).feeds.items()
+        for root, of_root in newest_shipped().feeds.items()
     }
     version = said["version"]
     origin = Origin(generation, f"prime-rl {version}".strip(), today.isoformat(), (version, ""))

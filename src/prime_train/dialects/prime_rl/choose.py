@@ -159,8 +159,8 @@ def installed_generation() -> tuple[str, str] | None:
 
 
 def _of_version(version: str) -> str | None:
-    """The generation whose span of releases holds a version."""
-    for name in generations():
+    """The newest generation whose span of releases holds a version."""
+    for name in reversed(generations()):
         first, before = load(name).versions
         if (not first or _numbers(version) >= _numbers(first)) and (not before or _numbers(version) < _numbers(before)):
             return name

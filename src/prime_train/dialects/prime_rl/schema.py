@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.dialects.prime_rl.shipped import shipped
+from prime_train.dialects.prime_rl.shipped import kept, shipped
 from prime_train.document import KeyPath
+from prime_train.errors import UserError
 
 ANY_TAG = ""  # stands for a tag that the file sets to something unknown
 
@@ -176,13 +177,46 @@ class Generation(NamedTuple):
 
 
 @cache
+def _tables() -> dict[str, str]:
+    """Generation -> its file. A table that the user keeps takes the place of a shipped one of that name."""
+    return {**_in(shipped("prime_rl")), **_in(kept())}
+
+
+def _in(folder: str) -> dict[str, str]:
+    try:
+        names = os.listdir(folder)
+    except OSError:  # nothing is kept
+        return {}
+    return {os.path.splitext(name)[0]: f"{folder}/{name}" for name in names if name.endswith(".json")}
+
+
+@cache
 def generations() -> tuple[str, ...]:
     """The generations that have a table, oldest first."""
-    names = os.listdir(shipped("prime_rl"))
-    return tuple(sorted(os.path.splitext(name)[0] for name in names if name.endswith(".json")))
+    return tuple(sorted(_tables()))
+
+
+def newest_shipped() -> Generation:
+    tables = _in(shipped("prime_rl"))
+    return _read(tables[max(tables)])
 
 
 @cache
 def load(name: str) -> Generation:
-    with open(shipped("prime_rl", f"{name}.json"), encoding="utf-8") as file:
-        return Generation.of(json.load(file))
+    """The table of a generation. Raises UserError where one that the user keeps cannot be read."""
+    return _read(_tables()[name])
+
+
+def _read(path: str) -> Generation:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Generation.of(json.load(file))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if path.startswith(shipped()):
+            raise
+        raise UserError(
+            what="no table of prime-rl can be read there",
+            where=path,
+            why=f"{type(error).__name__}: {error}",
+            fix="prime-train schema import --python PATH --keep writes it anew; else take the file away",
+        ) from None
