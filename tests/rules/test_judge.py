@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from prime_train.facts.facts import NotKnown
+from prime_train.facts.facts import Gpu, Gpus, NotKnown
 from prime_train.findings import Severity
 from prime_train.rules.base import RULES, known
 from prime_train.rules.explain import BASE
@@ -115,3 +115,11 @@ def test_what_nobody_reads_on_is_not_told() -> None:
     findings = lint(BASE + "".join(f"k{number} = 1\n" for number in range(5000)), "t.toml").findings
     assert len(findings) == 1000
     assert sum("more than 1000 of these" in finding.what for finding in findings) == 1
+
+
+def test_gpus_are_counted_where_nothing_else_is_known_of_the_machine() -> None:
+    two = Gpus((Gpu("NVIDIA H200", 150754820096, (9, 0)),) * 2)
+    facts = replace(GOOD_MACHINE, gpus=two, cpu=NotKnown("--gpus judges for another machine"))
+    text = BASE + "[parallel]\nprocesses = 4\n"
+    assert "PAR002" in codes(validate(text, "run.toml", facts))
+    assert "PAR002" not in codes(validate(text, "run.toml", replace(facts, gpus=Gpus(()))))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import facts_rule, known
+from prime_train.rules.base import facts_rule, if_known, known
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _BF16_CAPABILITY = (8, 0)  # Ampere. Source: NVIDIA CUDA programming guide, compute capabilities
 
 
-@facts_rule("PAR002", Severity.ERROR, needs=("gpus", "cpu"))
+@facts_rule("PAR002", Severity.ERROR, needs=("gpus",), uses=("cpu",))
 def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """There must be a GPU for every process; without GPUs there should be a core.
 
@@ -37,7 +37,9 @@ def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]
         [parallel]
         processes = 2
     """
-    processes, gpus, cores = run.parallel.processes, len(known(facts.gpus).devices), known(facts.cpu).cores
+    processes, gpus = run.parallel.processes, len(known(facts.gpus).devices)
+    cpu = if_known(facts, "cpu")  # of another machine only its GPUs are known
+    cores = cpu.cores if cpu is not None else processes
     if processes <= (gpus or cores):
         return
     plain = run.parallel.dp_shard == 1 and run.parallel.dp_replicate is None and run.batch.global_batch is None
