@@ -24,6 +24,7 @@ from prime_train.dialects.reading import (
     Fault,
     Reading,
 )
+from prime_train.document import dotted
 from prime_train.findings import Severity
 from prime_train.rules.fix import fixed
 from prime_train.rules.judge import lint, lint_merged
@@ -307,6 +308,21 @@ def test_a_line_that_cannot_be_read_may_say_what_seems_to_be_missing() -> None:
     broken = {finding.code for finding in lint(whole + "[ckpt\ninterval = 20\n", "rl.toml").findings}
     assert "CFG001" in broken
     assert "CKP003" not in broken
+
+
+def test_a_table_whose_keys_all_move_is_told_by_its_keys_alone() -> None:
+    text = RL_2026_08.replace("[trainer.model.lora]", "[trainer.model.experimental.lora]")
+    fault = _only(text, "2026-08")
+    assert dotted(fault.key) == "trainer.model.experimental.lora"
+    cured = fixed(text, lambda text: lint(text, "rl.toml", "2026-08"))
+    assert "experimental" not in cured.text
+    assert cured.verdict.ok
+
+
+def test_a_table_that_a_person_has_to_take_apart_is_told_once_beside_its_keys() -> None:
+    inner = "\n[orchestrator.val]\ninterval = 5\nextra = {deep = {deeper = 1}}\n"
+    told = [dotted(fault.key) for fault in _faults(RL_2026_08 + inner, "2026-08")]
+    assert told == ["orchestrator.val", "orchestrator.val.interval", "orchestrator.val.extra.deep.deeper"]
 
 
 def test_a_finding_says_how_the_generation_is_known() -> None:

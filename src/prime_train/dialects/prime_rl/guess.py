@@ -69,10 +69,13 @@ def _moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: int = 0) 
     if isinstance(value, dict) and value and depth < _MAX_DEPTH and not is_free:
         together = _table_as_moved(state, path, value, moved)
         if together is None:
-            yield _parted(state, path, moved)
+            told: list[Fault] = []
             for name, below in value.items():
                 step = move(state.generation, state.root, (*path, name)) or Move(moved.was_of, (), "", moved.why)
-                yield from _moved(state, (*path, name), below, step, depth + 1)
+                told.extend(_moved(state, (*path, name), below, step, depth + 1))
+            if depth == 0 and not all(fault.patch for fault in told):  # else it goes when its last key has gone
+                yield _parted(state, path, moved)
+            yield from told
             return
         value = together
     yield _moved_fault(state, path, value, moved)
