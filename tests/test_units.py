@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.units import format_bytes, format_count, format_seconds
+from prime_train.units import counted, format_bytes, format_count, format_seconds
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,8 @@ def test_format_count(count: float, text: str) -> None:
 )
 def test_format_seconds(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files"), (12_400, "12,400 files")])
+def test_counted(number: int, text: str) -> None:
+    assert counted(number, "file") == text

@@ -8,6 +8,11 @@ from __future__ import annotations
 GIB = 2**30
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 file", "2 files", "12,400 files"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """ "1.5 GiB", "512 B"."""
     size = float(size_bytes)

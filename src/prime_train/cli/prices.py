@@ -93,6 +93,7 @@ def import_(
       prime-train prices import vms.csv --provider nebius --as-of 2026-11-01
     """
     from prime_train.prices import imports, store
+    from prime_train.units import counted
 
     today = store.today()
     imported = imports.read(file, imports.Given(provider, _dated(as_of, today)), today)
@@ -106,7 +107,7 @@ def import_(
         typer.echo(json.dumps(document | {"file": None if dry_run else str(path)}, indent=1, ensure_ascii=False))
         return
     would = "would go" if dry_run else "went"
-    typer.echo(f"{len(prices)} prices ({imported.kind}, as of {_span(prices)}) {would} into {path}")
+    typer.echo(f"{counted(len(prices), 'price')} ({imported.kind}, as of {_span(prices)}) {would} into {path}")
     _preview(prices)
 
 
@@ -132,6 +133,7 @@ def refresh(
     from prime_train.cli.render import message
     from prime_train.prices import store
     from prime_train.prices.refresh import refresh as ask
+    from prime_train.units import counted
 
     today = store.today()
     answers = [ask(service, os.environ, today.isoformat()) for service in _services(provider)]
@@ -144,7 +146,7 @@ def refresh(
         if answer.problem is not None:
             typer.echo(message(answer.problem, sys.stderr), err=True)
         elif not as_json:
-            typer.echo(f"{answer.service.name}: {len(answer.rows.prices)} prices of today")
+            typer.echo(f"{answer.service.name}: {counted(len(answer.rows.prices), 'price')} of today")
         _tell_left_out(answer.rows)
     if any(answer.problem is not None for answer in answers):
         raise typer.Exit(max(answer.problem.exit_code for answer in answers if answer.problem is not None))

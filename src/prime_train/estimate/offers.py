@@ -113,7 +113,7 @@ def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) ->
 def _reason(tried: list[Ranked | TooSmall | str], limits: Limits) -> str:
     """Why none of what was tried of an offer will do."""
     if not tried:
-        return f"more than {limits.gpus_max} GPUs in one machine"
+        return f"more GPUs in one machine than {limits.gpus_max}"
     words = [option for option in tried if isinstance(option, str)]
     return words[0] if len(words) == len(tried) else "the run does not fit into the memory"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.facts.model_source import Fault, ModelFiles, Weights
-from prime_train.units import format_bytes, format_count
+from prime_train.units import counted, format_bytes, format_count
 from prime_train.verify.check import Check, failure, not_known, ok, warning
 from prime_train.verify.config import Config
 
@@ -20,7 +20,7 @@ def check_access(files: ModelFiles) -> Check:
     where = {"folder": str(files.folder), "cache": f"the local cache, revision {files.revision[:12]}"}.get(
         files.origin, f"the hub, revision {files.revision[:12]}"
     )
-    told = f"{where}: {len(files.sizes)} files, {format_bytes(sum(files.sizes.values()))}"
+    told = f"{where}: {counted(len(files.sizes), 'file')}, {format_bytes(sum(files.sizes.values()))}"
     hub = files.unread_of("")
     if hub is not None:
         return warning(
@@ -78,7 +78,7 @@ def _told(weights: Weights) -> str:
         for dtype, count in sorted(weights.by_dtype.items(), key=lambda item: -item[1])
         if count * 100 >= weights.stored
     )
-    files = f"{weights.files} safetensors file{'' if weights.files == 1 else 's'}"
+    files = counted(weights.files, "safetensors file")
     return f"{format_count(weights.stored)} numbers ({kinds}), {format_bytes(weights.stored_bytes)} in {files}"
 
 

@@ -12,7 +12,7 @@ from prime_train.estimate.estimate_time import Time
 from prime_train.estimate.scaling import Scaled
 from prime_train.estimate.sharing import Sharing
 from prime_train.estimate.values import Interval, Term
-from prime_train.units import GIB, format_bytes, format_count, format_seconds
+from prime_train.units import GIB, counted, format_bytes, format_count, format_seconds
 from prime_train.views.estimate_json import WITHOUT_END
 
 Paint = Callable[[str, str], str]
@@ -43,7 +43,7 @@ def _head(estimate: Estimate, paint: Paint) -> Iterator[str]:
 
 def _role(role: Role, usable_bytes: float, paint: Paint, by_term: bool) -> Iterator[str]:
     memory = role.memory
-    gpus = f"{memory.gpus} GPU{'' if memory.gpus == 1 else 's'}"
+    gpus = counted(memory.gpus, "GPU")
     at = f", highest in the {memory.phase}" if memory.phase else ""
     reserved = memory.reserved
     yield (
@@ -155,7 +155,7 @@ def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
         return
     of = f"{time.steps:,} steps" + (", for the config sets no end" if time.is_endless else "")
     yield f"{paint('cost', 'bold')} {kind}: {_usd(cost.usd)} for {of}"
-    offers = f"{cost.offers} offer{'' if cost.offers == 1 else 's'}"
+    offers = counted(cost.offers, "offer")
     dated = f"prices of {cost.prices_as_of} and later" if cost.prices_as_of else "prices without a date"
     yield f"  {_hours(cost.gpu_hours)} GPU hours at {_usd(cost.usd_per_gpu_hour)} an hour: {offers}, {dated}"
     if cost.spot:
