@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from prime_train.estimate.estimate_exact import compared, question
+from prime_train.estimate.setup import setup_of
+from prime_train.estimate.shape import ModelShape
 from prime_train.trainer.exact import Asked, LiveBytes, trace
+from tests.estimate.training_cases import EIGHT_GPUS, native
 
 _SMALL = Asked(
     vocab_size=1000,
@@ -59,7 +64,7 @@ def test_activations_grow_with_tokens_and_nothing_else_does() -> None:
 
 
 def test_the_bundled_loss_keeps_one_buffer_of_logits() -> None:
-    ours = trace(_SMALL._replace(autocast=True, in_place=True)).head_peak_bytes
+    ours = trace(_SMALL._replace(autocast=True, in_place=True, fused=True)).head_peak_bytes
     torchs = trace(_SMALL._replace(autocast=True)).head_peak_bytes
     logits = _SMALL.head_tokens * _SMALL.vocab_size
     assert 6 * logits < ours < 7 * logits
@@ -68,3 +73,33 @@ def test_the_bundled_loss_keeps_one_buffer_of_logits() -> None:
 
 def test_tokens_like_a_width_are_no_weight() -> None:
     assert trace(_SMALL._replace(tokens=64)).block_kept_bytes > 0.9 * trace(_SMALL).block_kept_bytes / 8
+
+
+def test_a_fused_norm_keeps_its_input_and_a_number_per_row() -> None:
+    """Of two norms of a block, what the separate operations keep beyond: the normalised input, in fp32 and in bf16."""
+    separate, fused = trace(_SMALL), trace(_SMALL._replace(fused=True))
+    saved = (separate.block_kept_bytes - fused.block_kept_bytes) / (2 * _SMALL.tokens * _SMALL.hidden_size)
+    assert saved >= 2
+
+
+@pytest.mark.parametrize("compute", ["bf16", "fp32"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_terms_of_the_bundled_trainer_are_what_is_traced(compute: str, shards: int) -> None:
+    run = native(ctx_tokens=512, micro_batch=2, processes=shards, shards=shards, compute=compute)
+    shape = ModelShape(
+        name="small",
+        vocab_size=4096,
+        layers=2,
+        hidden_size=256,
+        heads=4,
+        kv_heads=2,
+        head_dim=64,
+        mlp_size=704,
+        parameters=5_000_000,
+        tie_embeddings=True,
+        source="test",
+        dense_layers=2,
+    )
+    setup = setup_of(run, EIGHT_GPUS, shape)
+    for part in compared(setup, trace(Asked(**question(setup)))._asdict()):  # type: ignore[arg-type]
+        assert part.term_bytes == pytest.approx(part.traced_bytes, rel=0.1), part

@@ -9,6 +9,7 @@ from prime_train.estimate import activations, head
 from prime_train.estimate.coefficients import fitted
 from prime_train.estimate.train_setup import TrainSetup
 
+_FP32_BYTES = 4
 _FAMILIES = "a dense decoder with gated MLPs, on one GPU of a tensor-parallel group of one"
 
 
@@ -44,8 +45,10 @@ def question(setup: TrainSetup) -> dict[str, int | bool]:
         "qk_norm": shape.qk_norm,
         "tokens": setup.tokens,
         "head_tokens": min(rows, setup.tokens),
-        "autocast": setup.numerics.autocast or setup.program == "bundled",
+        "autocast": setup.numerics.autocast,
         "in_place": setup.head.kind == "in_place",
+        "full_precision": setup.numerics.compute == _FP32_BYTES,
+        "fused": setup.program == "bundled",
     }
 
 

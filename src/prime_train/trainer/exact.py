@@ -1,8 +1,8 @@
 """Run as a program: counts the live bytes of one block and of the head, forward and backward, on tensors without data.
 
 Reads the sizes as one JSON object from standard input and prints one. Trains nothing and needs no GPU: fake tensors on
-the CPU have the sizes that real ones on a GPU have, and attention is stood in for by a function that keeps what
-FlashAttention keeps, for what a CPU's kernel keeps is something else.
+the CPU have the sizes that real ones on a GPU have. Functions that keep what FlashAttention and the fused RMSNorm keep
+stand in for these, for what a CPU's operations keep is something else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _THETA, _EPS = 10_000.0, 1e-6  # their values take no memory
 class Asked(NamedTuple):
     """What is traced. `tokens` of one micro-batch on one GPU; `head_tokens` of them have their logits at once.
 
-    `autocast`: fp32 weights, cast at use; else weights are in bf16. `in_place`: the bundled trainer's own loss.
+    `autocast`: fp32 weights, cast at use; `full_precision`: fp32 weights and products; else both are in bf16.
+    `in_place`: the bundled trainer's own loss. `fused`: RMSNorm as torch's CUDA operation, which keeps its input and
+    a number per row, and log_softmax in another type without a copy of the logits; else their separate operations.
     """
 
     vocab_size: int
@@ -46,10 +48,13 @@ class Asked(NamedTuple):
     head_tokens: int
     autocast: bool
     in_place: bool
+    full_precision: bool = False
+    fused: bool = False
 
 
 class Traced(NamedTuple):
-    """Bytes beyond weights, their gradients, and the input. `kept`: after the forward; `peak`: in the backward."""
+    """Bytes beyond weights, their gradients, and the input. `kept`: after the forward; `peak`: of a block in
+    the backward, of the head in either."""
 
     block_kept_bytes: int
     block_peak_bytes: int
@@ -114,8 +119,27 @@ class _Flash(torch.autograd.Function):
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
+class _FusedNorm(torch.autograd.Function):
+    """Keeps its input, its weight and one fp32 number per row. Source: torch aten::_fused_rms_norm."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, torch.empty((*x.shape[:-1], 1), dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
 class StandIn(TorchFunctionMode):
-    """Puts _Flash in the place of scaled_dot_product_attention."""
+    """Puts _Flash in the place of scaled_dot_product_attention. `fused`: and _FusedNorm in that of rms_norm where torch
+    fuses it (of one type with its weight), and the result alone in that of log_softmax without autograd."""
+
+    def __init__(self, *, fused: bool = False) -> None:
+        super().__init__()
+        self._fused = fused
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
@@ -123,6 +147,12 @@ class StandIn(TorchFunctionMode):
             if torch.is_autocast_enabled("cpu"):
                 query, key, value = (tensor.to(torch.bfloat16) for tensor in (query, key, value))
             return _Flash.apply(query, key, value)  # type: ignore[no-untyped-call]
+        if func is F.rms_norm and self._fused:
+            x, weight = args[0], (kwargs or {}).get("weight", args[2] if len(args) > 2 else None)
+            if weight is not None and x.dtype == weight.dtype:
+                return _FusedNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+        if func is torch.log_softmax and self._fused and not torch.is_grad_enabled():
+            return torch.empty(args[0].shape, dtype=(kwargs or {}).get("dtype", args[0].dtype))
         return func(*args, **(kwargs or {}))
 
 
@@ -130,7 +160,11 @@ def trace(asked: Asked) -> Traced:
     """The live bytes of one block and of the head."""
     asked = asked._replace(tokens=_unlike_any_width(asked, asked.tokens))
     asked = asked._replace(head_tokens=_unlike_any_width(asked, asked.head_tokens))
-    with FakeTensorMode(), StandIn(), torch.autocast("cpu", torch.bfloat16, enabled=asked.autocast):
+    with (
+        FakeTensorMode(),
+        StandIn(fused=asked.fused),
+        torch.autocast("cpu", torch.bfloat16, enabled=asked.autocast),
+    ):
         kept, peak = _block(asked)
         return Traced(kept, peak, _head(asked))
 
@@ -145,7 +179,7 @@ def _unlike_any_width(asked: Asked, tokens: int) -> int:
 
 
 def _dtype(asked: Asked) -> torch.dtype:
-    return torch.float32 if asked.autocast else torch.bfloat16
+    return torch.float32 if asked.autocast or asked.full_precision else torch.bfloat16
 
 
 @contextmanager
@@ -181,7 +215,8 @@ def _block(asked: Asked) -> tuple[int, int]:
         out: Tensor = block(x, cos, sin, None)
         return out
 
-    return _measured(run, block, torch.empty(1, asked.tokens, asked.hidden_size, dtype=_dtype(asked)))
+    kept, _, peak = _measured(run, block, torch.empty(1, asked.tokens, asked.hidden_size, dtype=_dtype(asked)))
+    return kept, peak
 
 
 def _head(asked: Asked) -> int:
@@ -196,19 +231,21 @@ def _head(asked: Asked) -> int:
         return F.cross_entropy(logits.float(), labels)
 
     x = torch.empty(asked.head_tokens, asked.hidden_size, dtype=_dtype(asked))
-    return _measured(run, nn.ModuleList((norm, head)), x)[1]
+    _, forward, backward = _measured(run, nn.ModuleList((norm, head)), x)
+    return max(forward, backward)
 
 
-def _measured(run: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> tuple[int, int]:
-    """(bytes kept after the forward, peak of the backward), without weights, casts of them and their gradients."""
+def _measured(run: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> tuple[int, int, int]:
+    """(bytes kept after the forward, its peak, that of the backward), without weights, casts of them and their
+    gradients."""
     x.requires_grad_()
     with LiveBytes(frozenset(tuple(weight.shape) for weight in module.parameters())) as live:
         out = run(x)
-        kept = live.live_bytes
+        kept, forward = live.live_bytes, live.peak_bytes
         gradient = torch.empty_like(out)
         live.forget_peak()
         out.backward(gradient)  # type: ignore[no-untyped-call]
-        return kept, live.peak_bytes
+        return kept, forward, live.peak_bytes
 
 
 def main() -> None:
