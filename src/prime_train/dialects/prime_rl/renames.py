@@ -139,11 +139,21 @@ def moved_value(how: str, value: Any) -> Any:
             return None
 
 
+_OF_A_SOURCE = {
+    "name": "name",
+    "ratio": "ratio",
+    "group_size": "group_size",
+    "rollouts_per_example": "group_size",
+    "num_examples": "num_examples",
+}
+
+
 def _source(environment: Any) -> dict[str, Any] | None:
-    """A source of 2026-08 for an environment of an earlier generation; None where it says more than its id."""
+    """A source of 2026-08 for an environment of an earlier generation; None where only a person can say what its
+    arguments are called in the taskset."""
     if not isinstance(environment, dict) or not isinstance(environment.get("id"), str):
         return None
-    kept = {key: environment[key] for key in ("name", "ratio", "group_size", "num_examples") if key in environment}
-    if set(environment) - set(kept) - {"id"}:
+    kept = {_OF_A_SOURCE[key]: value for key, value in environment.items() if key in _OF_A_SOURCE}
+    if environment.keys() - _OF_A_SOURCE.keys() - {"id"} or len(kept) < len(environment) - 1:
         return None
     return {"name": environment["id"]} | kept | {"env": {"taskset": {"id": environment["id"]}}}

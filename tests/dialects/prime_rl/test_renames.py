@@ -1,0 +1,47 @@
+"""What the value of a moved key becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from prime_train.dialects.prime_rl.renames import moved_value
+from prime_train.rules.fix import fixed
+from prime_train.rules.judge import lint
+
+
+@pytest.mark.parametrize(
+    ("environment", "rest"),
+    [
+        ({"id": "aime"}, {}),
+        ({"id": "aime", "rollouts_per_example": 32}, {"group_size": 32}),
+        (
+            {"id": "aime", "group_size": 8, "num_examples": 4, "ratio": 0.5},
+            {"group_size": 8, "num_examples": 4, "ratio": 0.5},
+        ),
+    ],
+)
+def test_an_environment_becomes_a_source(environment: dict[str, Any], rest: dict[str, Any]) -> None:
+    made = {"name": "aime", **rest, "env": {"taskset": {"id": "aime"}}}
+    assert moved_value("sources", [environment]) == [made]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"id": "aime", "args": {"dataset": "x"}},  # a taskset calls them as it likes
+        {"id": "aime", "rollouts_per_example": 8, "group_size": 4},  # which of the two counts
+        {"name": "aime"},
+        "aime",
+    ],
+)
+def test_an_environment_that_a_person_has_to_look_at(environment: Any) -> None:
+    assert moved_value("sources", [environment]) is None
+
+
+def test_an_evaluation_of_january_is_taken_to_august() -> None:
+    january = '[[env]]\nid = "aime2024"\nrollouts_per_example = 32 # 960 rollouts\n'
+    done = fixed(january, lambda text: lint(text, "evals/aime.toml", "2026-08"))
+    assert done.verdict.ok
+    assert done.verdict.root == "evals"
