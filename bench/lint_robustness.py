@@ -1,8 +1,8 @@
-"""Lints N hostile inputs: mutants of configs, random scraps, broken bytes, and large texts of a megabyte.
+"""Lints N hostile inputs: mutants of configs and scripts, scraps, broken bytes, and large texts of a megabyte.
 
 Counts tracebacks (there must be none) and measures, in a process of its own each, the time and the memory that
-a megabyte takes. `cpu` are seconds of this program's own work, which tell a slow input from a busy machine.
-Prints one JSON line per measurement.
+a megabyte takes, of scripts the largest that are read. `cpu` are seconds of this program's own work, which tell a
+slow input from a busy machine. Prints one JSON line per measurement.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import record
 
 sys.path.insert(0, str(record.HERE.parent))
 
-from tests.hostile import SCRAPS, broken, large_texts, mutant
+from tests.hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
 
 from prime_train.cli.linting import check
 from prime_train.errors import UserError
 from prime_train.rules.judge import lint
 
 MEGABYTE = 1_000_000
+LARGEST_SCRIPT = 190_000  # dialects/script.py reads up to 200,000 characters
 _LINT_ALONE = """
 import resource, sys, time
 from prime_train.cli.linting import check
@@ -83,23 +84,28 @@ def _one(texts: list[str], chance: random.Random, folder: Path) -> None:
                 check([str(file)])
         case 2:
             lint(chance.choice(list(large_texts(chance.randint(10, 5000)).values())), "t.toml")
+        case 3:
+            with contextlib.suppress(UserError):
+                lint(mutant(SCRIPT, chance), "t.py")
         case _:
             lint(mutant(chance.choice(texts), chance), "t.toml")
 
 
 def _megabytes(folder: Path) -> list[dict[str, object]]:
     rows = []
-    for name, text in large_texts(MEGABYTE).items():
-        file = folder / f"{name}.toml"
+    inputs = {f"1 MB: {name}": (f"{name}.toml", text) for name, text in large_texts(MEGABYTE).items()}
+    inputs |= {f"script: {name}": (f"{name}.py", text) for name, text in large_scripts(LARGEST_SCRIPT).items()}
+    for name, (file_name, text) in inputs.items():
+        file = folder / file_name
         file.write_text(text, encoding="utf-8", newline="")
         command = [sys.executable, "-c", _LINT_ALONE, str(file)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             print(done.stderr, file=sys.stderr)
-            rows.append(record.emit(f"lint, 1 MB: {name}", [0.0], tracebacks=1))
+            rows.append(record.emit(f"lint, {name}", [0.0], tracebacks=1))
             continue
         seconds, cpu_s, peak_mib = (float(number) for number in done.stdout.split())
-        rows.append(record.emit(f"lint, 1 MB: {name}", [seconds], cpu=round(cpu_s, 3), peak_mib=round(peak_mib)))
+        rows.append(record.emit(f"lint, {name}", [seconds], cpu=round(cpu_s, 3), peak_mib=round(peak_mib)))
     return rows
 
 

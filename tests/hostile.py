@@ -11,6 +11,23 @@ SCRAPS = [
     *("# prime-train: ignore[BAT001]", "# prime-train: ignore[", "9" * 40, "9" * 5000, "1e999", "-0", "0x", "_", ","),
 ]
 
+SCRIPT = """\
+'''Trains.'''
+import os
+import jax
+from jax.experimental import multihost_utils as hosts
+
+os.environ["https_proxy"] = "http://proxy:3128"  # prime-train: ignore[JAX008]
+os.environ.update({"no_proxy": "localhost", "é": f"{1 + 1}"}, A="b")
+jax.config.update("jax_enable_preemption_service", True)
+if os.environ.get("FIRST"):
+    jax.distributed.initialize("10.0.0.1:1234", 4, 0, [0, 1], initialization_timeout=5 * 60)
+else:
+    jax.distributed.initialize(
+        coordinator_address=None, num_processes=int(os.environ["N"]), heartbeat_timeout_seconds=-1, **{}
+    )
+"""
+
 
 def mutant(text: str, chance: random.Random) -> str:
     """A text with one to four stretches cut out, doubled, moved or replaced by scraps; sometimes with CRLF or a BOM."""
@@ -66,8 +83,30 @@ def large_texts(size: int) -> dict[str, str]:
         "sources": "[[data.sources]]\nkid = 1\n" * (size // 25),
         "faults": "a = ]\n" * (size // 6),
         "late-fault": "".join(f"k{n} = 1\n" for n in range(size // 10)) + "a = ]\n",
+        "prime-rl-keys": "[orchestrator]\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)),
+        "prime-rl-late-fault": "[orchestrator]\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)) + "a = ]\n",
         "open-array": "a = [\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)),
         "open-text": 'a = """\n' + "".join(f"k{n} = 1\n" for n in range(size // 10)),
         "carriage-returns": "a = 1\r" * (size // 6),
         "blank": "\n" * size,
     }
+
+
+def large_scripts(size: int) -> dict[str, str]:
+    """The same of Python scripts that start jax.distributed."""
+    call = "jax.distributed.initialize(heartbeat_timeout_seconds=1)\n"
+    endings = {
+        "assignments": "k=1\n" * (size // 4),
+        "calls": call * (size // len(call)),
+        "one-line": "'é';" + ";".join([call.strip()] * (size // len(call))),
+        "variables": "os.environ['a']='b'\n" * (size // 20),
+        "ignores": "# prime-train: ignore[JAX005]\n" * (size // 30),
+        "dictionary": "x={" + "1:1," * (size // 4) + "}",
+        "fault": "k=1\n" * (size // 4) + "x=]",
+        "brackets": "x=" + "(" * size,
+        "sum": "x=1" + "+1" * (size // 2),
+        "attributes": "x" + ".a" * (size // 2),
+        "f-string": "f'" + "{a}aaaaaaa" * (size // 10) + "'",
+        "carriage-returns": "k=1\r" * (size // 4),
+    }
+    return {name: f"import jax,os\n{call}{text}\n" for name, text in endings.items()}

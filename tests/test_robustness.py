@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,15 @@ from prime_train.errors import UserError
 from prime_train.rules.fix import fixed
 from prime_train.rules.judge import lint
 
-from .hostile import SCRAPS, broken, large_texts, mutant
+from .hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
 
 TEXTS = [path.read_text(encoding="utf-8") for path in registry.presets().values()]
 
 
-def _hold(text: str) -> None:
+def _hold(text: str, path: str = "t") -> None:
     """Every promise that holds for any text at all."""
-    verdict = lint(text, "t")
-    lines = text.split("\n")
+    verdict = lint(text, path)
+    lines = re.split(r"\r\n|\r|\n", text) if path.endswith(".py") else text.split("\n")
     for finding in verdict.findings:
         span = finding.span
         assert 1 <= span.line <= span.end_line <= len(lines)
@@ -46,6 +47,13 @@ def test_any_scraps(scraps: list[str]) -> None:
 def test_any_mutant(seed: int) -> None:
     chance = random.Random(seed)
     _hold(mutant(chance.choice(TEXTS), chance))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32))
+def test_any_mutant_of_a_script(seed: int) -> None:
+    with contextlib.suppress(UserError):  # nothing starts jax any more
+        _hold(mutant(SCRIPT, random.Random(seed)), "train.py")
 
 
 @settings(max_examples=30, deadline=None)
@@ -90,3 +98,14 @@ def test_large_texts(name: str, tmp_path: Path) -> None:
 def test_a_line_of_ten_megabytes(name: str) -> None:
     if "\n" not in large_texts(1000)[name]:
         _hold(large_texts(10_000_000)[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", large_scripts(190_000))
+def test_large_scripts(name: str, tmp_path: Path) -> None:
+    text = large_scripts(190_000)[name]
+    _hold(text, "train.py")
+    file = tmp_path / "train.py"
+    file.write_text(text, encoding="utf-8", newline="")
+    for output_format in ("full", "json", "sarif"):
+        check([str(file)], output_format=output_format)

@@ -13,6 +13,7 @@ from prime_train.dialects.values import describe, is_shallow
 from prime_train.document import KeyPath, dotted
 
 _MAX_REFUSED_ENTRIES = 20  # told of one array: nobody reads on
+_MAX_UNLISTED = 2000  # keys of one table: a file with more is something else, and a hundred thousand take seconds
 
 
 @dataclass(slots=True)
@@ -41,10 +42,13 @@ def walk(generation: Generation, root: str, values: Mapping[str, Any], *, whole:
 
 def _table(state: Walk, table: TableRows, values: Mapping[str, Any], at: KeyPath) -> None:
     member = table.member(values)
+    unlisted = 0
     for key, value in values.items():
         row = table.row(key)
         if row is None:
-            _unlisted(state, table, member, at, key, value)
+            unlisted += 1
+            if unlisted <= _MAX_UNLISTED:
+                _unlisted(state, table, member, at, key, value)
         elif row.when and member is not None and member and member not in row.when:
             state.faults.append(_other_member(table, row, (*at, key), values))
         else:
