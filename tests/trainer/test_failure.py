@@ -31,6 +31,7 @@ def after(error: Exception, cause: Exception) -> Exception:
         (torch.OutOfMemoryError("CUDA out of memory"), "oom", 1),
         (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), "oom", 1),
         (ModuleNotFoundError("No module named 'datasets'"), "env", 5),
+        (RuntimeError("Failed to find C compiler. Please specify via CC environment variable."), "env", 5),
         (ZeroDivisionError("division by zero"), "unknown", 1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
@@ -40,6 +41,14 @@ def test_cause_class_and_exit_code(error: Exception, kind: str, exit_code: int) 
     assert (failed.cause_class, code) == (kind, exit_code)
     assert (failed.attempt, failed.rank) == (3, 1)
     assert all((failed.what, failed.why, failed.fix, failed.where))
+
+
+def test_a_missing_compiler_is_told_in_one_line_with_both_ways_out() -> None:
+    said = "InvalidCxxCompiler: No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace"
+    failed, code = told(RuntimeError(said), 1, 0)
+    assert (failed.cause_class, code) == ("env", 5)
+    assert failed.what == "RuntimeError: InvalidCxxCompiler: No working C++ compiler found"
+    assert failed.fix == "apt install g++, or model.compile = false"
 
 
 def test_a_users_error_keeps_its_parts() -> None:

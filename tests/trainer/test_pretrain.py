@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prime_train import spec
+from prime_train.events import TrainerFailed
 from prime_train.trainer import pretrain
 from prime_train.trainer.checkpoint import Reached
 from prime_train.trainer.optim import adamw
@@ -15,6 +18,7 @@ from prime_train.trainer.parallel import World
 from prime_train.trainer.step import StepResult, Training
 from tests.trainer import tiny
 
+COMPILER = shutil.which("g++")
 RESULT = StepResult(
     loss=2.0, grad_norm=1.0, tokens=1000, stop=False, forward_backward_s=1.5, wait_s=0.1, optimizer_s=0.25
 )
@@ -39,3 +43,34 @@ def test_mfu_is_of_all_ranks_and_unknown_without_a_peak() -> None:
     assert measured(None).mfu is None
     assert measured(1e10).mfu == pytest.approx(500 * 3e6 / 1e10)
     assert measured(1e10, ranks=4).mfu == pytest.approx(500 * 3e6 / 4e10)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(COMPILER is None, reason="torch.compile needs g++ on a CPU, and there is none")
+def test_a_compiled_run_is_the_same_training_and_its_checkpoint_goes_on_without(texts: Path, tmp_path: Path) -> None:
+    run = tiny.run_spec(texts, checkpoint=spec.Checkpoint(interval_steps=5), eval=spec.Eval(interval_steps=None))
+    plain = tiny.prepare(tmp_path / "plain", run)
+    assert tiny.train(plain)[0] == 0
+
+    halfway = replace(run, model=replace(run.model, compile=True), run=replace(run.run, max_steps=5))
+    # The rate of the first steps does not depend on where the run ends: warm-up, then the plateau.
+    halfway = replace(halfway, schedule=spec.Schedule(kind="constant", warmup_steps=3))
+    compiled = tiny.prepare(tmp_path / "compiled", halfway)
+    code, output = tiny.train(compiled)
+    assert code == 0, output
+    tiny.prepare(compiled.path, run)
+    code, output = tiny.train(compiled, number=2, resume_step=5)
+    assert code == 0, output
+    expected = [line["loss"] for line in tiny.metrics(plain)]
+    assert [line["loss"] for line in tiny.metrics(compiled)] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_without_a_compiler_a_compiled_run_ends_for_good_and_says_what_is_missing(texts: Path, tmp_path: Path) -> None:
+    run = tiny.run_spec(texts)
+    run_dir = tiny.prepare(tmp_path / "run", replace(run, model=replace(run.model, compile=True)))
+    nowhere = {"PATH": str(tmp_path), "CXX": str(tmp_path / "g++"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    code, output = tiny.train(run_dir, environment=nowhere)
+    assert code == 5, output
+    (failed,) = (event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed))
+    assert (failed.cause_class, failed.fix) == ("env", "apt install g++, or model.compile = false")

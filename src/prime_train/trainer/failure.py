@@ -51,9 +51,18 @@ def cause_class(error: BaseException) -> str:
         return "disk"
     if isinstance(error, MemoryError) or _is_torch_out_of_memory(error):
         return "oom"
-    if any(isinstance(e, ModuleNotFoundError) for e in _chain(error)):
+    if _lacks_compiler(error) or any(isinstance(e, ModuleNotFoundError) for e in _chain(error)):
         return "env"
     return "config" if isinstance(error, UserError) else "unknown"
+
+
+def _lacks_compiler(error: BaseException) -> bool:
+    """What torch.compile raises without a C++ compiler (Inductor, on a CPU) or a C compiler (Triton, on a GPU).
+
+    Source: torch/_inductor/exc.py (2.13) and triton/runtime/build.py (3.9).
+    """
+    said = ("InvalidCxxCompiler", "Failed to find C compiler")
+    return any(words in f"{type(found).__name__}: {found}" for found in _chain(error) for words in said)
 
 
 def _is_torch_out_of_memory(error: BaseException) -> bool:
@@ -74,11 +83,14 @@ def told(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, 
             why, fix = "the disk took no more", "free space on that disk; the same command goes on from the checkpoint"
         case "oom":
             why, fix = "the memory is full", "lower batch.micro_batch; batch.global_batch can stay as it is"
+        case "env" if _lacks_compiler(error):
+            why, fix = "torch.compile builds its kernels with a compiler", "apt install g++, or model.compile = false"
         case "env":
             why, fix = "the environment lacks a package", "pip install 'prime-train[train]'"
         case _:
             why, fix = "an error that the trainer does not know", f"read the traceback in attempts/{attempt:03d}"
-    failed = TrainerFailed(attempt, rank, kind, f"{type(error).__name__}: {error}", why, fix, _where(error))
+    said = next(iter(str(error).strip().splitlines()), "")  # the rest of a long message is in the log
+    failed = TrainerFailed(attempt, rank, kind, f"{type(error).__name__}: {said}", why, fix, _where(error))
     return failed, ExitCode.RUN_FAILED if kind in ("disk", "env") else _CRASHED
 
 
