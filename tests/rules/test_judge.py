@@ -83,7 +83,7 @@ def test_rules_that_need_facts_judge_only_with_facts() -> None:
 def test_a_fact_that_is_not_known_is_skipped_and_said() -> None:
     verdict = validate(BASE, "run.toml", replace(GOOD_MACHINE, save_dir=NotKnown("it was not there")))
     assert {(skip.code, skip.needs, skip.reason) for skip in verdict.skipped} == {
-        (code, "save_dir", "it was not there") for code in ("DSK001", "DSK002", "DSK003", "DSK004", "DSK005")
+        (code, "save_dir", "it was not there") for code in ("DSK001", "DSK002", "DSK003", "DSK004", "DSK005", "PTH005")
     }
     assert not {"DSK001", "DSK002"} & set(verdict.passed)
     assert verdict.ok
