@@ -203,8 +203,8 @@ def test_what_is_said_to_fit_fits(usable_gib: float, model: str) -> None:
         assert one.fits == fit(changed(_SFT, one.assignments)).fits
 
 
-def test_what_is_missing_is_never_negative() -> None:
-    assert Fit(2 * GIB, 3 * GIB).missing_bytes == 0
+def test_what_is_missing_is_less_than_nothing_where_there_is_room() -> None:
+    assert Fit(2 * GIB, 3 * GIB).missing_bytes == -GIB
     assert Fit(3 * GIB, 2 * GIB).missing_bytes == GIB
 
 

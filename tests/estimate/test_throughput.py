@@ -10,14 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prime_train import registry
 from prime_train.errors import UserError
 from prime_train.estimate.broadcast import broadcast_s
 from prime_train.estimate.throughput import throughput_of
 from prime_train.estimate.throughput_basis import MeasuredRow, measured_rows, nearby
-from prime_train.estimate.throughput_rates import gpu_class, published_costs, rates_of, source_of
+from prime_train.estimate.throughput_rates import gpu_class, published_costs, rates_of
 from prime_train.estimate.throughput_terms import kernel_in_use
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.work import StepSetup
@@ -199,8 +201,9 @@ def test_a_gpu_without_a_peak_is_refused() -> None:
 
 
 def test_each_published_cost_names_its_source_and_has_a_last_resort() -> None:
+    published = tomli.loads(registry.data_file("throughput.toml").read_text(encoding="utf-8"))
     for term, costs in published_costs().items():
-        assert source_of(term)
+        assert published["cost"][term]["source"]
         assert "any" in costs
         assert all(0 <= value < 1000 for value in costs.values())
 

@@ -32,7 +32,8 @@ class Fit(NamedTuple):
 
     @property
     def missing_bytes(self) -> float:
-        return max(0.0, self.needed_bytes - self.limit_bytes)
+        """Less than nothing where there is room left."""
+        return self.needed_bytes - self.limit_bytes
 
 
 class Advice(NamedTuple):
@@ -152,7 +153,7 @@ def _advise(run: RunSpec, fit_of: FitOf, changes: tuple[Change, ...]) -> tuple[A
 def _tried(run: RunSpec, before: Fit, fit_of: FitOf, change: Change) -> Advice:
     assignments = _settled(run, fit_of, change)
     after = fit_of(changed(run, assignments))
-    saving = (before.needed_bytes - before.limit_bytes) - (after.needed_bytes - after.limit_bytes)
+    saving = before.missing_bytes - after.missing_bytes
     return Advice(assignments, change.costs, saving, after.fits)
 
 
@@ -189,13 +190,13 @@ def _together(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Change, .
         settled = _settled(so_far, fit_of, change)
         following = changed(so_far, settled)
         after = fit_of(following)
-        if after.needed_bytes - after.limit_bytes >= gap.needed_bytes - gap.limit_bytes:
+        if after.missing_bytes >= gap.missing_bytes:
             continue
         so_far = following
         assignments.update({field: value for field, value in settled if value_of(run, field) != value})
         costs.append(change.costs)
         if after.fits:
-            saving = (before.needed_bytes - before.limit_bytes) - (after.needed_bytes - after.limit_bytes)
+            saving = before.missing_bytes - after.missing_bytes
             return Advice(tuple(assignments.items()), "; ".join(costs), saving, True)
     return None
 

@@ -78,11 +78,6 @@ def links_of(hardware: Hardware) -> Links:
     return Links(*(float(rates.get(name, rates["any"])) for rates in one))
 
 
-def source_of(term: str) -> str:
-    """Who says what the published cost of a term is."""
-    return str(_published()["cost"][term]["source"])
-
-
 def published_costs() -> Costs:
     """Term -> key -> cost, from publications alone."""
     return {term: entry["value"] for term, entry in _published()["cost"].items()}
