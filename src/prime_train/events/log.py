@@ -1,0 +1,132 @@
+"""Writes events as one line each to an append-only file per writer, and reads them merged. Judges none of them.
+
+The supervisor and every trainer rank write their own file (network file systems promise nothing for
+O_APPEND from several writers); readers merge them by time, writer and sequence number and leave a
+torn last line alone until the rest of it arrives.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import json
+import os
+import threading
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from prime_train.events.kinds import Event, Unrecognised
+
+VERSION = 1
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event with its envelope. `time_s` is wall-clock seconds since the epoch, of the writer's machine."""
+
+    time_s: float
+    writer: str
+    seq: int
+    event: Event
+
+    @property
+    def order(self) -> tuple[float, str, int]:
+        return (self.time_s, self.writer, self.seq)
+
+
+def encode(record: Record) -> str:
+    """One JSON line, without the newline."""
+    envelope = {
+        "v": VERSION,
+        "t": round(record.time_s, 6),
+        "w": record.writer,
+        "n": record.seq,
+        "kind": record.event.kind,
+    }
+    return json.dumps(envelope | asdict(record.event), ensure_ascii=False, allow_nan=True, separators=(",", ":"))
+
+
+def decode(line: str) -> Record | None:
+    """The record of one line; None for a line that is not one (torn by a crash, or foreign)."""
+    try:
+        raw = json.loads(line)
+        cls = _KINDS.get(raw["kind"])
+        if cls is None:
+            event: Event = Unrecognised(name=str(raw["kind"]))
+        else:
+            known = {f.name for f in fields(cls)}
+            event = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in known})
+        return Record(float(raw["t"]), str(raw["w"]), int(raw["n"]), event)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+class EventLog:
+    """Appends one writer's events. Safe from several threads; each line is one write(2) of its own."""
+
+    def __init__(self, directory: Path, writer: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{writer}.jsonl"
+        self._writer = writer
+        self._lock = threading.Lock()
+        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        with open(self.path, "rb") as file:
+            content = file.read()
+        self._torn = bool(content) and not content.endswith(b"\n")  # a crash, or a full disk, cut the last line
+        self._seq = content.count(b"\n") + self._torn  # a line that lacks only its newline has its number already
+
+    def append(self, event: Event) -> Record:
+        """Write one event. Raises OSError where the disk does not take the whole of it."""
+        with self._lock:
+            record = Record(time.time(), self._writer, self._seq, event)
+            # A lone surrogate (a file name that is not UTF-8) becomes the JSON escape that means it.
+            line = encode(record).encode(errors="backslashreplace") + b"\n"
+            line = b"\n" + line if self._torn else line
+            self._torn = os.write(self._fd, line) < len(line)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            self._seq += 1
+        return record
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Follower:
+    """Reads the events of a run directory as they are written: each call of `poll` returns what is new."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._offsets: dict[str, int] = {}
+
+    def poll(self) -> list[Record]:
+        """New records, merged by time; each writer's stay in its own order, were its clock set back meanwhile.
+
+        Costs one stat per file when nothing is new.
+        """
+        by_writer: list[list[Record]] = []
+        try:
+            entries = [entry for entry in os.scandir(self._directory) if entry.name.endswith(".jsonl")]
+        except FileNotFoundError:
+            return []
+        for entry in entries:
+            offset = self._offsets.get(entry.name, 0)
+            if entry.stat().st_size <= offset:
+                continue
+            with open(entry.path, "rb") as file:
+                file.seek(offset)
+                chunk = file.read()
+            whole = chunk.rfind(b"\n") + 1
+            self._offsets[entry.name] = offset + whole
+            # Not str.splitlines: it also cuts at U+2028 and its like, which JSON strings may hold.
+            decoded = (decode(line.decode("utf-8", "replace")) for line in chunk[:whole].split(b"\n"))
+            by_writer.append([record for record in decoded if record is not None])
+        return list(heapq.merge(*by_writer, key=lambda record: record.order))
+
+
+def read(directory: Path) -> list[Record]:
+    """Every event of a run, merged."""
+    return Follower(directory).poll()
