@@ -27,7 +27,15 @@ def date(text: str) -> datetime.date:
 def test_there_are_forty_models_or_more_and_none_twice() -> None:
     with open(shipped("models.toml"), "rb") as file:
         names = [entry["name"] for entry in tomli.load(file)["model"]]
-    assert len(names) == len(set(names)) >= 40
+    assert len(names) == len({name.lower() for name in names}) >= 40
+
+
+def test_the_case_of_a_name_does_not_count() -> None:
+    found = model_registry.tested_model("allenai/OLMo-3-7B-Instruct")  # as prime-rl's benchmarks spell it
+    assert found is not None
+    assert found.name == "allenai/Olmo-3-7B-Instruct"
+    assert found.measured
+    assert model_registry.tested_model("allenai/nothing") is None
 
 
 @pytest.mark.parametrize("model", model_registry.tested_models().values(), ids=lambda model: model.name)

@@ -165,6 +165,16 @@ def tested_models() -> Mapping[str, TestedModel]:
     return {entry["name"]: _tested(entry) for entry in entries}
 
 
+def tested_model(name: str) -> TestedModel | None:
+    """The entry of a name, whose case does not count: the hub leads any spelling to the same model."""
+    return _by_lowered_name().get(name.lower())
+
+
+@cache
+def _by_lowered_name() -> Mapping[str, TestedModel]:
+    return {name.lower(): model for name, model in tested_models().items()}
+
+
 def _tested(entry: Mapping[str, Any]) -> TestedModel:
     issues = tuple(Issue(**issue) for issue in entry.get("issues", ()))
     lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}

@@ -63,10 +63,10 @@ def show(
 
       prime-train models show openai/gpt-oss-20b --json
     """
-    from prime_train.model_registry import tested_models
+    from prime_train.model_registry import tested_model
     from prime_train.views import models as view
 
-    found = tested_models().get(model)
+    found = tested_model(model)
     if found is None:
         raise _unknown(model)
     if as_json:

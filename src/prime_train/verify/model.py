@@ -10,7 +10,7 @@ from prime_train.estimate.values import Hardware
 from prime_train.facts.model_evidence import Evidence
 from prime_train.facts.model_source import ModelFiles
 from prime_train.facts.tokenizer import Tokenized
-from prime_train.model_registry import TestedModel, tested_models
+from prime_train.model_registry import TestedModel, tested_model, tested_models
 from prime_train.verify import files, known, memory, template, tokens
 from prime_train.verify.check import Check, Verdict, failure, not_known, ok, warning
 from prime_train.verify.config import Config, read_config
@@ -23,7 +23,7 @@ _SHORT_CTX_TOKENS = 8192
 def judge(evidence: Evidence, stack: Stack, hardware: Hardware) -> Verdict:
     """Every check in the order in which a person would ask, and what the model can be used for."""
     config = _config(evidence)
-    tested = tested_models().get(evidence.files.name)
+    tested = tested_model(evidence.files.name)
     checks = tuple(_checks(evidence, config, stack, hardware, tested))
     return Verdict(
         evidence.files.name,
