@@ -311,3 +311,10 @@ def test_a_family_counts_what_transformers_builds(model_type: str) -> None:
 def test_a_shape_says_whether_it_has_experts() -> None:
     assert of_config(QWEN3_MOE).is_moe
     assert not of_config(QWEN3).is_moe
+
+
+def test_the_case_of_a_name_does_not_count() -> None:
+    plain, other = of_registry("allenai/OLMo-3-7B-Instruct"), of_registry("allenai/Olmo-3-7B-Instruct")
+    assert plain is not None
+    assert other == plain._replace(name="allenai/Olmo-3-7B-Instruct")
+    assert of_registry("allenai/olmo") is None

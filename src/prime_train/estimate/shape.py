@@ -78,7 +78,7 @@ class ModelShape(NamedTuple):
 
 def of_registry(name: str) -> ModelShape | None:
     """The shape of a model by its name on the hub; None where the registry does not have it."""
-    row = shapes_registry.rows().get(name)
+    row = shapes_registry.row_of(name)
     return None if row is None else ModelShape(name=name, **row)
 
 

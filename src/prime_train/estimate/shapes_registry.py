@@ -19,3 +19,11 @@ def rows() -> Mapping[str, Mapping[str, Any]]:
     with open(shipped("model_shapes.json"), "rb") as file:
         models: Mapping[str, Mapping[str, Any]] = json.load(file)["models"]
     return models
+
+
+def row_of(name: str) -> Mapping[str, Any] | None:
+    """The fields of a model by its name on the hub, whose case does not count there; None where there are none."""
+    found = rows().get(name)
+    if found is None:
+        found = next((row for known, row in rows().items() if known.lower() == name.lower()), None)
+    return found
