@@ -12,7 +12,6 @@ from prime_train.spec import RunSpec
 _WIRED = ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SHARED_LABEL")
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _NO_PROXY = ("no_proxy", "NO_PROXY")
-_ANY_PROXY = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 _JAX_COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 _JAX_PREEMPTION = "JAX_ENABLE_PREEMPTION_SERVICE"
 _JAX_COUNTS = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")  # what programs call it: JAX itself reads neither
@@ -181,7 +180,8 @@ def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
 
     jax.distributed.initialize waits through the proxy for a port that it cannot reach, until its time is over
 
-    Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); gRPC core, no_proxy.
+    Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); grpc@0638416,
+    src/core/handshaker/http_connect/http_proxy_mapper.cc (small letters alone, name endings and networks).
 
     Bad (prime-rl 2026-08):
         [env_vars]
@@ -197,17 +197,18 @@ def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
     """
     for variables in _by_process(run):
         address = variables.get(_JAX_COORDINATOR)
-        proxy = next((name for name in variables if name.lower() in _ANY_PROXY), None)
-        if address is None or proxy is None:
+        if address is None:
             continue
-        host = address.value.rpartition(":")[0] or address.value
-        passed = [variables[name].value for name in _NO_PROXY if name in variables]
-        if not any(
-            host.endswith(part.strip().lstrip("*")) for text in passed for part in text.split(",") if part.strip()
-        ):
+        from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, is_passed  # here: few files name a coordinator
+
+        proxy = next((name for name in PROXIES if name in variables), None)
+        around = next((name for name in NO_PROXIES if name in variables), None)
+        host = (address.value.rpartition(":")[0] or address.value).strip("[]")
+        passed = variables[around].value if around is not None else ""
+        if proxy is not None and variables[proxy].value and not is_passed(host, passed):
             yield Problem(
                 variables[proxy].at,
-                f"{proxy}, and the coordinator {host} is not in no_proxy",
+                f"{proxy}, and the coordinator {host} is not in {around or 'no_proxy'}",
                 fix=f'no_proxy = "localhost,127.0.0.1,{host}" beside it',
             )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
+from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, is_passed
 from prime_train.rules.jax_processes import starts
 from prime_train.spec import RunSpec
 
@@ -20,8 +21,6 @@ _DEFAULT_HEARTBEAT_S = 100
 _LONG_COMPILE_S = 120
 _MANY_PROCESSES = 8
 _COLD_START_S = 1800
-_GRPC_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-_GRPC_NO_PROXY = ("no_grpc_proxy", "no_proxy")
 
 
 @rule("JAX005", Severity.WARNING)
@@ -183,8 +182,8 @@ def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
     gRPC reads grpc_proxy, https_proxy and http_proxy, and what it leaves out in no_grpc_proxy or no_proxy: in small
     letters, the end of a host name or a network as 10.0.0.0/8.
 
-    Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); gRPC core 51, default HTTP proxy
-    mapper, grpc.github.io/grpc/core/md_doc_core_default_http_proxy_mapper.html.
+    Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); grpc@0638416,
+    src/core/handshaker/http_connect/http_proxy_mapper.cc.
 
     Bad (script):
         import os
@@ -213,13 +212,13 @@ def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
     """
     for _, start, jax in starts(run):
         environment = jax.variables
-        proxy = next((name for name in _GRPC_PROXIES if name in environment), None)
-        around = next((name for name in _GRPC_NO_PROXY if name in environment), None)
+        proxy = next((name for name in PROXIES if name in environment), None)
+        around = next((name for name in NO_PROXIES if name in environment), None)
         if proxy is None or environment[proxy] == "" or (around is None and not jax.environment_is_known):
             continue
         host = _host(start.coordinator_address or environment.get(_ADDRESS))
         passed = environment[around] if around is not None else ""
-        if passed is None or (around is not None and not host) or (host and _is_passed(host, passed)):
+        if passed is None or (around is not None and not host) or (host and is_passed(host, passed)):
             continue
         missing = f"{host} is not in {around}" if around is not None else "there is no no_proxy"
         value = ",".join(part for part in ("localhost,127.0.0.1", host or "HOST_OF_PROCESS_0") if part)
@@ -234,21 +233,3 @@ def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
 def _host(address: str | None) -> str:
     """The host of host:port, as gRPC compares it."""
     return (address or "").rpartition(":")[0].strip("[]")
-
-
-def _is_passed(host: str, no_proxy: str) -> bool:
-    """Whether gRPC goes to a host past the proxy: by the end of its name, or by a network that it is in."""
-    return any(host.lower().endswith(part.lower()) or _is_in(host, part) for part in _parts(no_proxy))
-
-
-def _parts(no_proxy: str) -> list[str]:
-    return [part.strip() for part in no_proxy.split(",") if part.strip()]
-
-
-def _is_in(host: str, network: str) -> bool:
-    from ipaddress import ip_address, ip_network  # here: few scripts set a proxy
-
-    try:
-        return "/" in network and ip_address(host) in ip_network(network, strict=False)
-    except ValueError:  # a name, or no network
-        return False
