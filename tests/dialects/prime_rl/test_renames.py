@@ -45,3 +45,10 @@ def test_an_evaluation_of_january_is_taken_to_august() -> None:
     done = fixed(january, lambda text: lint(text, "evals/aime.toml", "2026-08"))
     assert done.verdict.ok
     assert done.verdict.root == "evals"
+
+
+def test_what_is_left_to_a_person_says_how() -> None:
+    text = '[orchestrator]\n[[orchestrator.env]]\nid = "aime"\nargs = {dataset = "x"}\n[trainer]\n'
+    (finding,) = [item for item in lint(text, "rl.toml", "2026-08").findings if item.key == "orchestrator.env"]
+    assert finding.patch == {}
+    assert finding.fix.startswith("[[orchestrator.train.source]] with env.taskset.id, and its args")

@@ -119,7 +119,10 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
         patch: Patch = {name: None} if same or made == {} else {}
         return Fault(OTHER_GENERATION, path, what, f"take it out: {to} is set already", patch)
     if made is None or not is_shallow(made):
-        return Fault(OTHER_GENERATION, path, what, f"say it as {to}: its value has to be thought over")
+        fix = f"say it as {to}: its value has to be thought over"
+        if moved.how == "sources":
+            fix = f"[[{to}]] with env.taskset.id, and its args under the names that the taskset has for them"
+        return Fault(OTHER_GENERATION, path, what, fix)
     fix = f"[{to}]" if isinstance(made, dict | list) else f"{to} = {describe_short(made)}"
     return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made})
 
