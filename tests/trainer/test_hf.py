@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from prime_train.errors import ExitCode, UserError
-from prime_train.trainer import hf
+from prime_train.trainer import hf, hf_config
 from prime_train.trainer.failure import cause_class
 from prime_train.trainer.model import Decoder, build
 
@@ -71,7 +71,7 @@ def our_logits(model: Decoder) -> Tensor:
 
 
 def loaded(folder: Path) -> Decoder:
-    model = build(hf.read_config(folder), seed=99)
+    model = build(hf_config.read_config(folder), seed=99)
     hf.load_weights(model, folder)
     return model
 
@@ -116,11 +116,11 @@ def test_logits_equal_transformers_both_ways(family: str, changes: dict[str, Any
     ours = loaded(tmp_path / "theirs")
     torch.testing.assert_close(our_logits(ours), their_logits(reference), rtol=0, atol=1e-5)
 
-    hf.save(tmp_path / "ours", ours.config, ours.state_dict(), hf.Export(ctx_tokens=64))
+    hf.save(tmp_path / "ours", ours.config, ours.state_dict(), hf_config.Export(ctx_tokens=64))
     back = transformers_loads(tmp_path / "ours")
     assert type(back) is type(reference)
     torch.testing.assert_close(their_logits(back), our_logits(ours), rtol=0, atol=1e-5)
-    assert hf.read_config(tmp_path / "ours") == ours.config
+    assert hf_config.read_config(tmp_path / "ours") == ours.config
     assert all(
         torch.equal(a, b) for a, b in zip(loaded(tmp_path / "ours").parameters(), ours.parameters(), strict=True)
     )
@@ -139,7 +139,7 @@ def test_the_flat_spelling_of_transformers_4_is_read(llama: Path) -> None:
     raw = json.loads((llama / "config.json").read_text())
     del raw["rope_parameters"]
     (llama / "config.json").write_text(json.dumps(raw | {"rope_theta": 500000.0, "rope_scaling": None}))
-    assert hf.read_config(llama).rope_theta == 500000.0
+    assert hf_config.read_config(llama).rope_theta == 500000.0
 
 
 def test_the_tokenizer_and_the_stop_token_go_with_the_model(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_tokenizer_and_the_stop_token_go_with_the_model(tmp_path: Path) -> N
     fast: Any = PreTrainedTokenizerFast
     fast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(tmp_path / "tokenizer")
     model = loaded_random(tmp_path)
-    export = hf.Export(ctx_tokens=64, stop_token=2, tokenizer_files=tuple((tmp_path / "tokenizer").iterdir()))
+    export = hf_config.Export(ctx_tokens=64, stop_token=2, tokenizer_files=tuple((tmp_path / "tokenizer").iterdir()))
     hf.save(tmp_path / "ours", model.config, model.state_dict(), export)
     assert AutoTokenizer.from_pretrained(tmp_path / "ours").eos_token_id == 2
     back = transformers_loads(tmp_path / "ours")
@@ -168,19 +168,19 @@ def test_saving_replaces_a_folder_and_leaves_nothing_beside(tmp_path: Path) -> N
         (tmp_path / "out" / killed).mkdir(parents=True)
         (tmp_path / "out" / killed / "model.safetensors").touch()
     for _ in range(2):
-        hf.save(tmp_path / "out" / "final", model.config, model.state_dict(), hf.Export(ctx_tokens=64))
+        hf.save(tmp_path / "out" / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
     assert sorted(os.listdir(tmp_path / "out")) == ["final"]
     assert sorted(os.listdir(tmp_path / "out" / "final")) == ["config.json", "model.safetensors"]
 
 
 def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     model = loaded_random(tmp_path)
-    hf.save(tmp_path / "out" / "final", model.config, model.state_dict(), hf.Export(ctx_tokens=64))
+    hf.save(tmp_path / "out" / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
     before = (tmp_path / "out" / "final" / "model.safetensors").read_bytes()
     weights = dict(model.state_dict())
     del weights["norm.weight"]
     with pytest.raises(KeyError):
-        hf.save(tmp_path / "out" / "final", model.config, weights, hf.Export(ctx_tokens=64))
+        hf.save(tmp_path / "out" / "final", model.config, weights, hf_config.Export(ctx_tokens=64))
     assert (tmp_path / "out" / "final" / "model.safetensors").read_bytes() == before
     assert os.listdir(tmp_path / "out") == ["final"]
 
@@ -205,7 +205,7 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
 def test_what_the_decoder_does_not_compute_is_refused_by_name(llama: Path, changes: dict[str, Any], named: str) -> None:
     edit_config(llama, **changes)
     with pytest.raises(UserError) as refused:
-        hf.read_config(llama)
+        hf_config.read_config(llama)
     assert named in refused.value.what
     assert refused.value.where == str(llama / "config.json")
     assert refused.value.exit_code is ExitCode.RUN_FAILED
@@ -218,7 +218,7 @@ def test_a_missing_size_is_named(llama: Path) -> None:
     del raw["hidden_size"]
     (llama / "config.json").write_text(json.dumps(raw))
     with pytest.raises(UserError, match="hidden_size is missing"):
-        hf.read_config(llama)
+        hf_config.read_config(llama)
 
 
 def remove_config(folder: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_folder_without_a_readable_config_is_refused(
 ) -> None:
     damage(llama)
     with pytest.raises(UserError, match=named):
-        hf.read_config(llama)
+        hf_config.read_config(llama)
 
 
 def truncate(folder: Path) -> None:
@@ -298,7 +298,7 @@ def index_a_missing_shard(folder: Path) -> None:
 def test_damaged_weights_are_refused_by_name(
     llama: Path, damage: Callable[[Path], object], where: str, named: str
 ) -> None:
-    model = build(hf.read_config(llama), seed=0)
+    model = build(hf_config.read_config(llama), seed=0)
     damage(llama)
     with pytest.raises(UserError) as refused:
         hf.load_weights(model, llama)
@@ -324,7 +324,7 @@ def test_a_full_disk_is_an_os_error_with_its_number(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (32 * 1024, hard))
     try:
         with pytest.raises(OSError, match="cannot write") as failed:
-            hf.save(out / "final", model.config, model.state_dict(), hf.Export(ctx_tokens=64))
+            hf.save(out / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert failed.value.errno == errno.EFBIG

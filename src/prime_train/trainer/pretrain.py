@@ -15,7 +15,7 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.events import Phase, TrainerFinished, TrainerStarted, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
-from prime_train.trainer import hf, parallel, resume, seed
+from prime_train.trainer import hf, hf_config, parallel, resume, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import Checkpointer, Reached, clear_unfinished
 from prime_train.trainer.data import stream
@@ -206,7 +206,7 @@ def _tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
 def _config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     if run.model.path is None:
         return config_of(run.model, tokenizer.vocab_size)
-    config = hf.read_config(Path(run.model.path))
+    config = hf_config.read_config(Path(run.model.path))
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
@@ -250,7 +250,7 @@ def _export(attempt: Attempt, ready: _Ready) -> Path:
     """Write the Hugging Face folder, from rank 0; its path."""
     weights = _whole_weights(ready.training.model)
     if attempt.rank == 0:
-        export = hf.Export(
+        export = hf_config.Export(
             ctx_tokens=attempt.run.data.ctx_tokens,
             stop_token=ready.tokenizer.eos_id,
             tokenizer_files=ready.tokenizer.files,

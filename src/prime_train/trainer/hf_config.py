@@ -1,0 +1,139 @@
+"""Reads and writes config.json of Hugging Face folders of Llama and Qwen3 models. Never touches weights.
+
+What the Decoder does not compute (biases, scaled rotary positions, sliding windows, quantised
+weights) is refused by name: loading it anyway would train another model than the one asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.errors import ExitCode, UserError
+from prime_train.trainer.model import ModelConfig
+
+# What transformers takes for a key that config.json leaves out (LlamaConfig and Qwen3Config, 5.23).
+_DEFAULT_HEAD_DIM = {"llama": None, "qwen3": 128}
+_DEFAULT_NORM_EPS = 1e-6
+_DEFAULT_ROPE_THETA = 10000.0
+
+# (key, the values under which the Decoder computes the same function)
+_REQUIRED = (
+    ("hidden_act", ("silu", "swish", None)),
+    ("attention_bias", (False, None)),
+    ("mlp_bias", (False, None)),
+    ("use_sliding_window", (False, None)),
+    ("partial_rotary_factor", (1, 1.0, None)),
+    ("quantization_config", (None,)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """What a Hugging Face folder has beside the weights."""
+
+    ctx_tokens: int
+    stop_token: int | None = None
+    tokenizer_files: tuple[Path, ...] = ()
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The architecture of a Hugging Face folder. UserError for one that the Decoder does not have."""
+    path = folder / "config.json"
+    raw = read_json(path, "a Hugging Face model folder has a config.json")
+    model_type = raw.get("model_type")
+    if model_type not in _DEFAULT_HEAD_DIM:
+        raise _refused(
+            path, f"model_type = {json.dumps(model_type)}", "only llama and qwen3 have the architecture of this decoder"
+        )
+    for key, fitting in _REQUIRED:
+        if raw.get(key) not in fitting:
+            raise _refused(path, f"{key} = {json.dumps(raw[key])}", "this decoder does not compute it")
+    heads = _integer(raw, "num_attention_heads", path)
+    hidden_size = _integer(raw, "hidden_size", path)
+    return ModelConfig(
+        vocab_size=_integer(raw, "vocab_size", path),
+        layers=_integer(raw, "num_hidden_layers", path),
+        hidden_size=hidden_size,
+        heads=heads,
+        kv_heads=_integer(raw, "num_key_value_heads", path, heads),
+        head_dim=_integer(raw, "head_dim", path, _DEFAULT_HEAD_DIM[model_type] or hidden_size // heads),
+        mlp_size=_integer(raw, "intermediate_size", path),
+        rope_theta=_rope_theta(raw, path),
+        norm_eps=float(raw.get("rms_norm_eps", _DEFAULT_NORM_EPS)),
+        tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        qk_norm=model_type == "qwen3",
+    )
+
+
+def _rope_theta(raw: Mapping[str, Any], path: Path) -> float:
+    """The base of unscaled rotary positions, from either spelling: transformers 5 nests what 4 had flat."""
+    nested = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope_type = nested.get("rope_type", nested.get("type", "default"))
+    if rope_type != "default":
+        raise _refused(path, f"rope_type = {json.dumps(rope_type)}", "this decoder has unscaled rotary positions")
+    if nested.get("partial_rotary_factor", 1.0) != 1.0:
+        raise _refused(path, "partial_rotary_factor below 1", "this decoder rotates whole heads")
+    return float(nested.get("rope_theta", raw.get("rope_theta", _DEFAULT_ROPE_THETA)))
+
+
+def _integer(raw: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
+    value = raw.get(key)
+    value = default if value is None else value
+    if type(value) is not int or value <= 0:
+        said = f"{key} = {json.dumps(value)}" if key in raw else f"{key} is missing"
+        raise failed(said, path, "the architecture needs a positive whole number", "download the folder again")
+    return value
+
+
+def their_config(config: ModelConfig, export: Export) -> dict[str, Any]:
+    """config.json. The rotary base is written in both spellings, for transformers 4 and 5."""
+    qwen3 = config.qk_norm
+    return {
+        "architectures": ["Qwen3ForCausalLM" if qwen3 else "LlamaForCausalLM"],
+        "model_type": "qwen3" if qwen3 else "llama",
+        "vocab_size": config.vocab_size,
+        "num_hidden_layers": config.layers,
+        "hidden_size": config.hidden_size,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "intermediate_size": config.mlp_size,
+        "hidden_act": "silu",
+        "rope_theta": config.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+        "rms_norm_eps": config.norm_eps,
+        "tie_word_embeddings": config.tie_embeddings,
+        "attention_bias": False,
+        "max_position_embeddings": export.ctx_tokens,
+        "bos_token_id": None,
+        "eos_token_id": export.stop_token,
+        "dtype": "float32",
+    }
+
+
+def read_json(path: Path, why: str) -> dict[str, Any]:
+    """The JSON object in a file of the folder. UserError with this `why` where there is none."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise failed(
+            f"cannot be read: {error.strerror}", path, why, "set model.path to a Hugging Face model folder"
+        ) from error
+    except ValueError as error:
+        raise failed(f"not JSON: {error}", path, why, "download the folder again") from error
+    if not isinstance(raw, dict):
+        raise failed("not a JSON object", path, why, "download the folder again")
+    return raw
+
+
+def _refused(path: Path, what: str, why: str) -> UserError:
+    return failed(what, path, why, "set model.path to a plain Llama or Qwen3 folder")
+
+
+def failed(what: str, path: Path, why: str, fix: str) -> UserError:
+    """A fault of the folder: another try would meet it again."""
+    return UserError(what=what, where=str(path), why=why, fix=fix, exit_code=ExitCode.RUN_FAILED)
