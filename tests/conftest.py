@@ -1,8 +1,20 @@
-"""Properties are judged by what they say, never by how long they took: a busy machine fails no test."""
+"""What holds for every test: properties are not timed, and nothing is read from or left in the user's own cache."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
+# Judged by what they say, never by how long they took: a busy machine fails no test.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Prices, tables of prime-rl and tokenizers that a developer keeps must not decide a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIME_TRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

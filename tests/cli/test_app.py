@@ -80,7 +80,7 @@ def test_version(tmp_path: Path) -> None:
     assert prime_train("--version", cwd=tmp_path).stdout == f"prime-train {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [("trian",), ("status", "--jsn"), ("logs",), ("ckpt", "prune", "small")])
+@pytest.mark.parametrize("arguments", [("trian",), ("status", "--jsn"), ("logs",), ("ckpt", "shrink", "small")])
 def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = prime_train(*arguments, cwd=tmp_path)
     assert done.returncode == 2

@@ -27,7 +27,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done;
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 app = typer.Typer(
-    help="Checkpoints of a run: list, verify, prune, compress, restore.",
+    help="Checkpoints: list, verify, prune, compress, restore.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
