@@ -97,6 +97,7 @@ files = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(saved=files, history=st.lists(actions, max_size=6))
 def test_no_history_of_kills_leaves_anything_but_the_whole_checkpoint(
@@ -112,6 +113,7 @@ def test_no_history_of_kills_leaves_anything_but_the_whole_checkpoint(
         assert content(folder) == saved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["compress", "restore"])
 def test_a_kill_at_each_step_needs_no_more_than_one_segment_of_room(tmp_path: Path, verb: str) -> None:
     effects, ended = 0, False
@@ -142,6 +144,7 @@ def test_what_is_packed_is_smaller_complete_and_told(tmp_path: Path) -> None:
     assert packing_plan.work_bytes(folder, SMALL) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["compress", "restore"])
 def test_what_a_kill_left_is_seen_until_it_is_cleared(tmp_path: Path, verb: str) -> None:
     seen = 0

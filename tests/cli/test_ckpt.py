@@ -44,6 +44,7 @@ def steps_of(run_dir: RunDir) -> list[int]:
     return [found.step for found in layout.scan(run_dir.checkpoints)]
 
 
+@pytest.mark.slow
 def test_compress_and_restore_give_every_byte_back(tmp_path: Path) -> None:
     run_dir = write_steps(tmp_path, 50, 100)
     before = {step: content(run_dir.checkpoint(step)) for step in (50, 100)}

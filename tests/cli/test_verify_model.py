@@ -54,6 +54,7 @@ def test_a_folder_is_told_line_by_line(tmp_path: Path) -> None:
     assert "pretraining  can be used" in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_folder_as_json(tmp_path: Path) -> None:
     write_model(tmp_path / "mine")
     done = prime_train("verify-model", "mine", "--json", cwd=tmp_path)
@@ -134,6 +135,7 @@ def test_a_vllm_that_is_no_version_and_a_gpu_that_is_none(tmp_path: Path) -> Non
     assert "names no GPUs" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_escape_sequence_in_a_file_does_not_reach_the_terminal(tmp_path: Path) -> None:
     write_model(tmp_path / "mine", QWEN3 | {"model_type": "evil\x1b[31m"}, licence="mit\x1b[2J")
     done = prime_train("verify-model", "mine", cwd=tmp_path)

@@ -31,6 +31,7 @@ def test_what_is_not_finite_is_passed_over() -> None:
     assert smoothed([math.nan, 2.0, math.inf, 2.0], 1.0)[1:] == pytest.approx([2.0, 2.0, 2.0])
 
 
+@pytest.mark.slow
 def test_two_plots_are_written_whole(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, WHOLE_LIFE)
     write_metrics(run_dir, 100)
