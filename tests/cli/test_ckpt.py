@@ -19,6 +19,8 @@ from tests.checkpoints.test_planes import numbers
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, supervised, wait_until
 from tests.views.written_runs import WHOLE_LIFE, write_run
 
+pytestmark = pytest.mark.slow  # real processes, each test
+
 WEIGHTS = numbers("f", 40_000)
 
 
@@ -44,7 +46,6 @@ def steps_of(run_dir: RunDir) -> list[int]:
     return [found.step for found in layout.scan(run_dir.checkpoints)]
 
 
-@pytest.mark.slow
 def test_compress_and_restore_give_every_byte_back(tmp_path: Path) -> None:
     run_dir = write_steps(tmp_path, 50, 100)
     before = {step: content(run_dir.checkpoint(step)) for step in (50, 100)}
@@ -145,7 +146,6 @@ def test_a_run_that_lives_is_left_alone(tmp_path: Path) -> None:
             assert "`prime-train stop live`" in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["compress", "restore"])
 def test_kill_9_while_it_works_leaves_a_complete_checkpoint_that_goes_on(tmp_path: Path, command: str) -> None:
     run_dir = write_steps(tmp_path)

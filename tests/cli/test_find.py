@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.commands import prime_train
 
+pytestmark = pytest.mark.slow  # real processes, each test
+
 QWEN3_8B = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",

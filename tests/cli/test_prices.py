@@ -13,6 +13,8 @@ from tests.cli.commands import prime_train
 from tests.fakes.price_server import PRIME_INTELLECT, VAST, Answer, PriceServer, prime_offer, running, vast_offer
 from tests.prices.test_skypilot import NEBIUS
 
+pytestmark = pytest.mark.slow  # real processes, each test
+
 KEY = "pit_0123456789abcdef"
 
 
@@ -126,7 +128,6 @@ def test_wrong_use_is_told_in_four_parts(arguments: tuple[str, ...], said: str, 
     assert own(tmp_path) == ""
 
 
-@pytest.mark.slow
 def test_refresh_asks_both_and_keeps_what_they_say(server: PriceServer, tmp_path: Path) -> None:
     done = refresh(server, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -15,8 +15,9 @@ from prime_train.views.status import fold_events
 from tests.cli.commands import PROGRAM, prime_train, supervised, wait_until
 from tests.views.written_runs import WHOLE_LIFE, write_checkpoint, write_metrics, write_run
 
+pytestmark = pytest.mark.slow  # real processes, each test
 
-@pytest.mark.slow
+
 def test_a_run_that_lives_is_shown_then_stopped(tmp_path: Path) -> None:
     with supervised(tmp_path, "live") as (run_dir, process):
         running = json.loads(prime_train("status", "live", "--json", cwd=tmp_path).stdout)
@@ -51,7 +52,6 @@ def test_stop_gives_up_after_its_timeout_and_says_so(tmp_path: Path) -> None:
         assert f"process {process.pid} has not ended after 0.3 s" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_run_whose_supervisor_was_killed_is_told_as_died_and_resumable(tmp_path: Path) -> None:
     with supervised(tmp_path, "live") as (_, process):
         process.kill()
@@ -95,7 +95,6 @@ def test_the_last_lines_of_an_attempt_go_to_stdout(tmp_path: Path) -> None:
     assert "the attempts of this run are 1 to 2" in unknown.stderr
 
 
-@pytest.mark.slow
 def test_all_runs_are_listed(tmp_path: Path) -> None:
     nothing = prime_train("status", cwd=tmp_path)
     assert (nothing.returncode, nothing.stdout) == (0, "")

@@ -24,6 +24,8 @@ from prime_train.supervise.process import Identity, identify
 from prime_train.supervise.state import State
 from tests import fakes
 
+pytestmark = pytest.mark.slow  # real processes, each test
+
 DEADLINE_S = 60.0
 _PROGRAM = Path(fakes.__file__).with_name("supervisor.py")
 SLOWLY = ("max_steps=100000", "step_s=0.01")  # it trains until something ends it
@@ -166,7 +168,6 @@ def test_an_exception_without_an_account_is_placed_by_the_log(
     assert "trainer.py:" in endings(run_dir)[0].where
 
 
-@pytest.mark.slow
 def test_attempts_without_progress_come_to_an_end(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("crash").end() == 6
     assert len(launches(run_dir)) == 1 + 3  # the first one left a checkpoint
@@ -184,7 +185,6 @@ def test_a_truncated_newest_checkpoint_is_left_out_and_said(start: Callable[...,
     assert launches(run_dir)[1] == LaunchAsked(2, 10, ("step_20: state.bin has 10 of 1000 bytes",))
 
 
-@pytest.mark.slow
 def test_an_unreadable_checkpoint_is_not_taken_again(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("finish", "max_steps=25").end() == 0
     assert start("finish", "unreadable=25").end() == 0
@@ -194,7 +194,6 @@ def test_an_unreadable_checkpoint_is_not_taken_again(start: Callable[..., Superv
     ]
 
 
-@pytest.mark.slow
 def test_where_more_than_one_interval_would_be_lost_nothing_starts_over(
     start: Callable[..., Supervised], run_dir: RunDir
 ) -> None:
@@ -205,7 +204,6 @@ def test_where_more_than_one_interval_would_be_lost_nothing_starts_over(
     assert sorted(path.name for path in run_dir.checkpoints.iterdir()) == ["step_10", "step_20"]
 
 
-@pytest.mark.slow
 def test_where_the_first_checkpoint_is_lost_the_run_starts_over(
     start: Callable[..., Supervised], run_dir: RunDir
 ) -> None:
@@ -214,7 +212,6 @@ def test_where_the_first_checkpoint_is_lost_the_run_starts_over(
     assert launches(run_dir)[-1] == LaunchAsked(3, 0, ("step_10: the trainer could not load it",))
 
 
-@pytest.mark.slow
 def test_a_hang_is_found_and_killed_and_leaves_its_stack(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("hang", "times=once", "policy.step_limit_s=0.5").end() == 0
     (hang,) = [record.event for record in read(run_dir.events) if isinstance(record.event, HangFound)]
@@ -269,7 +266,6 @@ def test_a_trainer_that_does_not_hear_is_ended_after_its_grace(
     assert "stop_grace_s" in endings(run_dir)[0].fix
 
 
-@pytest.mark.slow
 def test_kill_9_of_the_supervisor_takes_the_trainer_with_it_and_the_same_call_goes_on(
     start: Callable[..., Supervised], run_dir: RunDir
 ) -> None:
@@ -301,7 +297,6 @@ def test_what_a_killed_supervisor_leaves_behind_is_ended_by_the_next(
     assert belonging(run_dir) == []
 
 
-@pytest.mark.slow
 def test_orphans_in_another_session_end_with_their_attempt(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("die", "times=once", "orphan=yes").end() == 0
     assert belonging(run_dir) == []

@@ -22,7 +22,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     These are models of type llama and qwen3.
 
-    Source: trainer/hf.py (the model types that it maps).
+    Source: trainer/hf_config.py (the model types that it maps).
 
     Bad:
         [model]

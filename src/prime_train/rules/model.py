@@ -104,7 +104,7 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
 
     the folder's config.json gives the sizes
 
-    Source: trainer/hf.py (the sizes are those of config.json).
+    Source: trainer/hf_config.py (the sizes are those of config.json).
 
     Bad:
         [model]
