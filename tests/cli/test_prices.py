@@ -131,7 +131,7 @@ def test_wrong_use_is_told_in_four_parts(arguments: tuple[str, ...], said: str, 
 def test_refresh_asks_both_and_keeps_what_they_say(server: PriceServer, tmp_path: Path) -> None:
     done = refresh(server, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["Prime Intellect: 1 prices of today", "Vast: 2 prices of today"]
+    assert done.stdout.splitlines() == ["Prime Intellect: 1 price of today", "Vast: 2 prices of today"]
     text = own(tmp_path)
     assert 'provider = "primeintellect/nebius"' in text
     assert 'provider = "vast"' in text

@@ -254,7 +254,7 @@ def test_held_out_by_model_the_bars_are_met(tmp_path: Path) -> None:
     with report.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             error = abs(float(line["held_out"]) / float(line["measured"]) - 1)
-            errors.setdefault(line["row"].split()[0], []).append(error)
+            errors.setdefault(line["what"].split()[0], []).append(error)
     assert statistics.mean(errors["llm-foundry"]) <= 0.06
     assert statistics.mean(errors["prime-rl"]) <= 0.12
 

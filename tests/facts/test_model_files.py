@@ -137,6 +137,7 @@ def test_a_file_that_is_cut_short_is_named(hub: hub_server.Hub, tmp_path: Path, 
     assert [(item.file, item.fault) for item in found.unread] == [(file, Fault.TRUNCATED)]
 
 
+@pytest.mark.slow
 def test_a_server_that_trickles_meets_the_deadline(
     hub: hub_server.Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

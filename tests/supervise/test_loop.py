@@ -55,6 +55,14 @@ class Supervised:
         raise AssertionError(f"not within {DEADLINE_S} s: {state_of(self.run_dir)}")
 
 
+@pytest.fixture(autouse=True)
+def _hangups_are_heard() -> Iterator[None]:
+    """A supervisor that is started under nohup lets hang-ups pass; the tests may be, and these are not about that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path / "run")
