@@ -109,3 +109,11 @@ def test_large_scripts(name: str, tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8", newline="")
     for output_format in ("full", "json", "sarif"):
         check([str(file)], output_format=output_format)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("front", ["", "[model]\n", "[orchestrator.train]\n"])
+def test_keys_may_nest_deeper_than_python_calls(front: str) -> None:
+    key = ".".join(["a"] * 990)
+    verdict = lint(f'{front}{key} = "hf_abcdefghijklmnopqrstuvwx"\n', "t.toml")
+    assert "SEC001" in {finding.code for finding in verdict.findings}

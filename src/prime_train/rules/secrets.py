@@ -56,13 +56,22 @@ def secret_in_file(reading: Reading) -> Iterator[Fault]:
             )
 
 
-def _strings(value: Mapping[str, Any] | list[Any], key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Every string below a table or an array. Nothing is called for a number: there may be a million."""
-    for name, below in value.items() if isinstance(value, Mapping) else enumerate(value):
-        if isinstance(below, str):
-            yield (*key, name), below
-        elif isinstance(below, dict | list):
-            yield from _strings(below, (*key, name))
+def _strings(value: Mapping[str, Any], key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Every string below a table. Nothing is called for a number: there may be a million.
+
+    A stack of its own: dotted keys nest deeper than Python may call itself.
+    """
+    entered: list[tuple[KeyPath, Iterator[tuple[str | int, Any]]]] = [(key, iter(value.items()))]
+    while entered:
+        key, items = entered[-1]
+        for name, below in items:
+            if isinstance(below, str):
+                yield (*key, name), below
+            elif isinstance(below, dict | list):
+                entered.append(((*key, name), iter(below.items() if isinstance(below, dict) else enumerate(below))))
+                break
+        else:
+            entered.pop()
 
 
 def _is_secret(name: str, value: str) -> bool:
