@@ -13,7 +13,7 @@ from prime_train.estimate import shapes_registry
 from prime_train.estimate.shape import ShapeError, of_config, of_registry, of_run
 from prime_train.estimate.shape_families import FAMILIES
 
-_MEASURED = Path("/work/shared/facts/model_configs.json")
+_MEASURED = Path(__file__).parents[3] / "shared" / "facts" / "model_configs.json"  # a public clone has none
 
 QWEN3: dict[str, Any] = {
     "model_type": "qwen3",
