@@ -29,7 +29,7 @@ from prime_train.events import (
     TrainerFinished,
     TrainerStopped,
 )
-from prime_train.spec import Heartbeat, PrimeTrain, Restart
+from prime_train.spec.supervision import Heartbeat, PrimeTrain, Restart
 from prime_train.supervise import policy as rules
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.policy import Policy, decide

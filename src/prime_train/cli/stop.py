@@ -85,7 +85,7 @@ def _grace_s(run_dir: "RunDir") -> float:
     """The time the run gives its trainer to checkpoint; the default where its config cannot be read."""
     import json
 
-    from prime_train.spec import PrimeTrain
+    from prime_train.spec.supervision import PrimeTrain
 
     try:
         return float(json.loads(run_dir.resolved.read_text(encoding="utf-8"))["prime_train"]["stop_grace_s"])

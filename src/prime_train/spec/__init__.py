@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from prime_train.spec import elsewhere, scripts
 from prime_train.spec.notes import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
+from prime_train.spec.supervision import PrimeTrain
 
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
 
@@ -189,44 +190,6 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """What follows a crash."""
-
-    max_fruitless_attempts: Annotated[
-        Positive, Doc("Attempts in a row that may end without a new complete checkpoint.")
-    ] = 3
-    backoff_s: Annotated[float, Ge(0), Doc("Wait before a restart; doubles each time.")] = 1.0
-    backoff_max_s: Annotated[float, Ge(0), Doc("Longest wait before a restart.")] = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """How long silence may last."""
-
-    startup_limit_s: Annotated[float, Gt(0), Doc("Longest silence before the first step.")] = 900.0
-    step_limit_s: Annotated[float, Gt(0), Doc("Longest silence between two steps.")] = 300.0
-    slow_phase_limit_s: Annotated[
-        Annotated[float, Gt(0)], Doc("Longest silence in evaluation, export and the wait for a checkpoint.")
-    ] = 1800.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrimeTrain:
-    """How the run is supervised."""
-
-    restart: Annotated[Restart, Doc("What happens after a crash.")] = Restart()
-    heartbeat: Annotated[Heartbeat, Doc("When silence counts as a hang.")] = Heartbeat()
-    stop_grace_s: Annotated[float, Gt(0), Doc("Time the trainer gets to checkpoint before it is ended.")] = 60.0
-    budget_hours: Annotated[
-        Annotated[float, Gt(0)] | None, Doc("Hours the run may take; `validate` tells where it would take longer.")
-    ] = None
-    budget_usd: Annotated[
-        Annotated[float, Gt(0)] | None, Doc("What the run may cost; `validate` tells where it would cost more.")
-    ] = None
-    expected_prompt_tokens: Annotated[Positive | None, Doc("Tokens of the longest prompt."), Elsewhere()] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """The whole of what the user asked for."""
 
@@ -241,7 +204,7 @@ class RunSpec:
     checkpoint: Checkpoint = Checkpoint()
     eval: Eval = Eval()
     precision: Precision = Precision()
-    prime_train: PrimeTrain = PrimeTrain()
+    prime_train: PrimeTrain = PrimeTrain()  # noqa: RUF009 - it is frozen
     launch: Annotated[elsewhere.Launch | None, Elsewhere()] = None
     resume: Annotated[elsewhere.Resume | None, Elsewhere()] = None
     saving: Annotated[elsewhere.Saving | None, Elsewhere()] = None

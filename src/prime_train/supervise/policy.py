@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prime_train.errors import ExitCode
-from prime_train.spec import PrimeTrain
+from prime_train.spec.supervision import PrimeTrain
 from prime_train.supervise.state import Attempt, Live, State
 
 NEVER_RETRIED = frozenset({"config", "disk", "env"})

@@ -26,7 +26,7 @@ from prime_train.backends import environment
 from prime_train.backends.launch import Launch
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_SHIM = Path(__file__).with_name("shim.py")
+SHIM = Path(__file__).with_name("shim.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
     launch.log.parent.mkdir(parents=True, exist_ok=True)
     with open(launch.log, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SHIM), str(os.getpid()), *launch.argv],
+            [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), *launch.argv],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

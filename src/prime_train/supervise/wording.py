@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from prime_train.events import (
+    ActivitySeen,
+    AlarmCleared,
+    AlarmRaised,
+    AlertSent,
     AttemptEnded,
+    BatchShrunk,
     CheckpointDeleted,
     CheckpointSaved,
     CheckpointStarted,
@@ -12,14 +17,19 @@ from prime_train.events import (
     ClockJumped,
     Evaluated,
     Event,
+    EvidenceKept,
+    GpuLeftOut,
     HangFound,
     LaunchAsked,
+    LogNoticed,
     Phase,
     Progress,
     RunClosed,
     RunOpened,
     Sampled,
+    ServiceReady,
     SignalSent,
+    SpaceFreed,
     StopAsked,
     TrainerFailed,
     TrainerFinished,
@@ -56,6 +66,19 @@ def describe(event: Event) -> str:
             return ""
         case ClockJumped(jump_s=jump_s):
             return f"the clock jumped by {jump_s:+.0f} s"
+        case (
+            ServiceReady()
+            | AlarmRaised()
+            | AlarmCleared()
+            | AlertSent()
+            | LogNoticed()
+            | ActivitySeen()
+            | EvidenceKept()
+            | SpaceFreed()
+            | GpuLeftOut()
+            | BatchShrunk()
+        ):
+            return _watched(event)
         case Unrecognised(name=name):
             return f"event of a later version: {name}"
 
@@ -82,6 +105,42 @@ def _supervisors(
             return f"stop asked by {by}"
         case RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
+
+
+def _watched(
+    event: ServiceReady
+    | AlarmRaised
+    | AlarmCleared
+    | AlertSent
+    | LogNoticed
+    | ActivitySeen
+    | EvidenceKept
+    | SpaceFreed
+    | GpuLeftOut
+    | BatchShrunk,
+) -> str:
+    match event:
+        case ServiceReady(role=role, url=url, waited_s=waited_s):
+            return f"{role} answers at {url} after {waited_s:.0f} s"
+        case AlarmRaised(watch=watch, subject=subject, what=what):
+            return f"{watch}: {subject}: {what}" if subject else f"{watch}: {what}"
+        case AlarmCleared(watch=watch, name=name, subject=subject):
+            return f"{watch}: {subject}: over: {name.replace('_', ' ')}"
+        case AlertSent(channel=channel, about=about, failed=failed):
+            return f"alert by {channel} failed: {failed}" if failed else f"told by {channel}: {about}"
+        case LogNoticed(what=what, file=file, line=line):
+            return f"{what} ({file}:{line})"
+        case ActivitySeen(what=what):
+            return f"silent but not idle: {what}"
+        case EvidenceKept(folder=folder, items=items):
+            return f"evidence kept in {folder}: {', '.join(items)}"
+        case SpaceFreed(path=path, size_bytes=size_bytes, reason=reason, failed=failed):
+            freed = f"{size_bytes / _MIB:,.0f} MiB of {path}"
+            return f"could not delete {freed}: {failed}" if failed else f"deleted {freed}: {reason}"
+        case GpuLeftOut(gpu=gpu, reason=reason):
+            return f"{gpu} is left out from here on: {reason}"
+        case BatchShrunk(micro_batch=micro_batch):
+            return f"micro-batch {micro_batch} from here on, at the same global batch"
 
 
 def _checkpoints(event: CheckpointStarted | CheckpointSaved | CheckpointDeleted | CheckpointUnreadable) -> str:

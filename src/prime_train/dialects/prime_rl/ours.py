@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prime_train.spec import PrimeTrain
+from prime_train.spec.supervision import PrimeTrain
 
 
 def prime_train(ours: Any, keys: dict[str, str]) -> PrimeTrain:

@@ -21,7 +21,8 @@ from prime_train.dialects.reading import (
 )
 from prime_train.document import Document
 from prime_train.findings import Severity
-from prime_train.spec import PrimeTrain, RunSpec, elsewhere
+from prime_train.spec import RunSpec, elsewhere
+from prime_train.spec.supervision import PrimeTrain
 
 DIALECT = "prime-rl"
 OURS = "prime_train"  # the table that is taken out before prime-rl sees the file

@@ -1,0 +1,129 @@
+"""What the trainer, or who speaks for it, writes, one frozen value each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStarted:
+    kind: ClassVar[str] = "trainer_started"
+    attempt: int
+    pid: int
+    rank: int
+    world_size: int
+    device: str
+    precision: str
+    params: int
+    vocab_size: int
+    resume_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The trainer entered a phase: "setup", "tokenizer", "data", "train", "evaluate", "checkpoint", "export"."""
+
+    kind: ClassVar[str] = "phase"
+    attempt: int
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Optimizer steps were taken. Written at most a few times a second; metrics.jsonl has every step."""
+
+    kind: ClassVar[str] = "progress"
+    attempt: int
+    step: int
+    loss: float
+    tokens_per_s: float
+    tokens_seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    kind: ClassVar[str] = "evaluated"
+    attempt: int
+    step: int
+    loss: float  # mean cross-entropy per held-out token, nats
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    kind: ClassVar[str] = "sampled"
+    attempt: int
+    step: int
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStarted:
+    kind: ClassVar[str] = "checkpoint_started"
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """The marker of this checkpoint is on disk: it is complete."""
+
+    kind: ClassVar[str] = "checkpoint_saved"
+    attempt: int
+    step: int
+    size_bytes: int
+    stall_s: float  # what the training loop waited for it, staging waits included
+    write_s: float  # from start to marker
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDeleted:
+    kind: ClassVar[str] = "checkpoint_deleted"
+    attempt: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointUnreadable:
+    """A checkpoint with a marker could not be loaded; the next attempt takes the one before."""
+
+    kind: ClassVar[str] = "checkpoint_unreadable"
+    attempt: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFailed:
+    """The trainer's own account of its end. `cause_class` "config", "disk" and "env" are not retried."""
+
+    kind: ClassVar[str] = "trainer_failed"
+    attempt: int
+    rank: int
+    cause_class: str
+    what: str
+    why: str
+    fix: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStopped:
+    """Ended on request after a complete checkpoint at `step`."""
+
+    kind: ClassVar[str] = "trainer_stopped"
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFinished:
+    kind: ClassVar[str] = "trainer_finished"
+    attempt: int
+    step: int
+    loss: float
+    final: str  # path of the last checkpoint or the exported folder
