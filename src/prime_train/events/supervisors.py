@@ -24,9 +24,9 @@ class LaunchAsked:
     kind: ClassVar[str] = "launch_asked"
     attempt: int
     resume_step: int  # 0 = from the beginning
+    rejected: tuple[str, ...] = ()  # newer checkpoints that were not taken: "step_40: model.distcp has 10 of 40 bytes"
     roles: tuple[str, ...] = ("trainer",)  # in the order of their start; each waits for the services before it
     services: tuple[str, ...] = ()  # those of the roles that serve the others, and are up once they answer
-    rejected: tuple[str, ...] = ()  # newer checkpoints that were not taken: "step_40: model.distcp has 10 of 40 bytes"
 
 
 @dataclass(frozen=True, slots=True)
