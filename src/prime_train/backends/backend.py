@@ -1,0 +1,23 @@
+"""What a backend is: it plans the processes of an attempt, and knows where its checkpoints lie. Starts nothing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from prime_train.backends.launch import Launch
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.rundir import RunDir
+from prime_train.spec import RunSpec
+
+
+class Backend(Protocol):
+    """One program that trains or serves, as the supervisor sees it."""
+
+    name: str
+    stops_by_file: bool  # it looks for RunDir.stop_request, saves and ends; else it is told by SIGTERM and may not save
+
+    def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        """What an attempt starts, in order. Services come first, and what follows waits for them to answer."""
+
+    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
+        """Every checkpoint folder, newest first, each judged complete or not."""
