@@ -69,7 +69,7 @@ def test_nothing_listens_where_others_reach_it(texts: Path, tmp_path: Path) -> N
     run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
     run_dir.attempt(1).mkdir(parents=True)
     host = environment.Host({}, cores=2, supervisor=str(own_identity()))
-    added = {variable.name: variable.value for variable in environment.plan(run, run_dir, 1, host)}
+    added = {variable.name: variable.value for variable in environment.plan("trainer", run, run_dir, 1, host)}
     launch = bundled.plan(run, run_dir, 1, 0)
     addresses: set[str] = set()
 

@@ -1,13 +1,16 @@
-"""Tells what `run` would do, without doing it: directory, checkpoint, command, environment. Writes nothing."""
+"""Tells what `run` would do, without doing it: directory, checkpoint, commands, environment. Writes nothing."""
 
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.backends import bundled, environment
+from prime_train.backends.launch import Launch
 from prime_train.checkpoints import layout
 from prime_train.cli.render import labelled
 from prime_train.rundir import RunDir
@@ -20,31 +23,43 @@ from prime_train.views.status import fold_events
 if TYPE_CHECKING:
     from prime_train.supervise.prepare import Resume
 
+Line = tuple[str, str]
+
 
 def text(run: RunSpec, run_dir: RunDir, resume: Resume) -> str:
-    """The plan of the next attempt, for people."""
+    """The plan of the next attempt, for people. Secrets are masked."""
     run = absolute(run, run_dir)
     state = fold_events(run_dir)
     attempt = state.attempt_number + 1
     step = _resume_step(run_dir, resume, state.unreadable)
-    host = environment.Host(os.environ, usable_cores(), "PID:START_TICKS")
-    launch = bundled.plan(run, run_dir, attempt, step)
     lines = [
         ("directory", f"{run_dir.path} ({'exists' if run_dir.path.exists() else 'is made'})"),
         ("attempt", f"{attempt}, from {f'the checkpoint of step {step:,}' if step else 'the beginning'}"),
         ("steps", f"to step {run.run.max_steps:,}, {run.tokens_per_step:,} tokens each"),
-        ("command", shlex.join(launch.argv)),
-        ("working dir", str(launch.cwd)),
-        ("log", str(launch.log)),
     ]
     held_by = holder(run_dir)
     if held_by is not None:
         lines.insert(0, ("held", f"by process {held_by.identity.pid} on {held_by.host}: it would be refused"))
-    hidden = environment.secrets(os.environ)
-    for variable in (*environment.plan(run, run_dir, attempt, host), *launch.variables):
-        value = environment.redact(variable.value, hidden)
-        lines.append(("environment", f"{variable.name}={value}   # {variable.reason}"))
-    return labelled(f"{run.run.name}: the plan, nothing was started or written", lines, sys.stdout)
+    host = environment.Host(
+        os.environ, usable_cores(), "PID:START_TICKS", open_files=resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    for launch in (bundled.plan(run, run_dir, attempt, step),):
+        lines += _launch(launch, run, run_dir, attempt, host)
+    hidden = environment.secrets(os.environ, (run.prime_train.alerts.webhook_env,))
+    told = [(label, environment.redact(words, hidden)) for label, words in lines]
+    return labelled(f"{run.run.name}: the plan, nothing was started or written", told, sys.stdout)
+
+
+def _launch(launch: Launch, run: RunSpec, run_dir: RunDir, attempt: int, host: environment.Host) -> Iterator[Line]:
+    """One process tree of the attempt: what is started, what it finds in its environment, and why."""
+    yield "command", shlex.join(launch.argv)
+    yield "working dir", str(launch.cwd)
+    yield "log", str(launch.log)
+    for variable in (*environment.plan(launch.role, run, run_dir, attempt, host), *launch.variables):
+        yield "environment", f"{variable.name}={variable.value}   # {variable.reason}"
+    for told in environment.told(launch.role, run, run_dir, attempt, host):
+        value = "" if told.how == "left out" else f"{' ' if told.how == 'limit' else '='}{told.value}"
+        yield told.how, f"{told.name}{value}   # {told.reason}"
 
 
 def _resume_step(run_dir: RunDir, resume: Resume, unreadable: tuple[int, ...]) -> int:

@@ -13,13 +13,15 @@ import json
 import os
 import threading
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from prime_train.events.kinds import Event, Unrecognised
+from prime_train.redaction import redact, secrets
 
 VERSION = 1
+_WORDS = frozenset({"what", "why", "fix", "where", "reason", "detail", "failed"})  # these may quote a program
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
 
 
@@ -64,6 +66,13 @@ def decode(line: str) -> Record | None:
         return None
 
 
+def masked(event: Event, hidden: tuple[str, ...]) -> Event:
+    """The event without secrets in its words; what programs act on, paths and names, stays as it is."""
+    words = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _WORDS}
+    changed: dict[str, Any] = {name: redact(text, hidden) for name, text in words.items()}
+    return replace(event, **changed) if changed != words else event
+
+
 class EventLog:
     """Appends one writer's events. Safe from several threads; each line is one write(2) of its own."""
 
@@ -71,6 +80,7 @@ class EventLog:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{writer}.jsonl"
         self._writer = writer
+        self._hidden = secrets(os.environ)
         self._lock = threading.Lock()
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         with open(self.path, "rb") as file:
@@ -81,7 +91,7 @@ class EventLog:
     def append(self, event: Event) -> Record:
         """Write one event. Raises OSError where the disk does not take the whole of it."""
         with self._lock:
-            record = Record(time.time(), self._writer, self._seq, event)
+            record = Record(time.time(), self._writer, self._seq, masked(event, self._hidden))
             # A lone surrogate (a file name that is not UTF-8) becomes the JSON escape that means it.
             line = encode(record).encode(errors="backslashreplace") + b"\n"
             line = b"\n" + line if self._torn else line

@@ -9,16 +9,11 @@ from typing import Any
 from prime_train.dialects.reading import Fault, Reading
 from prime_train.document import KeyPath
 from prime_train.findings import Severity
+from prime_train.redaction import ISSUED, LOGIN, PRIVATE_KEY
 from prime_train.rules.base import file_rule
 
 CODE = "SEC001"
-# Each kind of token by the prefix its issuer documents: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS, Slack,
-# Google, Prime Intellect; then URLs with a password, and private keys.
-_TOKEN = (
-    r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}"
-    r"|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}|AIza[\w-]{30,}|pit_[\w-]{16,})"
-    r"|://[^/\s:@]+:[^/\s@]{3,}@|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-)
+_TOKEN = rf"{ISSUED}|{LOGIN}|{PRIVATE_KEY}"
 _KEY = r"(?i)(?:^|[_-])(?:api[_-]?key|apikey|token|secret|password|passwd|access[_-]?key)$"
 _LOOKS_SECRET = r"[A-Za-z0-9+/=_.-]{16,}"
 _VARIABLE = r"\$|\A[A-Z][A-Z0-9_]*\Z"  # a reference to a variable, not a value

@@ -246,7 +246,7 @@ class _Supervision:
     def _planned(self, attempt: int, resume_step: int) -> Launch:
         host = environment.Host(os.environ, process.usable_cores(), str(process.own_identity()))
         launch = self._plan(self._run, self._run_dir, attempt, resume_step)
-        added = environment.plan(self._run, self._run_dir, attempt, host)
+        added = environment.plan(launch.role, self._run, self._run_dir, attempt, host)
         return replace(launch, variables=(*added, *launch.variables))
 
     def _ended(self, returncode: int) -> None:

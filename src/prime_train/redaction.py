@@ -1,0 +1,81 @@
+"""Finds the secrets of an environment, and masks them in what is written. Pure; standard library only.
+
+Everything of ours that writes text which may quote a program, an address or an argument asks here: events, launches,
+reports, evidence, crash files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+MASK = "•••"
+_SHORTEST_SECRET = 4  # a shorter value would blot out half of every text, and protects nothing
+_SHORTEST_LINE = 8  # of a secret of several lines, as a private key is: "-----" alone would be found everywhere
+_SHORTEST_USER = 16  # https://TOKEN@host: a user name that long is no name
+_NAME = re.compile(
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|_PAT|_DSN|WEBHOOK(?:_URL)?)(?:_?\d+)?\Z",
+    re.IGNORECASE,
+)
+_WORDS = frozenset({"true", "false", "none", "null", "auto", "yes"})  # HF_HUB_DISABLE_IMPLICIT_TOKEN=true is a switch
+
+# By the prefix that its issuer documents: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS, Slack, Google,
+# Prime Intellect.
+ISSUED = (
+    r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}"
+    r"|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}|AIza[\w-]{30,}|pit_[\w-]{16,})"
+)
+LOGIN = r"://[^/\s:@]+:[^/\s@]{3,}@"
+PRIVATE_KEY = r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
+_SHAPES = re.compile(rf"{ISSUED}|{LOGIN}|{PRIVATE_KEY}(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")
+_USER = re.compile(r"://([^/\s:@]+)(?::([^/\s@]*))?@")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable holds a secret: it is named as one (WANDB_API_KEY, HF_TOKEN), or its URL holds a login."""
+    return (bool(_NAME.search(name)) and value.lower() not in _WORDS) or bool(_logins(value))
+
+
+def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) -> tuple[str, ...]:
+    """The secret values of an environment, longest first, in every form in which a text may hold them.
+
+    `names`: variables that hold a secret whatever they are called.
+    """
+    named = frozenset(names)
+    found: set[str] = set()
+    for name, value in environment.items():
+        if name in named or (_NAME.search(name) and value.lower() not in _WORDS):
+            found.update(_forms(value))
+        for login in _logins(value):
+            found.update(_forms(login))
+    return tuple(sorted((value for value in found if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
+
+
+def _forms(value: str) -> set[str]:
+    """The value as it is, in JSON, in a URL, and line by line."""
+    import json  # here, and below: a lint needs the patterns alone
+    from urllib.parse import quote
+
+    lines = (line for line in value.splitlines() if len(line.strip()) >= _SHORTEST_LINE)
+    forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], *lines}
+    return forms | {quote(value, safe="", errors="surrogatepass")}
+
+
+def _logins(value: str) -> list[str]:
+    """Passwords, and tokens in the place of a user name, of the URLs in a text."""
+    if "@" not in value:
+        return []
+    from urllib.parse import unquote
+
+    found = []
+    for user, password in _USER.findall(value):
+        found += [unquote(password), password] if password else []
+        found += [user] if not password and len(user) >= _SHORTEST_USER else []
+    return found
+
+
+def redact(text: str, hidden: Iterable[str] = ()) -> str:
+    """`text` with each of the values masked, and whatever has the shape of a token, a login or a private key."""
+    pattern = "|".join(re.escape(value) for value in hidden)
+    text = re.sub(pattern, MASK, text) if pattern else text
+    return _SHAPES.sub(lambda found: f"://{MASK}@" if found[0].startswith("://") else MASK, text)
