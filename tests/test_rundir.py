@@ -11,7 +11,7 @@ from prime_train.rundir import RunDir, write_atomic
 def test_every_name_lies_inside_and_no_two_are_the_same(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
     named = [getattr(run_dir, name) for name in dir(RunDir) if isinstance(getattr(RunDir, name), property)]
-    named += [run_dir.checkpoint(20), run_dir.attempt(3), run_dir.launch(3), run_dir.log(3, "trainer")]
+    named += [run_dir.checkpoint(20), run_dir.attempt(3), run_dir.launch(3, "trainer"), run_dir.log(3, "trainer")]
     named += [run_dir.stop_request(3)]
     assert all(path.is_relative_to(run_dir.path) for path in named)
     assert len(set(named)) == len(named)

@@ -55,6 +55,11 @@ class RunDir:
         return self.path / "lock"
 
     @property
+    def watches(self) -> Path:
+        """What the watches' own programs and failures say, one log each."""
+        return self.path / "watches"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -69,11 +74,15 @@ class RunDir:
     def attempt(self, attempt: int) -> Path:
         return self.path / "attempts" / f"{attempt:03d}"
 
-    def launch(self, attempt: int) -> Path:
-        return self.attempt(attempt) / "launch.json"
+    def launch(self, attempt: int, role: str) -> Path:
+        return self.attempt(attempt) / f"launch-{role}.json"
 
     def log(self, attempt: int, role: str) -> Path:
         return self.attempt(attempt) / f"{role}.log"
+
+    def evidence(self, attempt: int) -> Path:
+        """What was found out about an attempt before it was ended."""
+        return self.attempt(attempt) / "evidence"
 
     def stop_request(self, attempt: int) -> Path:
         """Its existence asks the trainer to checkpoint and end at the next step boundary.

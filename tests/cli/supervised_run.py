@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+from prime_train.backends.bundled import Bundled
 from prime_train.backends.launch import Launch
 from prime_train.events import EventLog, Phase, Progress, TrainerStarted, TrainerStopped
 from prime_train.rundir import RunDir
@@ -21,12 +22,16 @@ def main(run_dir: RunDir) -> None:
     )
     with held(run_dir):
         opened = open_run("", run, run_dir)
-        sys.exit(supervise(opened.run, run_dir, lambda _state, _records: None, plan))
+        sys.exit(supervise(opened.run, run_dir, lambda _state, _records: None, Stepping(), watches=()))
 
 
-def plan(_run: RunSpec, run_dir: RunDir, attempt: int, _resume_step: int) -> Launch:
-    argv = (sys.executable, __file__, str(run_dir.path), str(attempt))
-    return Launch("trainer", argv, Path.cwd(), run_dir.log(attempt, "trainer"))
+class Stepping(Bundled):
+    """Plans the other half of this file."""
+
+    def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        del run, resume_step
+        argv = (sys.executable, __file__, str(run_dir.path), str(attempt))
+        return (Launch("trainer", argv, Path.cwd(), run_dir.log(attempt, "trainer")),)
 
 
 def train(run_dir: RunDir, attempt: int) -> None:

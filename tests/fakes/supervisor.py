@@ -6,10 +6,11 @@ python supervisor.py RUN_DIR BEHAVIOUR [key=value...]       policy values as pol
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prime_train.backends.bundled import Bundled
 from prime_train.backends.launch import Launch
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
@@ -28,8 +29,19 @@ def fake_run(path: Path, max_steps: int) -> RunSpec:
     return RunSpec(run=run, data=data, checkpoint=Checkpoint(interval_steps=10))
 
 
+@dataclass(frozen=True, slots=True)
+class FakeBackend(Bundled):
+    """The fake trainer, and the checkpoints of a bundled one."""
+
+    behaviour: str = ""
+    options: tuple[str, ...] = ()
+
+    def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        return (fake_plan(run, run_dir, attempt, resume_step, behaviour=self.behaviour, options=self.options),)
+
+
 def fake_plan(
-    run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int, *, behaviour: str, options: list[str]
+    run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int, *, behaviour: str, options: Sequence[str]
 ) -> Launch:
     program = Path(__file__).with_name("trainer.py")
     arguments = (
@@ -51,10 +63,10 @@ def main() -> None:
     options = [pair for pair in pairs if not pair.startswith("policy.")]
     max_steps = next((int(pair.split("=")[1]) for pair in options if pair.startswith("max_steps=")), 40)
     policy = replace(FAST, **{name: type(getattr(FAST, name))(value) for name, value in limits.items()})
-    plan = partial(fake_plan, behaviour=behaviour, options=options)
+    backend = FakeBackend(behaviour=behaviour, options=tuple(options))
     try:
         with held(run_dir):
-            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, plan, policy))
+            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, backend, policy, ()))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -69,7 +69,7 @@ def misbehave(fake: Fake, behaviour: str) -> None:
         case "crash":
             raise RuntimeError(f"boom at step {fake.step}")
         case "raise":
-            fake.fail("bug", f"RuntimeError: boom at step {fake.step}")
+            fake.fail("unknown", f"RuntimeError: boom at step {fake.step}")
             sys.exit(1)
         case "config":
             fake.fail("config", "the tokenizer has no end-of-text token")

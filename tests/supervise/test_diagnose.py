@@ -7,7 +7,7 @@ import pytest
 
 from prime_train.events import HangFound, TrainerFailed
 from prime_train.supervise.diagnose import Cause, Evidence, judge, oom_kills, tail
-from prime_train.supervise.state import Live, Sent, State, Word
+from prime_train.supervise.state import Doom, Live, Sent, State, Word
 
 STATE = State(step=40, max_steps=300)
 LIVE = Live(1, last_sign_s=0.0)
@@ -146,7 +146,7 @@ def test_a_killed_rank_is_the_root_and_not_the_rank_that_lost_its_peer() -> None
 
 
 def test_a_hang_is_placed_by_the_stack_it_left() -> None:
-    live = replace(LIVE, hang=HangFound(1, 300.4, 300.0, "train"), sent=(Sent("SIGABRT", 1.0),))
+    live = replace(LIVE, doom=Doom(HangFound(1, 300.4, 300.0, "train"), 0.0), sent=(Sent("SIGABRT", 1.0),))
     found = judged(-6, ABORTED, live)
     assert (found.cause_class, found.where) == ("hang", "/src/trainer/data/loader.py:77 in take")
     assert found.what == "no sign of life for 300 s in phase train; the limit is 300 s"

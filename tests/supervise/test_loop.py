@@ -153,8 +153,8 @@ def test_a_run_that_is_finished_already_can_go_further(start: Callable[..., Supe
 @pytest.mark.parametrize(
     ("behaviour", "cause_class", "what"),
     [
-        ("crash", "bug", "RuntimeError: boom at step 15"),
-        ("raise", "bug", "RuntimeError: boom at step 15"),
+        ("crash", "unknown", "RuntimeError: boom at step 15"),
+        ("raise", "unknown", "RuntimeError: boom at step 15"),
         ("die", "signal", "killed by signal 9 (SIGKILL)"),
         ("exit0", "unknown", "exited with 0 at step 15 of 40"),
     ],

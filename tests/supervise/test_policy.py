@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,15 @@ from hypothesis import strategies as st
 
 from prime_train.errors import ExitCode
 from prime_train.events import (
+    AlarmRaised,
     AttemptEnded,
+    BatchShrunk,
     CheckpointUnreadable,
     ChildStarted,
     ClockJumped,
     Event,
+    EvidenceKept,
+    GpuLeftOut,
     HangFound,
     LaunchAsked,
     Phase,
@@ -23,6 +28,7 @@ from prime_train.events import (
     Record,
     RunClosed,
     RunOpened,
+    ServiceReady,
     SignalSent,
     StopAsked,
     TrainerFailed,
@@ -34,6 +40,7 @@ from prime_train.supervise import policy as rules
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
+from tests.fakes.supervisor import fake_run
 
 POLICY = Policy(max_fruitless_attempts=3, backoff_s=1.0, backoff_max_s=60.0)
 OPENED = RunOpened("r", 1, 300, "0.1")
@@ -55,7 +62,7 @@ def launched(attempt: int = 1, at_s: float = 0.0, resume_step: int = 0) -> list[
     ]
 
 
-def ended(attempt: int, at_s: float, cause_class: str = "bug", newest: int = 0) -> tuple[float, Event]:
+def ended(attempt: int, at_s: float, cause_class: str = "unknown", newest: int = 0) -> tuple[float, Event]:
     return (at_s, AttemptEnded(attempt, 1, "failed", cause_class, "boom", "why", "fix", "where", newest))
 
 
@@ -68,7 +75,7 @@ def test_the_policy_is_what_the_config_asks_for() -> None:
         heartbeat=Heartbeat(startup_limit_s=11.0, step_limit_s=12.0, slow_phase_limit_s=13.0),
         stop_grace_s=14.0,
     )
-    found = rules.policy(asked)
+    found = rules.policy(replace(fake_run(Path("/runs/a"), 10), prime_train=asked))
     assert found == Policy(7, 2.0, 5.0, 11.0, 12.0, 13.0, 14.0)
 
 
@@ -112,9 +119,9 @@ def test_writing_the_same_checkpoint_again_is_no_progress() -> None:
     assert action.exit_code == ExitCode.RETRIES_SPENT
 
 
-@pytest.mark.parametrize("cause_class", ["config", "disk", "env"])
+@pytest.mark.parametrize("cause_class", ["config", "auth", "bug", "disk", "env", "oom"])
 def test_what_would_fail_the_same_way_is_not_retried(cause_class: str) -> None:
-    action = decide(history((0.0, OPENED), *launched(), ended(1, 1.0, cause_class, newest=40)), POLICY, 100.0)
+    action = decide(history((0.0, OPENED), *launched(), ended(1, 1.0, cause_class)), POLICY, 100.0)
     assert isinstance(action, rules.Close)
     assert action.exit_code == ExitCode.RUN_FAILED
 
@@ -153,7 +160,11 @@ def test_silence_is_a_hang_by_the_limit_of_its_phase(
 
 def test_a_hang_leaves_its_stacks_and_is_killed() -> None:
     events = [(0.0, OPENED), *launched(), (1000.0, HangFound(1, 999.0, 900.0, "data"))]
-    assert decide(history(*events), POLICY, 1000.0) == rules.Signal(1, "SIGABRT", "it hangs; its stacks go to the log")
+    assert decide(history(*events), POLICY, 1000.0) == rules.KeepEvidence(1)
+    patience = 1000.0 + POLICY.evidence_limit_s
+    assert decide(history(*events), POLICY, patience) == rules.Signal(1, "SIGABRT", "it hangs; stacks go to the log")
+    events.append((1000.0, EvidenceKept(1, "evidence", ("stacks",))))
+    assert decide(history(*events), POLICY, 1000.0) == rules.Signal(1, "SIGABRT", "it hangs; stacks go to the log")
     events.append((1000.0, SignalSent(1, "SIGABRT", "")))
     assert decide(history(*events), POLICY, 1001.0) == rules.Wait(1002.0)
     assert decide(history(*events), POLICY, 1002.0) == rules.Signal(1, "SIGKILL", "it hangs")
@@ -208,8 +219,12 @@ def test_a_trainer_that_said_its_last_word_and_stays_is_killed() -> None:
 
 # --- random worlds ----------------------------------------------------------------------------------
 
-BEHAVIOURS = ("crash", "save and crash", "config", "disk", "env", "hang", "deaf", "linger", "finish", "stop", "killed")
-NEVER_RETRIED = ("config", "disk", "env")
+NEVER_RETRIED = ("config", "auth", "bug", "disk", "env")
+BEHAVIOURS = (
+    *("crash", "save and crash", "oom", "hang", "deaf", "linger", "finish", "stop", "killed", "served"),
+    *("gpu lost", "disk fills", "slow"),
+    *NEVER_RETRIED,
+)
 
 
 @dataclass
@@ -237,7 +252,7 @@ class World:
     def behaviour(self) -> str:
         return self.script[self.launches - 1] if self.launches <= len(self.script) else "crash"
 
-    def end(self, outcome: str = "failed", cause_class: str = "bug") -> None:
+    def end(self, outcome: str = "failed", cause_class: str = "unknown") -> None:
         self.live = False
         self.say(AttemptEnded(self.launches, 1, outcome, cause_class, "boom", "", "", "", self.saved))
 
@@ -247,6 +262,11 @@ class World:
         self.say(Progress(self.launches, self.saved + 1, 1.0, 1.0, 1), writer)
         match behaviour:
             case "hang" | "deaf":
+                return
+            case "gpu lost" | "disk fills" | "slow":
+                answer = {"gpu lost": "restart", "disk fills": "pause", "slow": "alert"}[behaviour]
+                where = ("GPU 1", answer, "hardware", "it is lost", "", "", "GPU-1", 3)
+                self.say(AlarmRaised(self.launches, "gpu", behaviour, *where))
                 return
             case "save and crash":
                 self.saved += 10
@@ -259,9 +279,9 @@ class World:
                 self.end("stopped", "")
                 return
             case "linger":
-                self.say(TrainerFailed(self.launches, 0, "bug", "x", "", "", ""), writer)
+                self.say(TrainerFailed(self.launches, 0, "unknown", "x", "", "", ""), writer)
                 return
-        self.end(cause_class=behaviour if behaviour in NEVER_RETRIED else "bug")
+        self.end(cause_class=behaviour if behaviour in (*NEVER_RETRIED, "oom") else "unknown")
 
     def act(self, action: rules.Action) -> None:
         match action:
@@ -270,9 +290,16 @@ class World:
                 self.launches += 1
                 assert attempt == self.launches
                 self.live = True
-                self.say(LaunchAsked(attempt, self.saved))
-                self.say(ChildStarted(attempt, "trainer", attempt, 1, "log"))
-                self.trains()
+                roles = ("trainer",) if self.behaviour() != "served" else ("inference", "trainer")
+                self.say(LaunchAsked(attempt, self.saved, (), roles, roles[:-1]))
+            case rules.StartRole(attempt=attempt, role=role):
+                assert self.live
+                self.say(ChildStarted(attempt, role, attempt, 1, "log"))
+                if role == "inference":
+                    assert isinstance(decide(self.state, self.policy, self.now_s), rules.Wait | rules.AskStop)
+                    self.say(ServiceReady(attempt, role, "http://127.0.0.1", 1.0))
+                else:
+                    self.trains()
             case rules.Wait(until_s=until_s):
                 assert until_s > self.now_s, "a wait that is over"
                 self.now_s = until_s if self.stop_at_s is None else min(until_s, max(self.now_s, self.stop_at_s))
@@ -281,7 +308,7 @@ class World:
                     self.say(StopAsked("SIGTERM"))
             case rules.AskStop(attempt=attempt):
                 self.say(SignalSent(attempt, "stop_requested", ""))
-                if self.behaviour() == "hang":  # hangs by the clock, yet hears a request
+                if self.behaviour() in ("hang", "disk fills", "slow"):  # hangs by the clock, yet hears a request
                     self.say(TrainerStopped(attempt, 5), f"trainer-{attempt}")
                     self.end("stopped", "")
             case rules.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
@@ -290,6 +317,16 @@ class World:
                 self.say(SignalSent(attempt, name, ""))
                 if name == "SIGKILL" or self.behaviour() != "deaf":
                     self.end("stopped" if self.state.stop_asked_s is not None else "failed", "hang")
+            case rules.KeepEvidence(attempt=attempt):
+                self.say(EvidenceKept(attempt, "", ()))
+            case rules.Pause(reason=reason):
+                self.say(StopAsked(reason))
+            case rules.Shrink(attempt=attempt, micro_batch=micro_batch):
+                assert self.state.micro_batch is None or micro_batch < self.state.micro_batch
+                self.say(BatchShrunk(attempt, micro_batch))
+            case rules.LeaveOut(gpu=gpu, reason=reason):
+                assert gpu not in self.state.left_out
+                self.say(GpuLeftOut(gpu, reason))
             case rules.Close() as close:
                 self.closed.append(close)
                 self.say(RunClosed(close.state, int(close.exit_code), close.reason))
@@ -317,6 +354,8 @@ worlds = st.builds(
         startup_limit_s=st.floats(1, 1000),
         step_limit_s=st.floats(1, 1000),
         stop_grace_s=st.floats(1, 100),
+        micro_batches=st.sampled_from([(), (4, 2, 1)]),
+        stops_by_file=st.booleans(),
     ),
 )
 
@@ -328,7 +367,9 @@ def test_every_world_comes_to_its_end_within_the_budget(world: World) -> None:
     list(world.run())
     (close,) = world.closed
     fruitful = sum(behaviour == "save and crash" for behaviour in world.script)
-    assert world.launches <= (fruitful + 1) * world.policy.max_fruitless_attempts
+    shrinks = sum(isinstance(record.event, BatchShrunk) for record in world.spoken)
+    assert world.launches <= (fruitful + 1) * world.policy.max_fruitless_attempts + shrinks
+    assert shrinks <= len(world.policy.micro_batches)
     behaviours = [*world.script, *["crash"] * world.launches][: world.launches]
     assert not any(behaviour in NEVER_RETRIED for behaviour in behaviours[:-1]), "a config-class failure was retried"
     assert all(behaviour not in ("finish", "stop") for behaviour in behaviours[:-1])

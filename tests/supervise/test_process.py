@@ -48,14 +48,14 @@ def test_a_child_writes_to_its_log_in_its_own_session_and_its_exit_is_told(tmp_p
         "import os, sys; print(os.environ['COLOUR'], os.getsid(0) == os.getpid()); sys.stderr.write('err'); sys.exit(3)"
     )
     spawn(launch(tmp_path, program), 7, inbox)
-    assert inbox.get(timeout=DEADLINE_S) == Exited(7, 3)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(7, "trainer", 3)
     assert (tmp_path / "a" / "trainer.log").read_text() == "blue True\nerr"
 
 
 def test_a_program_that_does_not_exist_exits_with_127(tmp_path: Path) -> None:
     inbox: SimpleQueue[object] = SimpleQueue()
     spawn(Launch("trainer", ("/nowhere/python",), tmp_path, tmp_path / "log"), 1, inbox)
-    assert inbox.get(timeout=DEADLINE_S) == Exited(1, 127)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(1, "trainer", 127)
     assert "/nowhere/python: No such file" in (tmp_path / "log").read_text()
 
 
@@ -94,7 +94,7 @@ def test_a_signal_reaches_descendants_in_other_sessions(tmp_path: Path) -> None:
     running = spawn(launch(tmp_path, _TREE), 1, inbox)
     grandchild = psutil.Process(first_number(running.log))
     signal_tree(running.identity, signal.SIGTERM)
-    assert inbox.get(timeout=DEADLINE_S) == Exited(1, -signal.SIGTERM)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(1, "trainer", -signal.SIGTERM)
     psutil.wait_procs([grandchild], timeout=DEADLINE_S)
     assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
 
@@ -107,7 +107,7 @@ def test_a_sweep_ends_the_run_and_spares_the_rest(tmp_path: Path) -> None:
     running = spawn(launch(tmp_path, _TREE), 1, inbox)
     grandchild = Identity(first_number(running.log), identify_ticks(first_number(running.log)))
     os.kill(running.identity.pid, signal.SIGKILL)
-    assert inbox.get(timeout=DEADLINE_S) == Exited(1, -signal.SIGKILL)
+    assert inbox.get(timeout=DEADLINE_S) == Exited(1, "trainer", -signal.SIGKILL)
     assert sweep(tmp_path, spared) == []
     assert not grandchild.alive
     assert bystander.poll() is None

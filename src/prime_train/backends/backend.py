@@ -13,8 +13,12 @@ from prime_train.spec import RunSpec
 class Backend(Protocol):
     """One program that trains or serves, as the supervisor sees it."""
 
-    name: str
-    stops_by_file: bool  # it looks for RunDir.stop_request, saves and ends; else it is told by SIGTERM and may not save
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stops_by_file(self) -> bool:
+        """It looks for RunDir.stop_request, saves and ends; else it is told by SIGTERM and may not save."""
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         """What an attempt starts, in order. Services come first, and what follows waits for them to answer."""

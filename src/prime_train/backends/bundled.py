@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.backends.launch import Launch
+from prime_train.checkpoints import layout
+from prime_train.checkpoints.layout import Checkpoint
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 
@@ -37,3 +40,21 @@ def _launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(attempt_dir / "rendezvous"), "--rdzv-conf"),
         *("store_type=file", "--local-addr", LOOPBACK),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """The trainer of this package."""
+
+    name: str = "bundled"
+    stops_by_file: bool = True
+
+    def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        return (plan(run, run_dir, attempt, resume_step),)
+
+    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
+        del run
+        return layout.scan(run_dir.checkpoints)
+
+
+BACKEND = Bundled()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -17,6 +17,29 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """How a service tells that it works: its health, and an answer of the kind it is there for."""
+
+    health_url: str
+    completion_url: str
+    model: str  # as the server calls it
+    limit_s: float  # from its start; a service that does not answer by then has failed
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """How it is seen that a service serves: its health answers 200, and a completion of one token comes back.
+
+    A key that the service asks for is no part of it: see backends/vllm.py.
+    """
+
+    health_url: str
+    completion_url: str
+    model: str  # as requests name it
+    limit_s: float  # from the start
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One process tree: `variables` are added to the supervisor's own environment."""
 
@@ -25,10 +48,13 @@ class Launch:
     cwd: Path
     log: Path
     variables: tuple[Variable, ...] = ()
+    ready: Ready | None = None  # of a service; what is launched after it waits until it answers
+    files: tuple[tuple[Path, str], ...] = ()  # written before it starts
+    aside: tuple[Path, ...] = ()  # what may not be there when it starts: renamed then, never deleted
 
 
 def to_json(launch: Launch) -> str:
-    """The text of launch.json. Of the environment it holds the additions alone, never what was inherited."""
+    """The text of launch-ROLE.json. Of the environment it holds the additions alone, never what was inherited."""
     document = {
         "version": 1,
         "role": launch.role,
@@ -36,5 +62,9 @@ def to_json(launch: Launch) -> str:
         "cwd": str(launch.cwd),
         "log": str(launch.log),
         "variables": [{"name": v.name, "value": v.value, "reason": v.reason} for v in launch.variables],
-    }
+    } | ({"ready": asdict(launch.ready)} if launch.ready is not None else {})
+    if launch.files:
+        document["files"] = [str(path) for path, _ in launch.files]
+    if launch.aside:
+        document["aside"] = [str(path) for path in launch.aside]
     return json.dumps(document, indent=1)

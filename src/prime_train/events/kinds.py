@@ -72,11 +72,14 @@ __all__ = [
     "SignalSent",
     "SpaceFreed",
     "StopAsked",
+    "Supervisors",
     "TrainerFailed",
     "TrainerFinished",
     "TrainerStarted",
     "TrainerStopped",
+    "Trainers",
     "Unrecognised",
+    "Watched",
 ]
 
 
@@ -88,16 +91,11 @@ class Unrecognised:
     name: str
 
 
-Event = (
-    RunOpened
-    | LaunchAsked
-    | ChildStarted
-    | HangFound
-    | SignalSent
-    | AttemptEnded
-    | StopAsked
-    | ClockJumped
-    | ServiceReady
+Supervisors = (
+    RunOpened | LaunchAsked | ChildStarted | HangFound | SignalSent | AttemptEnded | StopAsked | ClockJumped | RunClosed
+)
+Watched = (
+    ServiceReady
     | AlarmRaised
     | AlarmCleared
     | AlertSent
@@ -107,8 +105,9 @@ Event = (
     | SpaceFreed
     | GpuLeftOut
     | BatchShrunk
-    | RunClosed
-    | TrainerStarted
+)
+Trainers = (
+    TrainerStarted
     | Phase
     | Progress
     | Evaluated
@@ -120,5 +119,5 @@ Event = (
     | TrainerFailed
     | TrainerStopped
     | TrainerFinished
-    | Unrecognised
 )
+Event = Supervisors | Watched | Trainers | Unrecognised

@@ -12,7 +12,7 @@ from pathlib import Path
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.match import scan
 from prime_train.errors import ExitCode, UserError
-from prime_train.events import HangFound, TrainerFailed
+from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.rundir import RunDir
 from prime_train.supervise.state import Live, State
 
@@ -81,8 +81,11 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
             return Cause("finished")
         case "stopped":
             return Cause("stopped")
-    if live.hang is not None:
-        return _hang(live.hang, evidence)
+    match live.doom.found if live.doom else None:
+        case HangFound() as hang:
+            return _hang(hang, evidence)
+        case AlarmRaised() as alarm:
+            return Cause("failed", alarm.cause_class, alarm.what, alarm.why, alarm.fix, alarm.where or alarm.subject)
     killed = _killed_rank(evidence.log_tail)
     if killed is not None:
         rank, number = killed

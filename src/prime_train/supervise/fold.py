@@ -7,13 +7,19 @@ from dataclasses import replace
 from functools import reduce
 
 from prime_train.events import (
+    ActivitySeen,
+    AlarmCleared,
+    AlarmRaised,
     AttemptEnded,
+    BatchShrunk,
     CheckpointSaved,
     CheckpointStarted,
     CheckpointUnreadable,
     ChildStarted,
     ClockJumped,
     Evaluated,
+    EvidenceKept,
+    GpuLeftOut,
     HangFound,
     LaunchAsked,
     Phase,
@@ -22,18 +28,33 @@ from prime_train.events import (
     RunClosed,
     RunOpened,
     Sampled,
+    ServiceReady,
     SignalSent,
     StopAsked,
     TrainerFailed,
     TrainerFinished,
+    Trainers,
     TrainerStarted,
     TrainerStopped,
 )
-from prime_train.supervise.state import Attempt, Child, Live, Mark, RunState, Sent, State, Validation, Word
+from prime_train.supervise.state import (
+    Attempt,
+    Child,
+    Doom,
+    Live,
+    Mark,
+    RunState,
+    Sent,
+    Standing,
+    State,
+    Validation,
+    Word,
+)
 from prime_train.supervise.wording import describe
 
 ATTEMPTS_KEPT = 100
 SAMPLES_KEPT = 16
+SERVED_S = 600.0  # so long must a service have answered for its failure to be no fruitless attempt
 # `timeout` and some schedulers send a signal to the process and to its group: the same wish, twice.
 SAME_WISH_S = 1.0
 
@@ -59,7 +80,7 @@ def fold_all(records: Iterable[Record]) -> State:
 
 def _marked(read: tuple[Mark, ...], record: Record, before: Mark | None) -> tuple[Mark, ...]:
     """The marks with this record's. A launch drops those of earlier attempts' writers: nobody hears these again."""
-    speaks_for = None if _is_supervisors(record) else getattr(record.event, "attempt", None)
+    speaks_for = getattr(record.event, "attempt", None) if isinstance(record.event, Trainers) else None
     if before is not None and (before.attempt is None or speaks_for is None):
         speaks_for = None
     elif before is not None:
@@ -82,7 +103,7 @@ def _supervisor(state: State, record: Record) -> State:
         case ChildStarted(attempt=number) as event:
             return _started(state, event, record.time_s) if _lives(state, number) else state
         case HangFound(attempt=number) as event:
-            return _live(state, hang=event) if _lives(state, number) else state
+            return _doomed(state, event, record.time_s) if _lives(state, number) else state
         case SignalSent(attempt=number) as event:
             return _sent(state, Sent(event.signal, record.time_s)) if _lives(state, number) else state
         case AttemptEnded(attempt=number) as event:
@@ -93,11 +114,65 @@ def _supervisor(state: State, record: Record) -> State:
             return replace(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
         case ClockJumped(jump_s=jump_s):
             return _jumped(state, jump_s)
+        case BatchShrunk(attempt=number, micro_batch=micro_batch):
+            tries = max(0, state.fruitless - 1)  # the next attempt is another one: it does not count as the same again
+            return replace(state, micro_batch=micro_batch, shrunk_after=number, fruitless=tries)
+        case GpuLeftOut(gpu=gpu):
+            return replace(state, left_out=tuple(sorted({*state.left_out, gpu})))
+        case AlarmRaised() | AlarmCleared() | ServiceReady() | ActivitySeen() | EvidenceKept():
+            return _watched(state, record.event, record.time_s)
         case RunClosed() as event:
             end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]
             return replace(state, state=end, exit_code=event.exit_code, reason=event.reason)
         case _:
             return state
+
+
+def _watched(
+    state: State, event: AlarmRaised | AlarmCleared | ServiceReady | ActivitySeen | EvidenceKept, time_s: float
+) -> State:
+    match event:
+        case AlarmRaised():
+            return _alarmed(state, event, time_s)
+        case AlarmCleared(watch=watch, name=name, subject=subject):
+            left = (standing for standing in state.alarms if standing.key != (watch, name, subject))
+            return replace(state, alarms=tuple(left))
+        case ServiceReady(attempt=number, role=role) if _lives(state, number):
+            return _answers(state, role, time_s)
+        case ActivitySeen(attempt=number, until_s=until_s) if _lives(state, number):
+            return _live(state, excused_until_s=until_s)
+        case EvidenceKept(attempt=number) if _lives(state, number):
+            assert state.live is not None
+            return _live(state, doom=replace(state.live.doom, evidence=True)) if state.live.doom else state
+        case _:
+            return state
+
+
+def _alarmed(state: State, event: AlarmRaised, time_s: float) -> State:
+    """The alarm stands; one that asks for a restart ends the attempt it was raised in."""
+    standing = Standing(event, time_s)
+    others = tuple(other for other in state.alarms if other.key != standing.key)
+    state = replace(state, alarms=(*others, standing))
+    if event.answer != "restart" or not _lives(state, event.attempt):
+        return state
+    if event.watch == "gpu" and event.where:
+        failures = sorted({*state.gpu_failures, (event.where, event.attempt)})
+        state = replace(state, gpu_failures=tuple(failures))
+    return _doomed(state, event, time_s)
+
+
+def _doomed(state: State, found: HangFound | AlarmRaised, time_s: float) -> State:
+    assert state.live is not None
+    return state if state.live.doom else _live(state, doom=Doom(found, time_s))
+
+
+def _answers(state: State, role: str, time_s: float) -> State:
+    assert state.live is not None
+    ready = (*state.live.ready, *([] if role in state.live.ready else [role]))
+    since_s = time_s if set(ready) >= set(state.live.services) else None
+    state = _live(state, ready=ready, ready_s=since_s, last_sign_s=time_s)
+    assert state.live is not None
+    return replace(state, state="running") if state.live.serves_only and since_s is not None else state
 
 
 def _opened(state: State, event: RunOpened, time_s: float) -> State:
@@ -117,6 +192,7 @@ def _opened(state: State, event: RunOpened, time_s: float) -> State:
         stop_asked_s=None,
         stop_by="",
         stop_hurried=False,
+        alarms=(),
         exit_code=None,
         reason="",
     )
@@ -135,7 +211,7 @@ def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
     return replace(
         state,
         attempts=(*state.attempts, asked)[-ATTEMPTS_KEPT:],
-        live=Live(event.attempt, last_sign_s=time_s),
+        live=Live(event.attempt, last_sign_s=time_s, roles=event.roles, services=event.services),
         launched=True,
         restarts=state.restarts + (before is not None and before.outcome == "failed"),
         best_complete=max(state.best_complete, event.resume_step),
@@ -150,7 +226,9 @@ def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
 def _started(state: State, event: ChildStarted, time_s: float) -> State:
     assert state.live is not None
     child = Child(event.role, event.pid, event.start_ticks, event.log)
-    return _live(_attempt(state, started_s=time_s), children=(*state.live.children, child))
+    began_s = state.attempts[-1].started_s
+    state = _attempt(state, started_s=time_s if began_s is None else began_s)
+    return _live(state, children=(*state.live.children, child), last_sign_s=time_s)  # type: ignore[union-attr]
 
 
 def _sent(state: State, sent: Sent) -> State:
@@ -161,7 +239,8 @@ def _sent(state: State, sent: Sent) -> State:
 
 
 def _ended(state: State, event: AttemptEnded, time_s: float) -> State:
-    fruitful = event.newest_complete > state.best_complete
+    assert state.live is not None
+    fruitful = event.newest_complete > state.best_complete or _served_long(state.live, time_s)
     state = _attempt(
         state,
         ended_s=time_s,
@@ -173,17 +252,26 @@ def _ended(state: State, event: AttemptEnded, time_s: float) -> State:
         fix=event.fix,
         where=event.where,
         newest_complete=event.newest_complete,
+        cause_id=event.cause_id,
+        retry=event.retry,
+        fruitful=fruitful,
     )
     return replace(
         state,
         state="recovering" if event.outcome == "failed" else state.state,
         live=None,
+        alarms=tuple(standing for standing in state.alarms if standing.alarm.answer in ("note", "alert")),
         fruitless=0 if fruitful else state.fruitless + (event.outcome == "failed"),
         best_complete=max(state.best_complete, event.newest_complete),
         newest_complete=event.newest_complete,
         saving_step=None,
         tokens_per_s=None,
     )
+
+
+def _served_long(live: Live, time_s: float) -> bool:
+    """A service alone writes no checkpoints: to have answered for long is what it brings."""
+    return live.serves_only and live.ready_s is not None and time_s - live.ready_s >= SERVED_S
 
 
 def _jumped(state: State, jump_s: float) -> State:
@@ -194,7 +282,10 @@ def _jumped(state: State, jump_s: float) -> State:
         live = state.live
         word = replace(live.word, time_s=live.word.time_s + jump_s) if live.word else None
         sent = tuple(replace(sent, time_s=sent.time_s + jump_s) for sent in live.sent)
-        return _live(state, last_sign_s=live.last_sign_s + jump_s, word=word, sent=sent)
+        doom = replace(live.doom, since_s=live.doom.since_s + jump_s) if live.doom else None
+        ready_s = None if live.ready_s is None else live.ready_s + jump_s
+        signs = {"last_sign_s": live.last_sign_s + jump_s, "excused_until_s": live.excused_until_s + jump_s}
+        return _live(state, **signs, word=word, sent=sent, doom=doom, ready_s=ready_s)
     if state.attempt is not None and state.attempt.ended_s is not None:
         return _attempt(state, ended_s=state.attempt.ended_s + jump_s)
     return state
@@ -206,7 +297,7 @@ def _jumped(state: State, jump_s: float) -> State:
 def _trainer(state: State, record: Record) -> State:
     """Only the live attempt speaks; what an earlier one says late is not about the present."""
     number = getattr(record.event, "attempt", None)
-    if number is None or not _lives(state, number) or _is_supervisors(record):
+    if number is None or not _lives(state, number) or not isinstance(record.event, Trainers):
         return state
     state = _live(state, last_sign_s=record.time_s)
     match record.event:
@@ -272,10 +363,6 @@ def _failed(state: State, event: TrainerFailed, time_s: float) -> State:
 
 def _lives(state: State, number: int) -> bool:
     return state.live is not None and state.live.number == number
-
-
-def _is_supervisors(record: Record) -> bool:
-    return isinstance(record.event, LaunchAsked | ChildStarted | HangFound | SignalSent | AttemptEnded)
 
 
 def _live(state: State, **changes: object) -> State:

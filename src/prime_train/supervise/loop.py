@@ -18,16 +18,18 @@ from queue import Empty, SimpleQueue
 
 from prime_train import __version__
 from prime_train.backends import bundled, environment
+from prime_train.backends.backend import Backend
 from prime_train.backends.launch import Launch, to_json
-from prime_train.checkpoints import layout
 from prime_train.errors import ExitCode
 from prime_train.events import (
     AttemptEnded,
+    BatchShrunk,
     ChildStarted,
     ClockJumped,
     Event,
     EventLog,
     Follower,
+    GpuLeftOut,
     HangFound,
     LaunchAsked,
     Record,
@@ -40,6 +42,8 @@ from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec
 from prime_train.supervise import policy as rules
 from prime_train.supervise import process
+from prime_train.supervise.children import Children
+from prime_train.supervise.companions import Companions
 from prime_train.supervise.diagnose import (
     Cause,
     Evidence,
@@ -55,27 +59,36 @@ from prime_train.supervise.diagnose import (
 )
 from prime_train.supervise.fold import fold
 from prime_train.supervise.policy import Policy, decide
+from prime_train.supervise.prepare import with_micro_batch
 from prime_train.supervise.state import Live, State
+from prime_train.supervise.watches.standard import standard
+from prime_train.supervise.watches.watch import Watch
 
 TICK_S = 0.5
 CLOCK_JUMP_S = 5.0
 WRITER = "supervisor"
-EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; one that waits in the kernel may never
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 Show = Callable[[State, Sequence[Record]], None]
-Plan = Callable[[RunSpec, RunDir, int, int], Launch]
 
 
 def supervise(
-    run: RunSpec, run_dir: RunDir, show: Show, plan: Plan = bundled.plan, policy: Policy | None = None
+    run: RunSpec,
+    run_dir: RunDir,
+    show: Show,
+    backend: Backend = bundled.BACKEND,
+    policy: Policy | None = None,
+    watches: Sequence[Watch] | None = None,
 ) -> ExitCode:
     """Supervise a run whose lock is held and whose directory is prepared; how it ended.
 
-    Call it from the main thread. `show` is called at each turn of the loop with what is new.
+    Call it from the main thread. `show` is called at each turn of the loop with what is new. The policy and the
+    watches are those that the config asks for, where none are given.
     """
+    chosen = policy or rules.policy(run, stops_by_file=backend.stops_by_file)
+    looked_after = standard(run, run_dir, backend) if watches is None else tuple(watches)
     try:
-        supervision = _Supervision(run, run_dir, show, plan, policy or rules.policy(run.prime_train))
+        supervision = _Supervision(run, run_dir, show, backend, chosen, looked_after)
         with _signals_into(supervision.inbox):
             try:
                 supervision.begin()
@@ -108,23 +121,30 @@ def _signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
 
 
 class _Supervision:
-    """The loop's possessions: the event log it writes, the reader, the inbox, and the child that runs."""
+    """The loop's possessions: the event log it writes, the reader, the inbox, and the processes that run."""
 
-    def __init__(self, run: RunSpec, run_dir: RunDir, show: Show, plan: Plan, policy: Policy) -> None:
+    def __init__(
+        self, run: RunSpec, run_dir: RunDir, show: Show, backend: Backend, policy: Policy, watches: Sequence[Watch]
+    ) -> None:
         self.state = State()
         self.inbox: SimpleQueue[object] = SimpleQueue()
         self._run = run
         self._run_dir = run_dir
         self._show = show
-        self._plan = plan
+        self._backend = backend
         self._policy = policy
         self._log = EventLog(run_dir.events, WRITER)
         self._follower = Follower(run_dir.events)
-        self._running: process.Running | None = None
+        self._companions = Companions(run, run_dir, watches, self.inbox)
+        self._children = Children(run_dir, self.inbox, self._spared)
+        self._launches: tuple[Launch, ...] = ()
         self._oom_kills = 0
         self._clock_ahead_s = _clock_ahead_s()
         self._secrets = environment.secrets(os.environ)
-        self._spared = process.own_children()
+        self._not_ours = process.own_children()
+
+    def _spared(self) -> tuple[process.Identity, ...]:
+        return (*self._not_ours, *self._companions.processes())
 
     # --- the three parts of a supervisor's life ---
 
@@ -134,23 +154,36 @@ class _Supervision:
         self._read()
         self._end_stale()
         self._say(RunOpened(self._run.run.name, os.getpid(), self._run.run.max_steps, __version__))
+        self._companions.begin()
 
     def turn(self) -> None:
         self._check_clock()
         now_s = time.time()  # before the reading: who was held up in between finds no silence that was none
         self._read()
+        for event in self._companions.turn(self.state, now_s):
+            self._say(event)
         match decide(self.state, self._policy, now_s):
             case rules.Launch(attempt=attempt):
                 self._launch(attempt)
+            case rules.StartRole(attempt=attempt, role=role):
+                self._start(attempt, role)
             case rules.AskStop(attempt=attempt, reason=reason):
                 self._say(SignalSent(attempt, "stop_requested", reason))
                 self._run_dir.stop_request(attempt).touch()
+            case rules.Pause(reason=reason):
+                self._say(StopAsked(reason))
             case rules.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
                 self._say(HangFound(attempt, round(silent_s, 1), limit_s, phase))
-            case rules.Signal(attempt=attempt, signal=name, reason=reason):
+            case rules.KeepEvidence(attempt=attempt):
+                self._companions.keep_evidence(self.state, attempt)
+                self._wait(now_s + TICK_S)
+            case rules.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
                 self._say(SignalSent(attempt, name, reason))
-                if self._running is not None:
-                    process.signal_tree(self._running.identity, signal.Signals[name])
+                self._children.signal(signal.Signals[name], roots=roots)
+            case rules.Shrink(attempt=attempt, micro_batch=micro_batch):
+                self._say(BatchShrunk(attempt, micro_batch))
+            case rules.LeaveOut(gpu=gpu, reason=reason):
+                self._say(GpuLeftOut(gpu, reason))
             case rules.Close(state=end, exit_code=exit_code, reason=reason):
                 self._say(RunClosed(end, int(exit_code), reason))
             case rules.Wait(until_s=until_s):
@@ -160,10 +193,9 @@ class _Supervision:
 
     def release(self) -> None:
         """Leave no process behind, whatever ended the loop."""
-        if self._running is not None:
-            process.signal_tree(self._running.identity, signal.SIGKILL)
-            self._await_exit()
-        process.sweep(self._run_dir.path, self._spared)
+        self._children.end_rest(gently=False)
+        self._companions.end()
+        process.sweep(self._run_dir.path, self._not_ours)
         self._log.close()
 
     def _check_clock(self) -> None:
@@ -178,6 +210,7 @@ class _Supervision:
         records = self._follower.poll()
         for record in records:
             self.state = fold(self.state, record)
+        self._companions.hear(self.state, records)
         self._show(self.state, records)
 
     def _say(self, event: Event) -> None:
@@ -194,44 +227,52 @@ class _Supervision:
         except Empty:
             return
         match message:
-            case process.Exited() as exited if self._running is not None:
-                self._ended(exited.returncode)
+            case process.Exited() as exited:
+                running = self._children.exited(exited)
+                if running is not None:
+                    self._ended(running, exited)
             case signal.Signals() as number:
                 self._say(StopAsked(number.name))
-
-    def _await_exit(self) -> None:
-        give_up_s = time.monotonic() + EXIT_LIMIT_S
-        with contextlib.suppress(Empty):
-            while not isinstance(self.inbox.get(timeout=max(0.0, give_up_s - time.monotonic())), process.Exited):
-                pass
-        self._running = None
+            case _:
+                for event in self._companions.told(self.state, message):
+                    self._say(event)
 
     # --- attempts ---
 
     def _launch(self, attempt: int) -> None:
+        """Plan the next attempt. Its processes are started one by one, as each may wait for those before it."""
         chosen, rejected = self._choose_checkpoint()
-        self._say(LaunchAsked(attempt, chosen, rejected))
+        self._run = with_micro_batch(self._run, self._run_dir, self.state.micro_batch)
+        self._launches = self._backend.plan(self._run, self._run_dir, attempt, chosen)
+        roles = tuple(launch.role for launch in self._launches)
+        services = tuple(launch.role for launch in self._launches if launch.ready is not None)
+        self._say(LaunchAsked(attempt, chosen, rejected, roles, services))
         if chosen == 0 and self._would_lose_much():
             self._end_attempt(None, nothing_loads(rejected, self._run_dir))
             return
+        self._oom_kills = oom_kills()
+        self._companions.attempt_begins(self._launches, attempt)
+
+    def _start(self, attempt: int, role: str) -> None:
+        launch = self._with_environment(next(launch for launch in self._launches if launch.role == role), attempt)
         try:
-            launch = self._planned(attempt, chosen)
             self._run_dir.attempt(attempt).mkdir(parents=True, exist_ok=True)
-            write_atomic(self._run_dir.launch(attempt), to_json(environment.hide(launch, self._secrets)))
-            self._oom_kills = oom_kills()
-            self._running = process.spawn(launch, attempt, self.inbox)
+            written = to_json(environment.hide(launch, self._secrets))
+            write_atomic(self._run_dir.launch(attempt, role), written)
+            named = self._children.start(launch, attempt).identity
         except OSError as error:
             if error.errno in _UNWRITABLE:
                 raise
-            self._end_attempt(None, not_started(error, self._run_dir.launch(attempt)))
+            self._children.end_rest(gently=False)
+            self._end_attempt(None, not_started(error, self._run_dir.launch(attempt, role)))
             return
-        named = self._running.identity
-        self._say(ChildStarted(attempt, launch.role, named.pid, named.start_ticks, str(launch.log)))
+        self._say(ChildStarted(attempt, role, named.pid, named.start_ticks, str(launch.log)))
+        self._companions.started(launch, attempt)
 
     def _choose_checkpoint(self) -> tuple[int, tuple[str, ...]]:
         """The step to resume from, and why each newer checkpoint was not taken."""
         rejected: list[str] = []
-        for checkpoint in layout.scan(self._run_dir.checkpoints):
+        for checkpoint in self._backend.checkpoints(self._run, self._run_dir):
             if checkpoint.complete and checkpoint.step not in self.state.unreadable:
                 return checkpoint.step, tuple(rejected)
             problem = checkpoint.problem or "the trainer could not load it"
@@ -240,35 +281,34 @@ class _Supervision:
 
     def _would_lose_much(self) -> bool:
         """A start from the beginning costs more than the one interval that any crash may cost."""
-        newest = next((checkpoint.step for checkpoint in layout.scan(self._run_dir.checkpoints)), 0)
+        newest = next((checkpoint.step for checkpoint in self._backend.checkpoints(self._run, self._run_dir)), 0)
         return newest > (self._run.checkpoint.interval_steps or 0)
 
-    def _planned(self, attempt: int, resume_step: int) -> Launch:
+    def _with_environment(self, launch: Launch, attempt: int) -> Launch:
         host = environment.Host(os.environ, process.usable_cores(), str(process.own_identity()))
-        launch = self._plan(self._run, self._run_dir, attempt, resume_step)
         added = environment.plan(launch.role, self._run, self._run_dir, attempt, host)
         return replace(launch, variables=(*added, *launch.variables))
 
-    def _ended(self, returncode: int) -> None:
-        """The child has exited: end the rest of its tree, hear its last words, say what it was."""
-        running, self._running = self._running, None
-        stuck = process.sweep(self._run_dir.path, self._spared)
+    def _ended(self, running: process.Running, exited: process.Exited) -> None:
+        """A child has exited: end the rest of the attempt, hear its last words, say what it was."""
+        live = self.state.live
+        stuck = self._children.end_rest(gently=exited.role not in (live.services if live else ()))
         self._read()
-        if running is None or self.state.live is None:
+        if self.state.live is None:
             return
         if stuck:
-            self._end_attempt(returncode, unkillable([f"{p.pid}" for p in stuck], running.log))
+            self._end_attempt(exited.returncode, unkillable([f"{p.pid}" for p in stuck], running.log))
             return
         grown = oom_kills() - self._oom_kills
-        evidence = Evidence(returncode, running.log, tail(running.log), grown)
-        self._end_attempt(returncode, judge(self.state, self.state.live, evidence))
+        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown)
+        self._end_attempt(exited.returncode, judge(self.state, self.state.live, evidence))
 
     def _end_stale(self) -> None:
         """End the processes of an attempt whose supervisor died, and close its account."""
         live = self.state.live
         for child in live.children if live else ():
             process.signal_tree(process.Identity(child.pid, child.start_ticks), signal.SIGKILL)
-        stuck = process.sweep(self._run_dir.path, self._spared)
+        stuck = process.sweep(self._run_dir.path, self._not_ours)
         self._read()
         live = self.state.live
         if stuck:
@@ -278,7 +318,7 @@ class _Supervision:
             self._end_attempt(None, judge(self.state, live, Evidence(None, log, tail(log), 0)))
 
     def _end_attempt(self, returncode: int | None, cause: Cause) -> None:
-        found = layout.scan(self._run_dir.checkpoints)
+        found = self._backend.checkpoints(self._run, self._run_dir)
         usable = (c.step for c in found if c.complete and c.step not in self.state.unreadable)
         number = self.state.attempt_number
         told = {
@@ -286,6 +326,7 @@ class _Supervision:
         }
         newest = next(usable, 0)
         self._say(AttemptEnded(number, returncode, cause.outcome, cause.cause_class, newest_complete=newest, **told))
+        self._companions.attempt_ended()
 
 
 def _clock_ahead_s() -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from prime_train.errors import ExitCode
-from prime_train.spec.supervision import PrimeTrain
-from prime_train.supervise.state import Attempt, Live, State
+from prime_train.spec import RunSpec
+from prime_train.supervise.state import Attempt, Doom, Live, State
 
-NEVER_RETRIED = frozenset({"config", "disk", "env"})
+# Where no signature says otherwise. "oom": the same step needs the same memory again.
+NEVER_RETRIED = frozenset({"config", "auth", "bug", "disk", "env", "oom"})
+_LOOK_AGAIN_S = 60.0
 SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 
@@ -26,11 +29,17 @@ class Policy:
     term_grace_s: float = 5.0  # between SIGTERM and SIGKILL; the grace for a checkpoint has passed by then
     dump_grace_s: float = 2.0  # between SIGABRT, on which faulthandler writes every stack to the log, and SIGKILL
     exit_grace_s: float = 30.0  # between the trainer's last word and the end of its processes, as torchrun allows
+    evidence_limit_s: float = 20.0  # for what is written down of an attempt before it is ended
+    stops_by_file: bool = True  # the trainer looks for a request to stop; else SIGTERM is all it hears
+    micro_batches: tuple[int, ...] = ()  # smaller ones that may be tried where memory ran out, largest first
 
 
-def policy(asked: PrimeTrain) -> Policy:
+def policy(run: RunSpec, *, stops_by_file: bool = True) -> Policy:
     """The policy that a config asks for."""
+    asked = run.prime_train
     return Policy(
+        stops_by_file=stops_by_file,
+        micro_batches=smaller_micro_batches(run) if asked.recovery.on_oom == "shrink" else (),
         max_fruitless_attempts=asked.restart.max_fruitless_attempts,
         backoff_s=asked.restart.backoff_s,
         backoff_max_s=asked.restart.backoff_max_s,
@@ -41,9 +50,59 @@ def policy(asked: PrimeTrain) -> Policy:
     )
 
 
+def smaller_micro_batches(run: RunSpec) -> tuple[int, ...]:
+    """Micro-batches below the config's that make the same global batch, each at most half of the one before."""
+    of_one_process = run.global_batch // run.parallel.processes
+    found: list[int] = []
+    most = run.batch.micro_batch // 2
+    for size in range(most, 0, -1):
+        if size <= most and of_one_process % size == 0:
+            found.append(size)
+            most = size // 2
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartRole:
+    """Start the next process of the attempt: what it waits for answers."""
+
+    attempt: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEvidence:
+    """Write down what can be known of the attempt, before it is ended."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Take a smaller micro-batch from here on."""
+
+    attempt: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Use this GPU no more."""
+
+    gpu: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Save and end the run, to be gone on with by a person."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +122,8 @@ class AskStop:
 
 @dataclass(frozen=True, slots=True)
 class FindHang:
+    """Silence beyond the limit; a hang unless the processes are seen at work."""
+
     attempt: int
     silent_s: float
     limit_s: float
@@ -71,11 +132,13 @@ class FindHang:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt."""
+    """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt; with `roots`, to those alone that were started
+    here, which end the rest themselves."""
 
     attempt: int
     signal: str
     reason: str
+    roots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +153,9 @@ class Nothing:
     """The run is closed."""
 
 
-Action = Launch | Wait | AskStop | FindHang | Signal | Close | Nothing
+Action = (
+    Launch | StartRole | Wait | AskStop | Pause | FindHang | KeepEvidence | Signal | Shrink | LeaveOut | Close | Nothing
+)
 
 
 def decide(state: State, policy: Policy, now_s: float) -> Action:
@@ -113,6 +178,9 @@ def _next(state: State, policy: Policy, now_s: float) -> Action:
         return Launch(state.attempt_number + 1)
     if attempt.outcome == "finished":
         return Close("finished", ExitCode.OK, f"step {attempt.last_step} of {state.max_steps}")
+    smaller = _smaller_micro_batch(attempt, state, policy)
+    if smaller is not None:
+        return Shrink(attempt.number, smaller)
     if attempt.outcome == "failed" and _fails_again(attempt, state):
         return Close("failed", ExitCode.RUN_FAILED, f"{attempt.what}; another try would fail the same way")
     if state.stop_asked_s is not None:
@@ -123,6 +191,9 @@ def _next(state: State, policy: Policy, now_s: float) -> Action:
     if state.fruitless >= policy.max_fruitless_attempts:
         reason = f"{state.fruitless} attempts in a row without a new complete checkpoint; the last one: {attempt.what}"
         return Close("failed", ExitCode.RETRIES_SPENT, reason)
+    spent = _spent_gpu(state)
+    if spent is not None:
+        return LeaveOut(spent, f"{_GPU_FAILURES} attempts were ended for it")
     assert attempt.ended_s is not None, "an attempt that is not live has ended"
     until_s = attempt.ended_s + backoff_s(state.fruitless, policy)
     return Wait(until_s) if now_s < until_s else Launch(attempt.number + 1)
@@ -130,7 +201,29 @@ def _next(state: State, policy: Policy, now_s: float) -> Action:
 
 def _fails_again(attempt: Attempt, state: State) -> bool:
     """Another try would end the same way. One that could not load its checkpoint gets another one next time."""
-    return attempt.cause_class in NEVER_RETRIED and attempt.resume_step not in state.unreadable
+    if attempt.resume_step in state.unreadable or state.shrunk_after == attempt.number:
+        return False
+    if attempt.retry:
+        return attempt.retry != "yes"
+    if attempt.cause_class == "oom" and attempt.fruitful:  # the kernel's killer: a fresh process has not grown yet
+        return False
+    return attempt.cause_class in NEVER_RETRIED
+
+
+def _smaller_micro_batch(attempt: Attempt, state: State, policy: Policy) -> int | None:
+    """The next smaller micro-batch, where memory ran out and that was not answered yet."""
+    if attempt.outcome != "failed" or attempt.cause_class != "oom" or state.shrunk_after == attempt.number:
+        return None
+    return next((size for size in policy.micro_batches if state.micro_batch is None or size < state.micro_batch), None)
+
+
+_GPU_FAILURES = 2
+
+
+def _spent_gpu(state: State) -> str | None:
+    """A GPU for which two attempts were ended, and that is still in use."""
+    counts = Counter(gpu for gpu, _ in state.gpu_failures)
+    return next((gpu for gpu, n in sorted(counts.items()) if n >= _GPU_FAILURES and gpu not in state.left_out), None)
 
 
 def backoff_s(fruitless: int, policy: Policy) -> float:
@@ -147,15 +240,22 @@ def _step(state: State) -> str:
 
 
 def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
-    """The most urgent of: a hang that was found, a stop that was asked, a last word spoken, silence."""
-    if live.hang is not None:
-        return _end_hang(live, policy, now_s)
+    """The most urgent of: an end that must be, a last word, a stop that was asked, the next start, silence."""
+    if live.doom is not None:
+        return _end_doomed(live, live.doom, policy, now_s)
     if live.word is not None:
         return _end_lingering(live, policy, now_s)
     if state.stop_asked_s is not None:
         return _stop(state, live, policy, now_s)
+    pause = next((standing.alarm for standing in state.alarms if standing.alarm.answer == "pause"), None)
+    if pause is not None:
+        return Pause(pause.what)
+    if live.next_role is not None:
+        return StartRole(live.number, live.next_role)
+    if live.serves_only or len(live.children) < len(live.roles):
+        return Wait(now_s + _LOOK_AGAIN_S)  # services have no steps: readiness and the engine watch judge them
     limit_s = silence_limit_s(live, policy)
-    deadline_s = live.last_sign_s + limit_s
+    deadline_s = max(live.last_sign_s + limit_s, live.excused_until_s)
     if now_s < deadline_s:
         return Wait(deadline_s)
     return FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase)
@@ -168,11 +268,14 @@ def silence_limit_s(live: Live, policy: Policy) -> float:
     return policy.startup_limit_s if live.first_progress is None else policy.step_limit_s
 
 
-def _end_hang(live: Live, policy: Policy, now_s: float) -> Action:
+def _end_doomed(live: Live, doom: Doom, policy: Policy, now_s: float) -> Action:
+    """Evidence first, then the stacks, then the end."""
+    if not doom.evidence and now_s < doom.since_s + policy.evidence_limit_s:
+        return KeepEvidence(live.number)
     dumped_s = _sent_s(live, "SIGABRT")
     if dumped_s is None:
-        return Signal(live.number, "SIGABRT", "it hangs; its stacks go to the log")
-    return _kill_after(live, dumped_s + policy.dump_grace_s, now_s, "it hangs")
+        return Signal(live.number, "SIGABRT", f"{doom.reason}; stacks go to the log")
+    return _kill_after(live, dumped_s + policy.dump_grace_s, now_s, doom.reason)
 
 
 def _end_lingering(live: Live, policy: Policy, now_s: float) -> Action:
@@ -183,6 +286,12 @@ def _end_lingering(live: Live, policy: Policy, now_s: float) -> Action:
 
 def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     assert state.stop_asked_s is not None
+    if not policy.stops_by_file:
+        asked_s = _sent_s(live, "SIGTERM")
+        if asked_s is None:
+            return Signal(live.number, "SIGTERM", state.stop_by, roots=True)
+        grace_s = policy.term_grace_s if state.stop_hurried else policy.stop_grace_s
+        return _kill_after(live, asked_s + grace_s, now_s, f"it did not end within {grace_s:g} s")
     if _sent_s(live, "stop_requested") is None:
         return AskStop(live.number, state.stop_by)
     if not state.stop_hurried and now_s < state.stop_asked_s + policy.stop_grace_s:

@@ -45,6 +45,8 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     run = absolute(run, run_dir)
     before = _resolved(run_dir)
     state = fold_all(read(run_dir.events))
+    if before is not None and state.micro_batch == before.batch.micro_batch:  # the supervisor changed it, not the user
+        run = replace(run, batch=replace(run.batch, micro_batch=state.micro_batch))
     if before is not None and layout.scan(run_dir.checkpoints):
         _refuse_changes(before, run, run_dir)
     aside = _to_set_aside(run_dir, resume)
@@ -82,6 +84,15 @@ def _local(path: str | None) -> str | None:
         return None
     there = Path(path).expanduser()
     return os.path.abspath(there) if there.exists() else path  # noqa: PTH100 - resolve() would follow links
+
+
+def with_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> RunSpec:
+    """The run with a smaller micro-batch, as the next attempt reads it; as it is where none was chosen."""
+    if micro_batch is None or run.batch.micro_batch == micro_batch:
+        return run
+    run = replace(run, batch=replace(run.batch, micro_batch=micro_batch))
+    write_atomic(run_dir.resolved, to_json(run))
+    return run
 
 
 def _is_finished(state: State, run: RunSpec) -> bool:

@@ -48,9 +48,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """Put into the queue when the child of an attempt has ended. `returncode` as subprocess gives it."""
+    """Put into the queue when a child of an attempt has ended. `returncode` as subprocess gives it."""
 
     attempt: int
+    role: str
     returncode: int
 
 
@@ -118,9 +119,9 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
     assert identity is not None, "a child that has not been waited for has an entry in /proc"
 
     def wait() -> None:
-        inbox.put(Exited(attempt, process.wait()))
+        inbox.put(Exited(attempt, launch.role, process.wait()))
 
-    threading.Thread(target=wait, name=f"wait-{attempt}", daemon=True).start()
+    threading.Thread(target=wait, name=f"wait-{attempt}-{launch.role}", daemon=True).start()
     return Running(attempt, identity, launch.log)
 
 
@@ -136,6 +137,13 @@ def signal_tree(child: Identity, number: signal.Signals) -> None:
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             if os.getpgid(process.pid) != group:
                 process.send_signal(number)
+
+
+def signal_root(child: Identity, number: signal.Signals) -> None:
+    """Send a signal to the child alone, which is to end the rest of its tree itself."""
+    if child.alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, number)
 
 
 def _descendants(pid: int) -> list[psutil.Process]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prime_train.events import HangFound, Record, Sampled, TrainerFailed, TrainerStarted
+from prime_train.events import AlarmRaised, HangFound, Record, Sampled, TrainerFailed, TrainerStarted
 
 RunState = Literal["starting", "running", "recovering", "stopped", "finished", "failed"]
 
@@ -29,6 +29,9 @@ class Attempt:
     fix: str = ""
     where: str = ""
     newest_complete: int = 0  # when it ended
+    cause_id: str = ""  # the signature or the alarm that told it
+    retry: str = ""  # what the signature says of another try: "no" | "after_fix" | "yes"; "" = the class decides
+    fruitful: bool = False  # it brought a new complete checkpoint, or served for long
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +62,61 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """An alarm that was raised and not cleared."""
+
+    alarm: AlarmRaised
+    since_s: float
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.alarm.watch, self.alarm.name, self.alarm.subject)
+
+
+@dataclass(frozen=True, slots=True)
+class Doom:
+    """Why the supervisor ends an attempt that would not end by itself: silence, or an alarm."""
+
+    found: HangFound | AlarmRaised
+    since_s: float
+    evidence: bool = False  # what can be known of it has been written down
+
+    @property
+    def reason(self) -> str:
+        return "it hangs" if isinstance(self.found, HangFound) else self.found.what
+
+
+@dataclass(frozen=True, slots=True)
 class Live:
     """What is known of the attempt that has not ended, beyond its Attempt."""
 
     number: int
     last_sign_s: float  # of any event of the trainer; before the first one, when it was launched
+    roles: tuple[str, ...] = ("trainer",)
+    services: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()  # services that answer
+    ready_s: float | None = None  # since when all of them do
     phase: str = "start"
     phase_detail: str = ""
     first_progress: Record | None = None
     children: tuple[Child, ...] = ()
     sent: tuple[Sent, ...] = ()
-    hang: HangFound | None = None
+    doom: Doom | None = None
+    excused_until_s: float = 0.0  # silent, but seen at work
     failure: TrainerFailed | None = None  # the first in time: later ones are its echo on other ranks
     word: Word | None = None
+
+    @property
+    def next_role(self) -> str | None:
+        """The role to start next; None where all have started, or a service before it does not answer yet."""
+        started = len(self.children)
+        waits = any(role in self.services and role not in self.ready for role in self.roles[:started])
+        return self.roles[started] if started < len(self.roles) and not waits else None
+
+    @property
+    def serves_only(self) -> bool:
+        """There is no trainer, whose silence would mean anything."""
+        return set(self.roles) <= set(self.services)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +156,11 @@ class State:
     samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
     live: Live | None = None
+    alarms: tuple[Standing, ...] = ()
+    gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt, of each GPU for which an attempt was ended
+    left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used again
+    micro_batch: int | None = None  # smaller than the config's, since memory ran out
+    shrunk_after: int = 0  # the attempt whose end it answers
     launched: bool = False  # since this supervisor took over
     restarts: int = 0  # launches that followed a failed attempt
     fruitless: int = 0  # failed attempts in a row without a new complete checkpoint, since this supervisor took over

@@ -70,7 +70,7 @@ def gather(run_dir: RunDir) -> History:
     return History(
         name=state.run or run_dir.path.name,
         path=run_dir.path,
-        started_in=str(_object(run_dir.launch(state.attempt_number)).get("cwd", "")),
+        started_in=str(_object(_launch_of(run_dir, state.attempt_number)).get("cwd", "")),
         config=_object(run_dir.resolved),
         state=state,
         evaluations=_evaluations(records),
@@ -145,3 +145,9 @@ def _waited_s(failed: Attempt, followed: Attempt) -> float | None:
     if failed.returncode is None or failed.ended_s is None or followed.started_s is None:
         return None
     return max(0.0, followed.started_s - failed.ended_s)
+
+
+def _launch_of(run_dir: RunDir, attempt: int) -> Path:
+    """What was written of the start of the attempt; of one role where there are several: all start in one place."""
+    written = sorted(run_dir.attempt(attempt).glob(run_dir.launch(attempt, "*").name))
+    return written[0] if written else run_dir.launch(attempt, "trainer")

@@ -1,0 +1,77 @@
+"""The processes of one attempt: starts them in order, ends them together. Decides nothing and writes no event."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+import psutil
+
+from prime_train.backends.launch import Launch
+from prime_train.rundir import RunDir
+from prime_train.supervise import process
+from prime_train.supervise.process import Exited, Identity, Running
+
+EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; one that waits in the kernel may never
+SERVICE_GRACE_S = 10.0  # for a service to end by itself when the trainer has
+
+
+class Children:
+    """What runs of an attempt, by role. `spared` names processes that a sweep leaves alone."""
+
+    def __init__(self, run_dir: RunDir, inbox: SimpleQueue[object], spared: Callable[[], Sequence[Identity]]) -> None:
+        self._run_dir = run_dir
+        self._inbox = inbox
+        self._spared = spared
+        self._running: dict[str, Running] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._running)
+
+    def start(self, launch: Launch, attempt: int) -> Running:
+        """Start one. Raises OSError. Call it from the main thread: see process.spawn."""
+        running = process.spawn(launch, attempt, self._inbox)
+        self._running[launch.role] = running
+        return running
+
+    def exited(self, exited: Exited) -> Running | None:
+        """Take note that one has ended; None where it is none of these."""
+        return self._running.pop(exited.role, None)
+
+    def signal(self, number: signal.Signals, *, roots: bool = False) -> None:
+        """Send a signal to every process of every tree, or to those alone that were started here."""
+        for running in self._running.values():
+            if roots:
+                process.signal_root(running.identity, number)
+            else:
+                process.signal_tree(running.identity, number)
+
+    def end_rest(self, *, gently: bool) -> list[psutil.Process]:
+        """End what is left; those that outlive SIGKILL. `gently`: SIGTERM first, and a while to heed it."""
+        if gently and self._running:
+            self.signal(signal.SIGTERM, roots=True)
+            self._await(SERVICE_GRACE_S)
+        self.signal(signal.SIGKILL)
+        stuck = process.sweep(self._run_dir.path, self._spared())
+        if not stuck:
+            self._await(EXIT_LIMIT_S)
+        self._running.clear()
+        return stuck
+
+    def _await(self, limit_s: float) -> None:
+        """Hear of their exits; other messages go back into the inbox."""
+        put_back: list[object] = []
+        give_up_s = time.monotonic() + limit_s
+        while self._running:
+            try:
+                message = self._inbox.get(timeout=max(0.0, give_up_s - time.monotonic()))
+            except Empty:
+                break
+            if isinstance(message, Exited):
+                self._running.pop(message.role, None)
+            else:
+                put_back.append(message)
+        for message in put_back:
+            self._inbox.put(message)
