@@ -172,7 +172,7 @@ def test_lines_at_info_level_and_advice_are_no_symptoms() -> None:
 def test_the_code_in_a_traceback_is_no_symptom() -> None:
     code = '    raise X("No space left on device")'
     log = f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n{code}\nX: 1\n'
-    assert _told(_of(log)) == (UNKNOWN, "bug")
+    assert _told(_of(log)) == (UNKNOWN, "unknown")
 
 
 def test_a_bare_assertion_is_known_by_its_code() -> None:

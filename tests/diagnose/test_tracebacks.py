@@ -6,7 +6,7 @@ from prime_train.diagnose.tracebacks import Builder, Raised, root, shortened
 
 
 def _built(text: str) -> tuple[Raised, ...]:
-    builder = Builder(1)
+    builder = Builder(1, 1)
     for at, line in enumerate(text.strip("\n").split("\n"), 1):
         builder.takes(line, at)
     return builder.chain
@@ -51,7 +51,7 @@ def test_a_group_gives_place_to_what_it_holds() -> None:
 
 
 def test_lines_of_others_in_between_are_left_to_them() -> None:
-    builder = Builder(1)
+    builder = Builder(1, 1)
     assert builder.takes('  File "/app/a.py", line 1, in f', 1) == "mine"
     assert builder.takes("wandb: Syncing run demo", 2) == "stranger"
     assert builder.takes("some words of another process", 3) == "stranger"

@@ -20,6 +20,8 @@ UNKNOWN = "UNKNOWN"
 _NEAR_LINES, _NEAR_S = 400, 120.0  # within these an end and an error before it belong together
 _EXPLAINS_S = 60.0  # so much later may the reason for an end be written, or the kernel's word on an error
 _GOES_ON_S = 300.0  # a log that goes on for so long was not ended by an exception that nobody knows
+_TOLD_JUST_BEFORE_S = 10.0
+_ZONE_STEP_S = 900  # time zones differ by quarters of an hour
 _MOST_FOLLOWING = 20
 _KERNEL = frozenset({"gpu", "host"})
 
@@ -178,11 +180,26 @@ def _outlived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
 
 
 def _time(scan: Scan, hit: Hit) -> float:
-    """Seconds since 1970 as well as the log tells; what has no time at all comes last."""
+    """Seconds since 1970 as well as the log tells; what has no time at all comes last.
+
+    A line without a time of its own that was heard as it came in has the time of then, unless the line above it that
+    has one was written just before.
+    """
     stamp = hit.stamp or scan.first_stamp
-    if stamp is not None:
-        return scan.clock.seconds(stamp)
+    told_s = None if stamp is None else scan.clock.seconds(stamp) + _zone_s(scan)
+    if hit.heard_s is not None and (told_s is None or not 0 <= hit.heard_s - told_s <= _TOLD_JUST_BEFORE_S):
+        return hit.heard_s
+    if told_s is not None:
+        return told_s
     return math.inf if scan.changed_s is None else scan.changed_s
+
+
+def _zone_s(scan: Scan) -> float:
+    """Seconds by which the times of a log are behind, where lines came in as they were written: its time zone."""
+    if scan.heard is None:
+        return 0.0
+    stamp, heard_s = scan.heard
+    return round((heard_s - scan.clock.seconds(stamp)) / _ZONE_STEP_S) * float(_ZONE_STEP_S)
 
 
 def _without_passed(incidents: list[_Incident]) -> list[_Incident]:
@@ -214,7 +231,7 @@ def _cause(incident: _Incident) -> Cause:
         place = raised[1] if len(raised) > 1 else f"{incident.scan.name}:{first.at}"
         why = "an exception that no signature knows ended it"
         fix = f"read {place}; the whole traceback ends at {incident.scan.name}:{first.at}"
-        return Cause(UNKNOWN, "bug", "yes", first.text, why, fix, incident.scan.name, first.at, first.text, raised)
+        return Cause(UNKNOWN, "unknown", "yes", first.text, why, fix, incident.scan.name, first.at, first.text, raised)
     why = "it is the first error of these logs, and no signature knows it"
     fix = f"read {incident.scan.name} around line {hit.at}"
     return Cause(UNKNOWN, "unknown", "yes", hit.text, why, fix, incident.scan.name, hit.at, hit.text)

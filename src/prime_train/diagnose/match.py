@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from prime_train.diagnose.again import Again
 from prime_train.diagnose.clean import ANSI, Line, clean, unwrapped
 from prime_train.diagnose.progress import ENOUGH, progress
 from prime_train.diagnose.screen import holds_any
@@ -19,6 +20,9 @@ _LONGEST_REST = 64 * 1024
 _LONGEST_TEXT = 2000
 _LOOK_BACK = 60  # lines, for the time of a line that has none
 _FIRST_HITS, _LAST_HITS = 200, 50  # of one kind that are kept
+_SILENT_LINES = 5000  # of all writers, after which a traceback that broke off is over
+_TRACEBACK = HEADER.lower()
+_INDENTED = (b"  ", b"\t")  # such a line begins with no time
 # What is looked at although no signature has it: tracebacks, and errors that nobody knows.
 _ALWAYS = (
     r"traceback \(most recent call last",
@@ -47,6 +51,7 @@ class Hit(NamedTuple):
     match: Match | None
     chain: tuple[Raised, ...]  # the traceback up to here
     done_before: int  # how much progress the log had shown by then
+    heard_s: float | None = None  # when it came in (seconds since 1970), for a line without a time of its own
 
 
 class Scan(NamedTuple):
@@ -60,6 +65,8 @@ class Scan(NamedTuple):
     first_stamp: Stamp | None
     last_stamp: Stamp | None
     changed_s: float | None
+    heard: tuple[Stamp, float] | None = None  # a time that a line told, and when that line came in
+    skipped: int = 0  # lines with a word of a failure that were not looked at, because there were too many at once
 
 
 class Scanner:
@@ -84,9 +91,21 @@ class Scanner:
         self._lines: list[bytes] = []  # of the block at hand
         self._timed = 0  # up to which of them the time was looked for
         self._index = 0
+        self._lowered: list[str] = []  # the same lines in lower case, where any of them is looked at
+        self._again, self._again_until = Again(), 0
+        self._looks_left: int | None = None
+        self._heard_s: float | None = None
+        self._heard: tuple[Stamp, float] | None = None
+        self._skipped = 0
 
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the log."""
+    def feed(self, data: bytes, most_looks: int | None = None, heard_s: float | None = None) -> None:
+        """Take the next bytes of the log.
+
+        `most_looks`: lines to be looked at closely, the rest is counted as skipped; None for all of them. Lines that
+        say again what was just said count for nothing. `heard_s`: seconds since 1970 at which these bytes were
+        written, as far as the caller saw it happen.
+        """
+        self._looks_left, self._heard_s = most_looks, heard_s
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -100,15 +119,31 @@ class Scanner:
         if self._rest:
             self._block(self._rest + b"\n")
             self._rest = b""
-        for builder in self._open.values():
-            self._close(builder)
-        self._open.clear()
+        self._close_all()
+        return self.so_far()
+
+    def so_far(self, changed_s: float | None = None) -> Scan:
+        """What was found in the lines that have ended. More may be fed. `changed_s`: as of this moment."""
+        if changed_s is not None:
+            self._changed_s, self._clock = changed_s, self._clock.changed(changed_s)
         hits = [hit for hits in (*self._first.values(), *self._later.values()) for hit in hits]
         hits.sort(key=lambda hit: (hit.at, hit.incident))
         return Scan(
             self._name, self._count, tuple(hits), self._done, self._clock,
-            self._first_stamp, self._stamp, self._changed_s,
+            self._first_stamp, self._stamp, self._changed_s, self._heard, self._skipped,
         )  # fmt: skip
+
+    @property
+    def skipped(self) -> int:
+        """Lines that were not looked at, because there were too many at once."""
+        return self._skipped
+
+    def noticed(self) -> Iterator[Hit]:
+        """The first hit of each kind that explains a slow run, once it came often enough."""
+        for hits in self._first.values():
+            match = hits[0].match if hits else None
+            if match is not None and match.signature.notice and len(hits) >= match.signature.repeats:
+                yield hits[0]
 
     def _block(self, block: bytes) -> None:
         if b"\x1b" in block:
@@ -119,11 +154,15 @@ class Scanner:
             self._first_stamp = self._earliest()
         lowered = block.lower().decode("latin-1")  # a byte stays a character; what is searched for is ASCII
         if self._open or self._waits or self._is_loud(lowered):
-            for index, line in enumerate(lowered.split("\n")[: len(self._lines)]):
+            self._lowered, self._again_until = lowered.split("\n"), 0
+            for index, line in enumerate(self._lowered[: len(self._lines)]):
                 self._index = index
                 self._line(line)
+            self._close_broken()
         self._index = len(self._lines)
-        self._time_before()
+        before = self._stamp
+        if self._time_before() is not before and self._stamp is not None and self._heard_s is not None:
+            self._heard = (self._stamp, self._heard_s)
         self._count += len(self._lines)
 
     @property
@@ -134,8 +173,13 @@ class Scanner:
     def _line(self, lowered: str) -> None:
         if self._waits:
             self._done += progress(lowered)
-        if not (self._open or self._is_loud(lowered)):
+        if not (self._open or self._is_loud(lowered)) or self._is_told(lowered):
             return
+        if self._looks_left is not None:
+            if not self._looks_left:
+                self._skipped += 1
+                return
+            self._looks_left -= 1
         raw = self._lines[self._index]
         if len(raw) > _HEAD_BYTES + _TAIL_BYTES:
             raw = _cut(raw)
@@ -145,6 +189,27 @@ class Scanner:
         for part in text.split("\r"):
             for line in unwrapped(part):
                 self._look(line)
+
+    def _is_told(self, lowered: str) -> bool:
+        """Whether the line only repeats what was looked at often enough."""
+        if self._index < self._again_until:
+            return True
+        if self._open and not (_TRACEBACK in lowered and all(item.has_ended for item in self._open.values())):
+            return False
+        at = self._count + self._index + 1
+        if _TRACEBACK in lowered:
+            size = 0 if self._follows_ignored() else self._again.traceback(self._lowered, self._index, at, self._done)
+            self._again_until = self._index + size
+            if size:
+                self._close_all()
+            return size > 0
+        return self._again.line(lowered, at, self._done)
+
+    def _close_broken(self) -> None:
+        """A writer that was killed amid a traceback says no more; every line is looked at for as long as one is open."""
+        here = self._count + len(self._lines)
+        for stream in [name for name, builder in self._open.items() if here - builder.last_at > _SILENT_LINES]:
+            self._close(self._open.pop(stream))
 
     def _look(self, line: Line) -> None:
         at = self._count + self._index + 1
@@ -161,7 +226,7 @@ class Scanner:
         if HEADER in line.text and not line.text.startswith(_IGNORED):
             self._incident += 1
             if not self._follows_ignored():
-                self._open[line.stream] = Builder(self._incident, line.level in ("debug", "info", "warning"))
+                self._open[line.stream] = Builder(self._incident, at, line.level in ("debug", "info", "warning"))
             return
         self._match(line, line.text, None)
 
@@ -188,6 +253,11 @@ class Scanner:
         if not found and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
             self._note(line, text, None, None, True)
 
+    def _close_all(self) -> None:
+        for builder in self._open.values():
+            self._close(builder)
+        self._open.clear()
+
     def _close(self, builder: Builder) -> None:
         """A traceback is over: note it, that the one that no signature knows is told as well."""
         begun = self._raised.pop(builder.incident, None)
@@ -209,6 +279,7 @@ class Scanner:
             match=match,
             chain=builder.chain if builder else (),
             done_before=self._done,
+            heard_s=self._heard_s if line.stamp is None else None,
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:
@@ -223,6 +294,8 @@ class Scanner:
     def _time_before(self) -> Stamp | None:
         """The time of the nearest line above that has one. A line is looked at once."""
         for raw in self._lines[max(self._timed, self._index - _LOOK_BACK) : self._index][::-1]:
+            if raw.startswith(_INDENTED):
+                continue
             stamp = clean(raw[:400].decode("utf-8", "replace")).stamp
             if stamp is not None:
                 self._stamp = self._clock.seen(stamp)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from prime_train.diagnose.screen import holds_any
+
 ENOUGH = 2
 # What a line must hold, in lower case, before a pattern is tried on it.
-_SIGNS = ('" 20', "throughput", "step", "loss", "finished", "complete")
+_holds_sign = holds_any(('" 20', "throughput", "step", "loss", "finished", "complete"))
 _PATTERNS = (
     (re.compile(r'"post /[^"\n]{1,200}" 20\d'), ENOUGH),
     (re.compile(r"avg generation throughput: (?!0\.0\b)\d"), ENOUGH),
@@ -19,7 +21,7 @@ _NOT_FINITE = re.compile(r"\bnan\b")
 
 def progress(lowered: str) -> int:
     """How much a line, in lower case, says for the process being well: 0 nothing, ENOUGH all that is wanted."""
-    if not any(sign in lowered for sign in _SIGNS):
+    if not _holds_sign(lowered):
         return 0
     head = lowered[:1000]
     if _NOT_FINITE.search(head):

@@ -110,6 +110,12 @@ class Clock:
         last = self._last.get("wall")
         return None if last is None else last.seconds
 
+    def changed(self, changed_s: float) -> Clock:
+        """This clock, of a file that was written to again at `changed_s`."""
+        clock = Clock(changed_s)
+        clock._midnights, clock._last = self._midnights, self._last
+        return clock
+
     def near(self, anchor_s: float) -> Clock:
         """This clock, or where it leaves out year or day one that ends as near to `anchor_s` as it can.
 

@@ -82,8 +82,9 @@ def shortened(raised: Raised) -> tuple[str, ...]:
 class Builder:
     """One traceback as it comes in, line by line, of one writer."""
 
-    def __init__(self, incident: int, is_calm: bool = False) -> None:
+    def __init__(self, incident: int, at: int, is_calm: bool = False) -> None:
         self.incident = incident
+        self.last_at = at  # the line at which its writer was last heard
         self.is_calm = is_calm  # told at warning level or below: somebody caught it
         self.chain: tuple[Raised, ...] = ()
         self._frames: list[Frame] = []
@@ -98,9 +99,15 @@ class Builder:
         """Whether what comes is frames and source lines, which are no messages."""
         return self._state == "frames"
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its exception has come; what follows is the rest of its message, or another one of its chain."""
+        return self._state == "message"
+
     def takes(self, text: str, at: int) -> Taken:
         """ "mine": the line belongs to this traceback and is kept; "stranger": another process wrote in between;
         "over": the traceback ended before this line."""
+        self.last_at = at
         if HEADER in text:
             return "mine" if self._header() else "over"
         if self._state == "frames":
