@@ -19,7 +19,7 @@ from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.policy import Policy
 
-FAST = Policy(backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0)
+FAST = Policy(step_limit_s=300.0, backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0)
 
 
 def fake_run(path: Path, max_steps: int) -> RunSpec:

@@ -42,7 +42,8 @@ from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
 from tests.fakes.supervisor import fake_run
 
-POLICY = Policy(max_fruitless_attempts=3, backoff_s=1.0, backoff_max_s=60.0)
+STEP_LIMIT_S = 300.0
+POLICY = Policy(max_fruitless_attempts=3, backoff_s=1.0, backoff_max_s=60.0, step_limit_s=STEP_LIMIT_S)
 OPENED = RunOpened("r", 1, 300, "0.1")
 
 
@@ -143,9 +144,9 @@ def test_a_new_supervisor_has_a_new_budget() -> None:
         ([], 0.0, POLICY.startup_limit_s),
         ([(5.0, Phase(1, "data"))], 5.0, POLICY.startup_limit_s),
         ([(5.0, Phase(1, "evaluate"))], 5.0, POLICY.slow_phase_limit_s),
-        ([(6.0, Progress(1, 1, 2.0, 3.0, 4))], 6.0, POLICY.step_limit_s),
+        ([(6.0, Progress(1, 1, 2.0, 3.0, 4))], 6.0, STEP_LIMIT_S),
         ([(6.0, Progress(1, 1, 2.0, 3.0, 4)), (7.0, Phase(1, "export"))], 7.0, POLICY.slow_phase_limit_s),
-        ([(6.0, Progress(1, 1, 2.0, 3.0, 4)), (7.0, Phase(1, "train"))], 7.0, POLICY.step_limit_s),
+        ([(6.0, Progress(1, 1, 2.0, 3.0, 4)), (7.0, Phase(1, "train"))], 7.0, STEP_LIMIT_S),
     ],
 )
 def test_silence_is_a_hang_by_the_limit_of_its_phase(
@@ -196,7 +197,7 @@ def test_asking_again_does_not_wait_for_the_checkpoint_but_a_doubled_signal_is_o
 def test_a_machine_that_slept_is_no_hang_and_uses_up_no_grace() -> None:
     awake = [(0.0, OPENED), *launched(), (6.0, Progress(1, 1, 2.0, 3.0, 4))]
     slept = (10_000.0, ClockJumped(9_900.0))
-    assert decide(history(*awake, slept), POLICY, 10_000.0) == rules.Wait(6.0 + 9_900.0 + POLICY.step_limit_s)
+    assert decide(history(*awake, slept), POLICY, 10_000.0) == rules.Wait(6.0 + 9_900.0 + STEP_LIMIT_S)
     stopping = [*awake, (90.0, StopAsked("SIGINT")), (90.0, SignalSent(1, "stop_requested", ""))]
     assert decide(history(*stopping, slept), POLICY, 10_000.0) == rules.Wait(90.0 + 9_900.0 + POLICY.stop_grace_s)
     assert decide(history((0.0, OPENED), *launched(), ended(1, 9.5), slept), POLICY, 9_910.0) == rules.Wait(9_910.5)

@@ -24,7 +24,9 @@ class Heartbeat:
     """How long silence may last."""
 
     startup_limit_s: Annotated[float, Gt(0), Doc("Longest silence before the first step.")] = 900.0
-    step_limit_s: Annotated[float, Gt(0), Doc("Longest silence between two steps.")] = 300.0
+    step_limit_s: Annotated[
+        Annotated[float, Gt(0)] | None, Doc("Longest silence between two steps; unset: learned from the steps taken.")
+    ] = None
     slow_phase_limit_s: Annotated[
         Annotated[float, Gt(0)], Doc("Longest silence in evaluation, export and the wait for a checkpoint.")
     ] = 1800.0

@@ -37,6 +37,7 @@ from prime_train.events import (
     TrainerStarted,
     TrainerStopped,
 )
+from prime_train.supervise.hang import learn
 from prime_train.supervise.state import (
     Attempt,
     Child,
@@ -67,6 +68,8 @@ def fold(state: State, record: Record) -> State:
     folded = state
     if not state.closed or isinstance(record.event, RunOpened):
         folded = _trainer(_supervisor(state, record), record)
+        learned = learn(folded.learned, record)
+        folded = folded if learned is folded.learned else replace(folded, learned=learned)
     told = "" if folded is state else describe(record.event)
     if told:
         folded = replace(folded, last_event=told, last_event_s=record.time_s)

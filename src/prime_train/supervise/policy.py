@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from prime_train.errors import ExitCode
 from prime_train.spec import RunSpec
+from prime_train.supervise import hang
 from prime_train.supervise.state import Attempt, Doom, Live, State
 
 # Where no signature says otherwise. "oom": the same step needs the same memory again.
 NEVER_RETRIED = frozenset({"config", "auth", "bug", "disk", "env", "oom"})
 _LOOK_AGAIN_S = 60.0
-SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +23,24 @@ class Policy:
     backoff_s: float = 1.0
     backoff_max_s: float = 60.0
     startup_limit_s: float = 900.0
-    step_limit_s: float = 300.0
+    step_limit_s: float | None = None  # None = learned from the steps that were taken
     slow_phase_limit_s: float = 1800.0
     stop_grace_s: float = 60.0
     term_grace_s: float = 5.0  # between SIGTERM and SIGKILL; the grace for a checkpoint has passed by then
     dump_grace_s: float = 2.0  # between SIGABRT, on which faulthandler writes every stack to the log, and SIGKILL
     exit_grace_s: float = 30.0  # between the trainer's last word and the end of its processes, as torchrun allows
     evidence_limit_s: float = 20.0  # for what is written down of an attempt before it is ended
+    reports: bool = True  # the trainer speaks of its phases from the start
     stops_by_file: bool = True  # the trainer looks for a request to stop; else SIGTERM is all it hears
     micro_batches: tuple[int, ...] = ()  # smaller ones that may be tried where memory ran out, largest first
 
 
-def policy(run: RunSpec, *, stops_by_file: bool = True) -> Policy:
+def policy(run: RunSpec, *, stops_by_file: bool = True, reports: bool = True) -> Policy:
     """The policy that a config asks for."""
     asked = run.prime_train
     return Policy(
         stops_by_file=stops_by_file,
+        reports=reports,
         micro_batches=smaller_micro_batches(run) if asked.recovery.on_oom == "shrink" else (),
         max_fruitless_attempts=asked.restart.max_fruitless_attempts,
         backoff_s=asked.restart.backoff_s,
@@ -254,18 +256,17 @@ def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
         return StartRole(live.number, live.next_role)
     if live.serves_only or len(live.children) < len(live.roles):
         return Wait(now_s + _LOOK_AGAIN_S)  # services have no steps: readiness and the engine watch judge them
-    limit_s = silence_limit_s(live, policy)
+    limit_s = silence_limit_s(state, live, policy)
     deadline_s = max(live.last_sign_s + limit_s, live.excused_until_s)
     if now_s < deadline_s:
         return Wait(deadline_s)
     return FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase)
 
 
-def silence_limit_s(live: Live, policy: Policy) -> float:
+def silence_limit_s(state: State, live: Live, policy: Policy) -> float:
     """How long the attempt may be silent in the phase it is in."""
-    if live.phase in SLOW_PHASES:
-        return max(policy.slow_phase_limit_s, policy.startup_limit_s if live.first_progress is None else 0.0)
-    return policy.startup_limit_s if live.first_progress is None else policy.step_limit_s
+    limits = hang.Limits(policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports)
+    return hang.limit_s(state.learned, live.phase, limits)
 
 
 def _end_doomed(live: Live, doom: Doom, policy: Policy, now_s: float) -> Action:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from prime_train.events import AlarmRaised, HangFound, Record, Sampled, TrainerFailed, TrainerStarted
+from prime_train.supervise.hang import Learned
 
 RunState = Literal["starting", "running", "recovering", "stopped", "finished", "failed"]
 
@@ -156,6 +157,7 @@ class State:
     samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
     live: Live | None = None
+    learned: Learned = Learned()  # how long the trainer may be silent
     alarms: tuple[Standing, ...] = ()
     gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt, of each GPU for which an attempt was ended
     left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used again
