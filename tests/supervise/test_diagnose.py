@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.events import HangFound, TrainerFailed
+from prime_train.diagnose import cause as root_cause
+from prime_train.diagnose.match import scan
+from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.supervise.diagnose import Cause, Evidence, judge, oom_kills, tail
 from prime_train.supervise.state import Doom, Live, Sent, State, Word
 
@@ -118,7 +120,7 @@ def test_the_out_of_memory_killer_is_named_only_when_it_was_at_work() -> None:
     ("log", "cause_class", "what", "where"),
     [
         (IMPORT_ERROR, "env", "ModuleNotFoundError: No module named 'torch'", "/src/trainer/__main__.py:12"),
-        (TORCHRUN, "bug", "ValueError: odd", "/src/trainer/pretrain.py:88"),
+        (TORCHRUN, "unknown", "ValueError: odd", "/src/trainer/pretrain.py:88"),
         (
             "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n",
             "disk",
@@ -126,7 +128,7 @@ def test_the_out_of_memory_killer_is_named_only_when_it_was_at_work() -> None:
             str(LOG),
         ),
         ("Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA\n", "oom", "OutOfMemoryError", str(LOG)),
-        ("Traceback (most recent call last):\nX: " + "y" * 10_000, "bug", "X: yyy", str(LOG)),
+        ("Traceback (most recent call last):\nX: " + "y" * 10_000, "unknown", "X: yyy", str(LOG)),
         ("Traceback (most recent call last):\n  File", "unknown", "exited with 1", str(LOG)),
     ],
 )
@@ -137,6 +139,73 @@ def test_the_first_traceback_of_the_log_speaks_where_the_trainer_did_not(
     assert (found.cause_class, found.where) == (cause_class, where)
     assert what in found.what
     assert len(found.what) <= 300
+
+
+@pytest.mark.parametrize(
+    ("what", "cause_class", "identifier", "retry"),
+    [
+        ("DistBackendError: NCCL error: ncclUnhandledCudaError, unhandled cuda error", "hardware", "NCCL004", "yes"),
+        ("RuntimeError: Rank 3 failed to pass monitoredBarrier in 600000 ms", "network", "TORCH021", "yes"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x512 and 1024x4096)", "bug", "TORCH011", "no"),
+        ("RuntimeError: pair.cc:534] Connection closed by peer [127.0.0.1]:43210", "unknown", "", ""),  # an echo
+        ("ValueError: odd", "unknown", "", ""),
+    ],
+)
+def test_what_the_trainer_does_not_know_a_signature_may(
+    what: str, cause_class: str, identifier: str, retry: str
+) -> None:
+    account = TrainerFailed(1, 0, "unknown", what, "", "read it", "step.py:3")
+    found = judged(1, live=replace(LIVE, failure=account))
+    assert (found.cause_class, found.id, found.retry, found.what) == (cause_class, identifier, retry, what)
+    assert found.where == "step.py:3"
+
+
+def _heard(log: str, name: str = "inference.log") -> root_cause.Cause:
+    found = root_cause.judge([scan([log.encode()], name)]).cause
+    assert found is not None
+    return found
+
+
+ENGINE_OOM = "step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+def test_another_log_tells_why_the_trainer_lost_its_peer() -> None:
+    account = TrainerFailed(1, 0, "unknown", "ConnectionError: inference is gone", "", "", "x.py:1")
+    evidence = Evidence(1, LOG, "", 0, _heard(ENGINE_OOM))
+    found = judge(STATE, replace(LIVE, failure=account), evidence)
+    assert (found.id, found.cause_class, found.where) == ("CUDA001", "oom", "inference.log:2")
+    known = replace(account, cause_class="disk", what="OSError: [Errno 28] No space left on device")
+    found = judge(STATE, replace(LIVE, failure=known), evidence)
+    assert (found.id, found.cause_class) == ("OS001", "disk")
+
+
+@pytest.mark.parametrize(
+    ("watch", "name", "told"),
+    [("engine", "engine_dead", "CUDA001"), ("hang", "silent", "CUDA001"), ("gpu", "gpu_lost", "gpu_lost")],
+)
+def test_a_log_explains_silence_and_not_a_lost_gpu(watch: str, name: str, told: str) -> None:
+    alarm = AlarmRaised(1, watch, name, "inference", "restart", "hardware", "it is silent", "", "", "", 40)
+    live = replace(LIVE, doom=Doom(alarm, 1.0))
+    assert judge(STATE, live, Evidence(-9, LOG, "", 0, _heard(ENGINE_OOM))).id == told
+    bare = judge(STATE, live, Evidence(-9, LOG, "", 0))
+    assert (bare.id, bare.what, bare.where) == (name, "it is silent", "inference")
+
+
+def test_the_process_that_ended_is_named() -> None:
+    found = judge(STATE, LIVE, Evidence(0, LOG, "", 0, role="inference"))
+    assert (found.cause_class, found.what) == ("unknown", "inference exited with 0 at step 40 of 300")
+    assert judge(STATE, LIVE, Evidence(-9, LOG, "", 0, role="inference")).what.startswith(
+        "inference killed by signal 9"
+    )
+
+
+def test_a_kill_from_outside_is_no_echo_of_an_older_error() -> None:
+    refused = _heard("huggingface_hub.errors.GatedRepoError: 401 Client Error.\n")
+    assert judge(STATE, LIVE, Evidence(-9, LOG, "", 0, refused)).cause_class == "signal"
+    assert judge(STATE, LIVE, Evidence(-6, LOG, "", 0, refused)).cause_class == "auth"
+    assert (
+        judge(STATE, LIVE, Evidence(-9, LOG, "", 0, _heard("slurmstepd: error: task 0: Out Of Memory\n"))).id == "OS016"
+    )
 
 
 def test_a_killed_rank_is_the_root_and_not_the_rank_that_lost_its_peer() -> None:

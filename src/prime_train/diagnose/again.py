@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-# What differs from one telling to the next: times, ids, addresses, measured and long numbers. Short ones stay: Xid 79 is not Xid 13.
+# What differs from one telling to the next: times, ids, addresses, measured and long numbers. Short ones stay: Xid 79
+# is not Xid 13.
 _CHANGING = re.compile(r"\d[\da-f:.,-]{2,}[\da-f]|\d\.\d+")
 _IN_FULL = 5  # tellings that are looked at, at the same state of the work; a signature may want three
 _LOOK_AGAIN = 200  # lines after which one is looked at all the same: an end wants to know what stands near before it
@@ -35,7 +36,7 @@ class Again:
         return len(lowered) <= _LONGEST and self._is_told(hash(shape(lowered)), at, done)
 
     def traceback(self, lines: Sequence[str], index: int, at: int, done: int) -> int:
-        """How many lines a traceback takes that begins at `lines[index]` and need not be looked at; 0 where it must be."""
+        """How many lines the traceback takes that begins at `lines[index]`; 0 where it has to be looked at."""
         size = _length(lines, index)
         if size and self._is_told(hash(tuple(map(shape, lines[index : index + size]))), at, done):
             return size

@@ -206,7 +206,7 @@ class Scanner:
         return self._again.line(lowered, at, self._done)
 
     def _close_broken(self) -> None:
-        """A writer that was killed amid a traceback says no more; every line is looked at for as long as one is open."""
+        """A writer that was killed amid a traceback says no more, and while one is open every line is looked at."""
         here = self._count + len(self._lines)
         for stream in [name for name, builder in self._open.items() if here - builder.last_at > _SILENT_LINES]:
             self._close(self._open.pop(stream))

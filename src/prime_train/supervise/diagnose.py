@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.match import scan
+from prime_train.diagnose.signatures import catalogue
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.rundir import RunDir
+from prime_train.supervise.kills import BY_ITSELF, aborted_at, killed_rank, meaning, name_of, number_of
 from prime_train.supervise.state import Live, State
 
 _TAIL_BYTES = 256 * 1024
@@ -21,7 +22,10 @@ _LONGEST_LINE = 300
 _CLASSES = frozenset(
     {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
 )
-_NATIVE_ABORT = "OS017"  # the signature that says no more than the signal does
+_SAY_THE_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that say no more than a signal does
+_KEPT_CLASSES = frozenset({"config", "disk", "oom", "env"})  # what the trainer knows better than a line of a log does
+_SEE_SILENCE = frozenset({"engine", "hang"})  # watches that see an effect
+_OWN_LIMITS = frozenset({"oom", "hardware"})  # what has a process killed from outside, and is written down
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +38,34 @@ class Cause:
     why: str = ""
     fix: str = ""
     where: str = ""
+    id: str = ""  # the signature or the alarm that it was told by
+    retry: str = ""  # what the signature says of another try: "no" | "after_fix" | "yes"; "" = by the class
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is left of an attempt whose processes are gone."""
+    """What is left of an attempt whose processes are gone. `role`: of the process whose exit ended it.
+
+    `heard`: the root cause in all its logs, read while they grew; where nobody listened, or heard nothing, the end of
+    the one log is read for it.
+    """
 
     returncode: int | None
     log: Path
     log_tail: str
     oom_kills: int  # of the kernel's out-of-memory killer, on this machine or in this container, in its lifetime
+    heard: root_cause.Cause | None = None
+    role: str = "trainer"
+
+    @property
+    def found(self) -> root_cause.Cause | None:
+        """The root cause that the logs tell, known or not."""
+        return self.heard or _from_log(self.log_tail, str(self.log))
+
+    @property
+    def who(self) -> str:
+        """ "inference "; empty for the trainer, of which everything is said that names nobody."""
+        return "" if self.role == "trainer" else f"{self.role} "
 
 
 def tail(log: Path) -> str:
@@ -75,7 +97,7 @@ def _counter(path: Path, name: str) -> int:
 
 
 def judge(state: State, live: Live, evidence: Evidence) -> Cause:
-    """The trainer's own account comes first, then what the supervisor did to it, then the exit and the log."""
+    """The trainer's own account comes first, then what the supervisor did to it, then the exit and the logs."""
     match live.word.said if live.word else "":
         case "finished" if live.word and live.word.step >= state.max_steps:
             return Cause("finished")
@@ -85,30 +107,56 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
         case HangFound() as hang:
             return _hang(hang, evidence)
         case AlarmRaised() as alarm:
-            return Cause("failed", alarm.cause_class, alarm.what, alarm.why, alarm.fix, alarm.where or alarm.subject)
-    killed = _killed_rank(evidence.log_tail)
+            return _alarm(alarm, evidence)
+    killed = killed_rank(evidence.log_tail)
     if killed is not None:
         rank, number = killed
         return _signal(number, f"rank {rank} was ", evidence)
     if live.failure is not None:
-        return _own_account(live.failure)
+        return _own_account(live.failure, evidence)
     if any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent):
         what = "it had to be ended before its checkpoint was complete"
         return Cause("stopped", "signal", what, "it did not stop in the time it had", "raise prime_train.stop_grace_s")
     return _exit(state, evidence)
 
 
-def _own_account(failure: TrainerFailed) -> Cause:
+def _own_account(failure: TrainerFailed, evidence: Evidence) -> Cause:
+    """As the trainer tells it. What it does not know itself, a signature may: in any log, else in its own words."""
     cause_class = failure.cause_class if failure.cause_class in _CLASSES else "unknown"
-    return Cause("failed", cause_class, failure.what, failure.why, failure.fix, failure.where)
+    own = Cause("failed", cause_class, failure.what, failure.why, failure.fix, failure.where)
+    said = _by_its_words(failure.what)
+    if cause_class in _KEPT_CLASSES:
+        return replace(own, id=said.id) if said is not None and said.cause_class == cause_class else own
+    heard = evidence.heard
+    if heard is not None and _explains(heard):
+        return replace(_of_log(heard), where=own.where if heard.file == str(evidence.log) else _place(heard))
+    if said is not None:
+        return replace(own, cause_class=said.cause_class, why=said.why, fix=said.fix, id=said.id, retry=said.retry)
+    return own
+
+
+def _alarm(alarm: AlarmRaised, evidence: Evidence) -> Cause:
+    """What a watch ended it for. Where a process only fell silent, a log may tell why."""
+    where = alarm.where or alarm.subject
+    heard = evidence.heard
+    if alarm.watch in _SEE_SILENCE and heard is not None and _explains(heard):
+        cause = _of_log(heard)
+        return replace(cause, what=f"{cause.what}; then {alarm.what}")
+    return Cause("failed", alarm.cause_class, alarm.what, alarm.why, alarm.fix, where, alarm.name)
 
 
 def _hang(hang: HangFound, evidence: Evidence) -> Cause:
-    where = _aborted_at(evidence.log_tail)
+    """Where another log tells why it waits, that is the cause; the silence is only how it was found."""
+    silent = f"no sign of life for {hang.silent_s:.0f} s in phase {hang.phase}"
+    heard = evidence.heard
+    if heard is not None and _explains(heard):
+        cause = _of_log(heard)
+        return replace(cause, what=f"{cause.what}; then {silent}")
+    where = aborted_at(evidence.log_tail)
     return Cause(
         "failed",
         "hang",
-        f"no sign of life for {hang.silent_s:.0f} s in phase {hang.phase}; the limit is {hang.limit_s:g} s",
+        f"{silent}; the limit is {hang.limit_s:g} s",
         "its stack is in the log" if where else "it left no stack",
         "if the phase is just slow, raise its limit in [prime_train.heartbeat]",
         where or str(evidence.log),
@@ -121,23 +169,19 @@ def _exit(state: State, evidence: Evidence) -> Cause:
     log = str(evidence.log)
     reached = f"at step {state.step} of {state.max_steps}"
     if code is None:
-        return Cause(
-            "failed", "signal", f"it ended together with its supervisor {reached}", "the supervisor was killed", "", log
-        )
-    if code in (-signal.SIGABRT, 128 + signal.SIGABRT):
-        found = _from_log(evidence.log_tail)
-        if found is not None and found.id not in (root_cause.UNKNOWN, _NATIVE_ABORT):
-            return _of_log(found, log)  # native code gave up because of it
-    if code < 0 or 128 < code <= 128 + 64:
-        return _signal(-code if code < 0 else code - 128, "", evidence)
+        what = f"{evidence.who}ended together with its supervisor {reached}".removeprefix(" ")
+        return Cause("failed", "signal", what if evidence.who else f"it {what}", "the supervisor was killed", "", log)
+    number = number_of(code)
+    if number:
+        return _signal(number, evidence.who, evidence)
+    found = evidence.found
+    if found is not None and (code != 0 or _explains(found)):
+        return _of_log(found)
     if code == 0:
-        why = "it did not say that it had finished"
-        return Cause("failed", "unknown", f"exited with 0 {reached}", why, f"read {log}", log)
-    found = _from_log(evidence.log_tail)
-    if found is not None:
-        return _of_log(found, log)
+        why = "it did not say that it had finished" if not evidence.who else "it is to serve until the run is over"
+        return Cause("failed", "unknown", f"{evidence.who}exited with 0 {reached}", why, f"read {log}", log)
     cause_class, why = _EXIT_CODES.get(code, ("unknown", "it left no account of why"))
-    return Cause("failed", cause_class, f"exited with {code} {reached}", why, f"read {log}", log)
+    return Cause("failed", cause_class, f"{evidence.who}exited with {code} {reached}", why, f"read {log}", log)
 
 
 _EXIT_CODES = {
@@ -203,61 +247,47 @@ def lost(run_dir: RunDir) -> UserError:
     )
 
 
-# --- signals ---------------------------------------------------------------------------------------
-
-_SIGNALS: dict[int, tuple[str, str]] = {
-    signal.SIGKILL: (
-        "something outside this run sent it: a person, the job scheduler, or a limit of the container",
-        "",
-    ),
-    signal.SIGTERM: ("something outside this run asked it to end: a person or the job scheduler", ""),
-    signal.SIGSEGV: ("native code touched memory that is not its own", "read the stack at the end of the log"),
-    signal.SIGBUS: ("memory-mapped storage is gone or full, often /dev/shm", "look at `df -h /dev/shm` and the disk"),
-    signal.SIGABRT: ("native code gave up: a failed assertion or a collective that timed out", "read the log's end"),
-}
+# --- signals and logs --------------------------------------------------------------------------------
 
 
 def _signal(number: int, who: str, evidence: Evidence) -> Cause:
-    try:
-        name = f"{number} ({signal.Signals(number).name})"
-    except ValueError:
-        name = str(number)
-    what, log = f"{who}killed by signal {name}", str(evidence.log)
+    what, log = f"{who}killed by signal {name_of(number)}", str(evidence.log)
+    found = evidence.found
+    if found is not None and _explains(found) and (number in BY_ITSELF or found.cause_class in _OWN_LIMITS):
+        return _of_log(found)
     if number == signal.SIGKILL and evidence.oom_kills > 0:
         why = "the kernel's out-of-memory killer was at work while it ran"
         return Cause("failed", "oom", what, why, "lower batch.micro_batch or data.loader_workers, or add memory", log)
-    why, fix = _SIGNALS.get(number, ("", ""))
-    return Cause("failed", "signal", what, why, fix, _aborted_at(evidence.log_tail) or log)
+    why, fix = meaning(number)
+    return Cause("failed", "signal", what, why, fix, aborted_at(evidence.log_tail) or log)
 
 
-_TORCHRUN_RANK = re.compile(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*-(\d+)\b")
-# A process that was killed is never the echo of another one's end. SIGTERM is: torchrun sends it to
-# the other ranks; and so is SIGABRT, by which a rank's watchdog ends a collective that lost a peer.
-_ECHOES = (int(signal.SIGTERM), int(signal.SIGABRT))
+def _from_log(log_tail: str, log: str) -> root_cause.Cause | None:
+    """The root cause as `prime-train diagnose` finds it in the end of one log; its line is not known."""
+    found = root_cause.judge([scan([log_tail.encode("utf-8", "replace")], log)]).cause
+    return None if found is None else found._replace(line=0)
 
 
-def _killed_rank(log_tail: str) -> tuple[int, int] | None:
-    """Rank and signal of the first killed rank in torchrun's summary, whose own exit code is always 1."""
-    found = ((int(rank), int(number)) for rank, number in _TORCHRUN_RANK.findall(log_tail))
-    return next(((rank, number) for rank, number in found if number not in _ECHOES), None)
+def _explains(found: root_cause.Cause) -> bool:
+    """Whether a signature knows it, and it is more than a warning or the echo of another failure or of a signal."""
+    known = catalogue().by_id.get(found.id)
+    return known is not None and not (known.cascade or known.weak) and found.id not in _SAY_THE_SIGNAL
 
 
-# --- logs ------------------------------------------------------------------------------------------
-
-_ABORTED = re.compile(r'Current thread [^\n]*\(most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)')
-
-
-def _from_log(log_tail: str) -> root_cause.Cause | None:
-    """The root cause as `prime-train diagnose` finds it."""
-    return root_cause.judge([scan([log_tail.encode("utf-8", "replace")], "log")]).cause
+def _by_its_words(said: str) -> root_cause.Cause | None:
+    """What a signature makes of an exception's text alone."""
+    found = root_cause.judge([scan([said.encode("utf-8", "replace")], "")]).cause
+    return found if found is not None and _explains(found) else None
 
 
-def _of_log(found: root_cause.Cause, log: str) -> Cause:
-    where = found.raised[1].partition(" in ")[0] if len(found.raised) > 1 else log
-    return Cause("failed", found.cause_class, found.text[:_LONGEST_LINE], found.why, found.fix, where)
+def _of_log(found: root_cause.Cause) -> Cause:
+    retry = "" if found.id == root_cause.UNKNOWN else found.retry
+    text = found.text[:_LONGEST_LINE]
+    return Cause("failed", found.cause_class, text, found.why, found.fix, _place(found), found.id, retry)
 
 
-def _aborted_at(log_tail: str) -> str:
-    """Where faulthandler found the thread that got the fatal signal: "file:line in function"."""
-    found = _ABORTED.findall(log_tail)
-    return f"{found[-1][0]}:{found[-1][1]} in {found[-1][2]}" if found else ""
+def _place(found: root_cause.Cause) -> str:
+    """The frame that raised it, else the log and the line."""
+    if len(found.raised) > 1:
+        return found.raised[1].partition(" in ")[0]
+    return f"{found.file}:{found.line}" if found.line else found.file

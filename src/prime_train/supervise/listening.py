@@ -169,7 +169,7 @@ class _Log:
 
     def _behind(self) -> int:
         """Bytes that were not read yet. A file that was replaced or cut begins anew."""
-        status = os.stat(self.path)
+        status = self.path.stat()
         if status.st_ino != self._inode or status.st_size < self._offset:
             self._offset, self._inode = 0, status.st_ino
         if status.st_size > self._offset:
@@ -188,7 +188,7 @@ class _Log:
 
     def _skip_to_end(self) -> None:
         try:
-            status = os.stat(self.path)
+            status = self.path.stat()
         except OSError:
             return
         self._offset, self._inode = status.st_size, status.st_ino
