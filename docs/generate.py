@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from prime_train.dialects import native
-from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Shape, Table, Text
+from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
 from prime_train.document import to_toml
 from prime_train.rules.base import Rule
 from prime_train.rules.catalogue import FAMILIES, RULES
@@ -124,7 +124,7 @@ def _type(shape: Shape) -> str:
             return " or ".join(f"`{to_toml(value)}`" for value in values)
         case Array(item=item):
             return f"array of {_type(item)}"
-        case Table():
+        case Table() | Scalars():
             return "table"
 
 

@@ -19,7 +19,7 @@ from prime_train.rules.explain import BASE
 from prime_train.rules.judge import lint
 from prime_train.views.json_schema import json_schema
 
-SCHEMA = json_schema(native.schema())
+SCHEMA = json_schema(native.schema(), native.serving_schema())
 
 
 def accepts(values: dict[str, Any]) -> bool:

@@ -27,19 +27,6 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """How it is seen that a service serves: its health answers 200, and a completion of one token comes back.
-
-    A key that the service asks for is no part of it: see backends/vllm.py.
-    """
-
-    health_url: str
-    completion_url: str
-    model: str  # as requests name it
-    limit_s: float  # from the start
-
-
-@dataclass(frozen=True, slots=True)
 class Launch:
     """One process tree: `variables` are added to the supervisor's own environment."""
 

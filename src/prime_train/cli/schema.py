@@ -39,7 +39,7 @@ def export(
     from prime_train.dialects import native
     from prime_train.views.json_schema import json_schema
 
-    text = json.dumps(json_schema(native.schema()), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(json_schema(native.schema(), native.serving_schema()), indent=1, ensure_ascii=False) + "\n"
     _write(text, output)
 
 

@@ -14,7 +14,7 @@ from prime_train.document import Document
 from prime_train.errors import UserError
 
 _SCRIPT_SUFFIX = ".py"
-_ROOT_TABLES = ("orchestrator", "inference", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
+_ROOT_TABLES = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
 
 
 def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
@@ -85,4 +85,6 @@ def _is_native(values: Mapping[str, Any]) -> bool:
     if any(table in values for table in _ROOT_TABLES) or not isinstance(run, dict):
         return False
     is_ours = bool(run.keys() & {"max_steps", "kind", "seed"})
+    if "inference" in values and not is_ours:
+        return False
     return is_ours or (isinstance(data, dict) and bool(data.keys() & {"sources", "ctx_tokens"}))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, replace
+from functools import partial
 from typing import Any
 
-from prime_train.dialects.reading import MISSING_KEY, SYNTAX, Fault, Reading
+from prime_train.dialects.reading import MISSING_KEY, SYNTAX, UNKNOWN_KEY, Fault, Reading
 from prime_train.dialects.shapes import Table, table_of
 from prime_train.dialects.walk import walk
-from prime_train.document import Document
-from prime_train.spec import RunSpec
+from prime_train.document import Document, KeyPath, dotted
+from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
+from prime_train.spec.serving import ARGUMENTS, inference_of
 
 DIALECT = "prime-train"
 ROOT = "run"
@@ -60,11 +63,35 @@ _ELSEWHERE = {
     "dp_replicate_degree": "parallel.dp_replicate",
     "dp_shard_degree": "parallel.dp_shard",
     "nproc_per_node": "parallel.processes",
+    "max_model_len": "inference.ctx_tokens",
+    "tensor_parallel_size": "inference.tensor_parallel",
+    "gpu_memory_utilization": "inference.gpu_memory_fraction",
+    "served_model_name": "inference.served_name",
 }
+_OF_TRAINING = ("max_steps", "seed")  # keys of [run] that a server has no use for
+_OF_A_TRAINING: dict[KeyPath, str] = {
+    ("run", "max_steps"): "counts optimizer steps",
+    ("run", "seed"): "seeds a training",
+}
+_TRAINS = ("model", "data", "tokenizer", "batch", "optim", "schedule", "parallel", "checkpoint", "eval", "precision")
 
 
 def schema() -> Table:
+    """What a run.toml may hold that trains."""
     return table_of(RunSpec)
+
+
+def serving_schema() -> Table:
+    """What a run.toml may hold that only serves: run.kind = "serve"."""
+    whole = schema().fields
+    run, server, ours = whole["run"], whole["inference"], whole["prime_train"]
+    assert isinstance(run.shape, Table)
+    kept = {key: item for key, item in run.shape.fields.items() if key not in _OF_TRAINING}
+    run = run._replace(shape=Table(kept, partial(Run, max_steps=ENDLESS_STEPS)))
+    return Table(
+        {"run": run, "inference": server._replace(default=MISSING), "prime_train": ours},
+        partial(RunSpec, data=Data(sources=())),
+    )
 
 
 def recognises(values: Mapping[str, object]) -> bool:
@@ -85,13 +112,35 @@ def read(text: str, path: str) -> Reading:
 
 def read_document(document: Document) -> Reading:
     """The same of a text that is parsed already. Of one that is not TOML, what can be read is judged."""
-    root = schema()
+    serves = _serves(document.values)
+    root = serving_schema() if serves else schema()
     run, faults = walk(root, document.values, _ELSEWHERE)
+    if serves:
+        faults = [_without_training(fault) for fault in faults]
     if document.fault is not None:
         correct = document.fault.fix or "correct the line; what stands in it is unread"
         unread = Fault(SYNTAX, (), document.fault.what, correct)
         run, faults = None, [unread, *(fault for fault in faults if fault.code != MISSING_KEY)]
-    return Reading(document, DIALECT, "", ROOT, run, tuple(faults), dict(_renamed(root)))
+    if run is not None and run.server is not None:
+        run = replace(run, inference=inference_of(run.server))
+    keys = dict(_keys(root, everything=serves)) | _keys_of_inference(document.values)
+    return Reading(document, DIALECT, "", ROOT, run, tuple(faults), keys, all_fields=not serves)
+
+
+def _serves(values: Mapping[str, Any]) -> bool:
+    run = values.get("run")
+    return isinstance(run, dict) and run.get("kind") == "serve"
+
+
+def _without_training(fault: Fault) -> Fault:
+    """The fault of a key that a run.toml has where something is trained, in words that say so."""
+    head = fault.key[0] if fault.key else ""
+    what = "says how a model is trained" if head in _TRAINS and len(fault.key) == 1 else _OF_A_TRAINING.get(fault.key)
+    if fault.code != UNKNOWN_KEY or what is None:
+        return fault
+    name = dotted(fault.key)
+    told = f'{name} {what}, and run.kind = "serve" trains nothing'
+    return Fault(UNKNOWN_KEY, fault.key, told, 'take it out, or run.kind = "pretrain"', {name: None})
 
 
 def known_keys(values: Mapping[str, Any]) -> int:
@@ -105,11 +154,28 @@ def known_keys(values: Mapping[str, Any]) -> int:
     )
 
 
-def _renamed(table: Table, key: str = "", name: str = "") -> Iterator[tuple[str, str]]:
-    """RunSpec field -> key, for the fields whose key differs."""
+def _keys(table: Table, key: str = "", name: str = "", *, everything: bool) -> Iterator[tuple[str, str]]:
+    """RunSpec field -> key: of `everything`, or of the fields whose key differs."""
     for item in table.fields.values():
         below_key, below_name = f"{key}{item.key}", f"{name}{item.name}"
-        if below_key != below_name:
+        if everything or below_key != below_name:
             yield below_name, below_key
         if isinstance(item.shape, Table):
-            yield from _renamed(item.shape, f"{below_key}.", f"{below_name}.")
+            yield from _keys(item.shape, f"{below_key}.", f"{below_name}.", everything=everything)
+
+
+def _keys_of_inference(values: Mapping[str, Any]) -> dict[str, str]:
+    """RunSpec field -> key of what every dialect calls inference; an argument as the file writes its name."""
+    server = values.get("inference")
+    given = server.get("arguments") if isinstance(server, dict) else None
+    written = {str(key).replace("-", "_"): key for key in given} if isinstance(given, dict) else {}
+    own = ("ctx_tokens", "tensor_parallel", "gpu_memory_fraction", "dtype", "enforce_eager", "host", "port")
+    passed_on = {
+        f"inference.{field}": f"inference.arguments.{written.get(argument, argument)}"
+        for field, argument in ARGUMENTS.items()
+    }
+    return (
+        passed_on
+        | {f"inference.{name}": f"inference.{name}" for name in own}
+        | {"inference.model_name": "inference.model"}
+    )

@@ -85,7 +85,11 @@ class Table(NamedTuple):
     make: Callable[..., Any]
 
 
-Shape = Number | Text | Flag | Choice | Array | Table
+class Scalars:
+    """A table of any keys, each a string, a number, true or false."""
+
+
+Shape = Number | Text | Flag | Choice | Array | Scalars | Table
 
 
 @cache
@@ -125,6 +129,8 @@ def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tu
         return Text()
     if origin is Literal:
         return Choice(tuple(arguments))
+    if origin is Mapping:
+        return Scalars()
     if origin is tuple and arguments[1:] == (Ellipsis,):
         min_len = next((note.length for note in metadata if isinstance(note, MinLen)), 0)
         return Array(_shape(arguments[0])[0], min_len)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.dialects.nearest import nearest
 from prime_train.dialects.reading import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE, Fault
-from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Shape, Table, Text
+from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
 from prime_train.document import KeyPath, dotted, to_toml
 from prime_train.findings import Patch
 
@@ -36,6 +36,9 @@ def _faults(item: Field, shape: Shape, value: Any, at: At) -> Iterator[Fault]:
         yield _wrong_type(shape, value, at)
         return
     key = dotted(at.key)
+    if isinstance(shape, Scalars):
+        yield from (_no_scalar(at, name, below) for name, below in value.items() if not _is_scalar(below))
+        return
     if isinstance(shape, Choice) and value not in shape.values:
         meant = nearest(value, shape.values)
         fix = f"{key} = {_quoted_choice(shape, meant)}"
@@ -63,8 +66,20 @@ def _has_type(shape: Shape, value: Any) -> bool:
             return isinstance(value, str)
         case Flag():
             return isinstance(value, bool)
+        case Scalars():
+            return isinstance(value, dict)
         case _:
             return False  # a table or an array where the file has something else
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | bool) or (isinstance(value, int | float) and _is_finite(value))
+
+
+def _no_scalar(at: At, name: str, value: Any) -> Fault:
+    key = (*at.key, name)
+    what = f"{dotted(key)} must be a string, a number, true or false, not {describe(value)}"
+    return Fault(WRONG_TYPE, key, what, f"write {dotted(key)} as one string", shadows=at.name)
 
 
 def _is_finite(value: float) -> bool:
@@ -103,7 +118,7 @@ def _wrong_type(shape: Shape, value: Any, at: At) -> Fault:
     elif cured is not None:
         fix = f"{key} = {to_toml(cured)}"
     else:
-        fix = f"[{key}] with its keys below" if isinstance(shape, Table) else f"give {expected(shape)}"
+        fix = f"[{key}] with its keys below" if isinstance(shape, Table | Scalars) else f"give {expected(shape)}"
     return Fault(WRONG_TYPE, at.key, what, fix, _set(key, cured), at.name)
 
 
@@ -121,7 +136,7 @@ def expected(shape: Shape) -> str:
             return "true or false"
         case Array(item=item):
             return "an array of tables" if isinstance(item, Table) else "an array"
-        case Table():
+        case Table() | Scalars():
             return "a table"
 
 

@@ -55,7 +55,7 @@ class Memory(NamedTuple):
 def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
     """Which GPUs train and which serve, as the config lays them out; what it leaves open takes all there are."""
     if run.recipe is not None or run.is_native:
-        return Gpus(_native_gpus(run, hardware), 0)
+        return Gpus(0 if run.serves_only else _native_gpus(run, hardware), _server_gpus(run))
     deployment = run.deployment
     nodes = deployment.gpus_per_node if deployment is not None else None
     train_gpus = deployment.train_gpus if deployment is not None else None

@@ -38,6 +38,8 @@ class Service(NamedTuple):
 def python(run: RunSpec) -> str:
     """The interpreter that the run will use: the one that its config names, else this one."""
     named = run.launch.python if run.launch is not None else None
+    if run.server is not None and run.serves_only:
+        named = run.server.python
     return str(Path(named).expanduser()) if named else sys.executable
 
 

@@ -100,7 +100,7 @@ def _asked(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
         return scripts.rules()
     if facts is not None:
         from prime_train.rules import catalogue  # noqa: F401 - registers every rule
-    elif reading.dialect == native.DIALECT:
+    elif reading.dialect == native.DIALECT and (reading.run is None or reading.run.server is None):
         from prime_train.rules import run_toml  # noqa: F401 - registers its rules
     else:
         from prime_train.rules import static  # noqa: F401 - registers its rules

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from prime_train.spec import elsewhere, scripts
 from prime_train.spec.notes import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
+from prime_train.spec.serving import Server
 from prime_train.spec.supervision import PrimeTrain
 
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
@@ -29,7 +30,13 @@ class Run:
     """What the run is called, and how long it goes."""
 
     name: Annotated[str, Doc("Names the run and its directory. The same name goes on with the same run.")]
-    kind: Annotated[Literal["pretrain"], Doc("What is trained.")] = "pretrain"
+    kind: Annotated[
+        Literal["pretrain", "serve"],
+        Doc(
+            "`pretrain` trains a model; `serve` has vLLM serve one and trains nothing: [run] without max_steps, "
+            "[inference] and [prime_train] are then all there is."
+        ),
+    ] = "pretrain"
     seed: Annotated[NotNegative, Doc("Seeds Python, NumPy, torch, the data order and the loader workers.")] = 1234
     max_steps: Annotated[Positive, Doc("Optimizer steps to take in all, over every attempt.")]
     dir: Annotated[str, Doc("Directory that holds run directories. Relative to the working directory.")] = "runs"
@@ -204,6 +211,7 @@ class RunSpec:
     checkpoint: Checkpoint = Checkpoint()
     eval: Eval = Eval()
     precision: Precision = Precision()
+    server: Annotated[Server | None, Key("inference"), Doc("A vLLM server beside the training, or alone.")] = None
     prime_train: PrimeTrain = PrimeTrain()  # noqa: RUF009 - it is frozen
     launch: Annotated[elsewhere.Launch | None, Elsewhere()] = None
     resume: Annotated[elsewhere.Resume | None, Elsewhere()] = None
@@ -224,9 +232,15 @@ class RunSpec:
 
     @property
     def is_native(self) -> bool:
-        """Whether the bundled trainer does the training: no part of another program's config is there."""
-        parts = (self.launch, self.trainer, self.rollout, self.inference, self.recipe, self.jax)
+        """Whether it is a run.toml: no part of another program's config is there."""
+        inference = self.inference if self.server is None else None
+        parts = (self.launch, self.trainer, self.rollout, inference, self.recipe, self.jax)
         return all(part is None for part in parts)
+
+    @property
+    def serves_only(self) -> bool:
+        """Whether a run.toml trains nothing: its server is all there is."""
+        return self.run.kind == "serve"
 
     @property
     def global_batch(self) -> int:

@@ -1,9 +1,58 @@
-"""The parts of a RunSpec about the server and what goes to and from it: keys as in `spec/elsewhere.py`. Values only."""
+"""The parts of a RunSpec about the server and what goes to and from it. Values only.
 
-from __future__ import annotations
+`Server` is `[inference]` of a run.toml, whose annotations are its schema; the rest is what every dialect fills, with
+prime-rl's keys beside it as in `spec/elsewhere.py`.
+"""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from prime_train.spec.notes import Doc, Ge, Gt, Le
+
+Positive = Annotated[int, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The vLLM server that prime-train starts and watches."""
+
+    model: Annotated[str, Doc("A Hugging Face folder, or a name on the hub.")]
+    served_name: Annotated[str | None, Doc("What requests call the model; unset = what `model` says.")] = None
+    python: Annotated[
+        str | None, Doc("The interpreter of the environment that has vLLM; unset = the one that runs prime-train.")
+    ] = None
+    host: Annotated[Literal["127.0.0.1", "::1"], Doc("Where it listens: on this machine alone.")] = "127.0.0.1"
+    port: Annotated[int, Ge(1), Le(65535), Doc("The port it listens on.")] = 8000
+    ctx_tokens: Annotated[Positive | None, Doc("Longest prompt and answer together; unset = the model's own.")] = None
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "float32"],
+        Doc("Of weights and activations; `auto` = what the model's config says."),
+    ] = "auto"
+    tensor_parallel: Annotated[Positive, Doc("GPUs that one copy of the model is spread over.")] = 1
+    gpu_memory_fraction: Annotated[
+        Annotated[float, Gt(0), Le(1)] | None,
+        Doc("Part of each GPU's memory that it may take, the KV cache included; unset = vLLM's own."),
+    ] = None
+    kv_cache_gib: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Memory of the KV cache, in place of what gpu_memory_fraction leaves. A server on a CPU needs it."),
+    ] = None
+    enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates slower.")] = False
+    arguments: Annotated[
+        Mapping[str, bool | int | float | str] | None,
+        Doc('More of vLLM\'s own arguments by their names: `quantization = "fp8"`; true = the bare flag.'),
+    ] = None
+    ready_limit_s: Annotated[float, Gt(0), Doc("Longest wait for its first answer.")] = 1800.0
+
+    @property
+    def requests_name(self) -> str:
+        """What a request must call the model."""
+        return self.served_name or self.model
+
+    def argument(self, name: str) -> object:
+        """A value of `arguments`, whether its name is written with dashes or underscores; None where it is not said."""
+        return next((value for key, value in (self.arguments or {}).items() if key.replace("-", "_") == name), None)
 
 
 class Inference(NamedTuple):
@@ -60,3 +109,51 @@ class Transport(NamedTuple):
 
     kind: str | None = None  # rollout_transport.type; [05] [01] trainer.rollout_transport.type
     port: int | None = None  # rollout_transport.port; [05] [01] trainer.rollout_transport.port
+
+
+# Inference field -> vLLM's argument, for what a run.toml says in [inference.arguments].
+ARGUMENTS = {
+    "data_parallel": "data_parallel_size",
+    "pipeline_parallel": "pipeline_parallel_size",
+    "quantization": "quantization",
+    "enable_lora": "enable_lora",
+    "max_lora_rank": "max_lora_rank",
+    "max_loras": "max_loras",
+    "max_cpu_loras": "max_cpu_loras",
+    "expert_parallel": "enable_expert_parallel",
+    "prefix_caching": "enable_prefix_caching",
+    "revision": "revision",
+    "trust_remote_code": "trust_remote_code",
+    "tool_call_parser": "tool_call_parser",
+    "reasoning_parser": "reasoning_parser",
+    "auto_tool_choice": "enable_auto_tool_choice",
+    "chat_template": "chat_template",
+    "api_servers": "api_server_count",
+    "max_sequences": "max_num_seqs",
+    "batched_tokens": "max_num_batched_tokens",
+    "cache_dtype": "kv_cache_dtype",
+    "rpc_port": "data_parallel_rpc_port",
+}
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("data_parallel", "pipeline_parallel", "max_lora_rank", "max_loras", "max_cpu_loras"), int),
+    **dict.fromkeys(("api_servers", "max_sequences", "batched_tokens", "rpc_port"), int),
+    **dict.fromkeys(("enable_lora", "expert_parallel", "prefix_caching", "trust_remote_code"), bool),
+    "auto_tool_choice": bool,
+}
+
+
+def inference_of(server: Server) -> Inference:
+    """The server as the rules and the estimate read it. An argument of another type than theirs is not known."""
+    said = {field: server.argument(argument) for field, argument in ARGUMENTS.items()}
+    known = {field: value for field, value in said.items() if type(value) is _TYPES.get(field, str)}
+    return Inference(
+        model_name=server.model,
+        ctx_tokens=server.ctx_tokens,
+        tensor_parallel=server.tensor_parallel,
+        gpu_memory_fraction=server.gpu_memory_fraction,
+        dtype=server.dtype,
+        enforce_eager=server.enforce_eager,
+        host=server.host,
+        port=server.port,
+        **known,  # type: ignore[arg-type]  # each was compared with its type above
+    )

@@ -69,6 +69,7 @@ def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
         model=replace(run.model, path=_local(run.model.path)),
         tokenizer=replace(run.tokenizer, path=_local(run.tokenizer.path)),
         data=replace(run.data, sources=sources),
+        server=None if run.server is None else replace(run.server, model=_local(run.server.model) or run.server.model),
     )
 
 

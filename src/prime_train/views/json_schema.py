@@ -8,17 +8,37 @@ from __future__ import annotations
 from dataclasses import MISSING, is_dataclass
 from typing import Any
 
-from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Shape, Table, Text
+from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
 
 _KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
 
 
-def json_schema(root: Table) -> dict[str, Any]:
-    """The JSON Schema of a whole file."""
+def json_schema(training: Table, serving: Table) -> dict[str, Any]:
+    """The JSON Schema of a whole file: of one that trains, and of one with run.kind = "serve", which holds less.
+
+    The keys of both are told in one place, for completion; what each must and may hold is told apart.
+    """
+    whole = _of_table(training)
+    required = whole.pop("required", [])
+    run_required = whole["properties"]["run"].pop("required", [])
+    server = _of_table(serving)
+    serves = {"properties": {"run": {"properties": {"kind": {"const": "serve"}}, "required": ["kind"]}}}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",  # the draft that taplo and most editors read
         "title": "run.toml of prime-train",
-        **_of_table(root),
+        **whole,
+        "if": serves | {"required": ["run"]},
+        "then": {
+            "required": server["required"],
+            "propertyNames": {"enum": list(serving.fields)},
+            "properties": {
+                "run": {
+                    "required": server["properties"]["run"]["required"],
+                    "propertyNames": {"enum": list(server["properties"]["run"]["properties"])},
+                }
+            },
+        },
+        "else": {"required": required, "properties": {"run": {"required": run_required}}},
     }
 
 
@@ -53,3 +73,5 @@ def _of_shape(shape: Shape) -> dict[str, Any]:
             return {"type": "boolean"}
         case Text():
             return {"type": "string"}
+        case Scalars():
+            return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
