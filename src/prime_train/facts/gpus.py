@@ -37,7 +37,7 @@ def _of_answer(answer: Answer, visible: str | None) -> Gpus | NotKnown:
     if "none" in said:
         return Gpus((), said["none"])
     found = [_gpu(device) for device in said["devices"]]
-    kept = _visible(visible, [device.get("uuid", "") for device in said["devices"]])
+    kept = visible_indices(visible, [device.get("uuid", "") for device in said["devices"]])
     return Gpus(
         tuple(found[index] for index in kept),
         "" if kept else "NVML lists none",
@@ -54,7 +54,7 @@ def _gpu(device: dict[str, Any]) -> Gpu:
     return Gpu(device["name"], device["memory_bytes"], (major, minor), device["used_bytes"], users)
 
 
-def _visible(variable: str | None, uuids: list[str]) -> list[int]:
+def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     """Indices that CUDA_VISIBLE_DEVICES leaves. As CUDA does: the first entry that names none ends the list.
 
     Source: CUDA C++ programming guide, environment variables.
