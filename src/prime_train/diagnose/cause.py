@@ -187,11 +187,11 @@ def _time(scan: Scan, hit: Hit) -> float:
     """
     stamp = hit.stamp or scan.first_stamp
     told_s = None if stamp is None else scan.clock.seconds(stamp) + _zone_s(scan)
-    if hit.heard_s is not None and (told_s is None or not 0 <= hit.heard_s - told_s <= _TOLD_JUST_BEFORE_S):
+    if told_s is None:
+        return next((at_s for at_s in (hit.heard_s, scan.changed_s) if at_s is not None), math.inf)
+    if hit.heard_s is not None and hit.is_live and not 0 <= hit.heard_s - told_s <= _TOLD_JUST_BEFORE_S:
         return hit.heard_s
-    if told_s is not None:
-        return told_s
-    return math.inf if scan.changed_s is None else scan.changed_s
+    return told_s
 
 
 def _zone_s(scan: Scan) -> float:

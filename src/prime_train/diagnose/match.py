@@ -52,6 +52,7 @@ class Hit(NamedTuple):
     chain: tuple[Raised, ...]  # the traceback up to here
     done_before: int  # how much progress the log had shown by then
     heard_s: float | None = None  # when it came in (seconds since 1970), for a line without a time of its own
+    is_live: bool = False  # it was heard as it was written, and not at some time after
 
 
 class Scan(NamedTuple):
@@ -95,17 +96,20 @@ class Scanner:
         self._again, self._again_until = Again(), 0
         self._looks_left: int | None = None
         self._heard_s: float | None = None
+        self._is_live = False
         self._heard: tuple[Stamp, float] | None = None
         self._skipped = 0
 
-    def feed(self, data: bytes, most_looks: int | None = None, heard_s: float | None = None) -> None:
+    def feed(
+        self, data: bytes, most_looks: int | None = None, heard_s: float | None = None, is_live: bool = True
+    ) -> None:
         """Take the next bytes of the log.
 
         `most_looks`: lines to be looked at closely, the rest is counted as skipped; None for all of them. Lines that
         say again what was just said count for nothing. `heard_s`: seconds since 1970 at which these bytes were
-        written, as far as the caller saw it happen.
+        written, as far as the caller saw it happen; where they are not `is_live`, at the latest.
         """
-        self._looks_left, self._heard_s = most_looks, heard_s
+        self._looks_left, self._heard_s, self._is_live = most_looks, heard_s, is_live
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -148,6 +152,7 @@ class Scanner:
     def _block(self, block: bytes) -> None:
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
+        before = self._stamp
         self._lines, self._timed = block.split(b"\n"), 0
         self._lines.pop()
         if self._first_stamp is None:
@@ -160,7 +165,6 @@ class Scanner:
                 self._line(line)
             self._close_broken()
         self._index = len(self._lines)
-        before = self._stamp
         if self._time_before() is not before and self._stamp is not None and self._heard_s is not None:
             self._heard = (self._stamp, self._heard_s)
         self._count += len(self._lines)
@@ -280,6 +284,7 @@ class Scanner:
             chain=builder.chain if builder else (),
             done_before=self._done,
             heard_s=self._heard_s if line.stamp is None else None,
+            is_live=self._is_live,
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:

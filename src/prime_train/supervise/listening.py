@@ -152,7 +152,9 @@ class _Log:
             return False
         self.problem = None
         self._offset += len(data)
-        self.scanner.feed(data, None if behind <= _CALM_BYTES else _HURRIED_LOOKS, None if self._is_old else heard_s)
+        if self._is_old and self.changed_s is not None:
+            heard_s = self.changed_s
+        self.scanner.feed(data, None if behind <= _CALM_BYTES else _HURRIED_LOOKS, heard_s, not self._is_old)
         more = behind > len(data)
         self._is_old = self._is_old and more
         return more

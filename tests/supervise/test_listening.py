@@ -1,0 +1,242 @@
+"""Logs that grow, flood, break off, appear late, cannot be read: followed at a bounded cost, and told as one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from prime_train.supervise import listening
+from prime_train.supervise.listening import Listener, Notice
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+FULL = "OSError: [Errno 28] No space left on device\n"
+DEAD = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
+REJECTED = "Request rejected: prompt is longer than the limit\n"
+
+
+def _add(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def _all(listener: Listener) -> list[Notice]:
+    """Polls until nothing is new."""
+    told: list[Notice] = []
+    before = -1
+    while before != (before := sum(log._offset for log in listener._logs.values())):
+        told += listener.poll()
+    return told
+
+
+def test_a_log_that_grows_is_known_at_any_moment(tmp_path: Path) -> None:
+    trainer, server = tmp_path / "trainer.log", tmp_path / "inference.log"
+    listener = Listener([trainer, server])
+    assert listener.poll() == ()
+    assert listener.diagnosis().cause is None
+    _add(server, OOM[:20])
+    listener.poll()
+    assert listener.diagnosis().cause is None
+    _add(server, OOM[20:])
+    listener.poll()
+    _add(trainer, "ConnectionError: inference is gone\n" + DEAD)
+    listener.poll()
+    found = listener.diagnosis()
+    assert found.cause is not None
+    assert (found.cause.id, found.cause.file, found.cause.line) == ("CUDA001", str(server), 1)
+    assert listener.cause() == found.cause
+
+
+def test_the_first_in_time_wins_although_no_line_tells_a_time(tmp_path: Path) -> None:
+    first, second = tmp_path / "b.log", tmp_path / "a.log"
+    listener = Listener([second, first])
+    _add(first, FULL)
+    listener.poll()
+    time.sleep(0.01)  # the clock has to move between the two, nothing more
+    _add(second, OOM)
+    os.utime(second, (1.0, 1.0))  # a clock of the file system that is behind says nothing here
+    listener.poll()
+    cause = listener.cause()
+    assert cause is not None
+    assert cause.id == "OS001"
+
+
+@pytest.mark.parametrize("hours", [-8.0, 5.75])
+def test_a_log_in_local_time_is_set_beside_one_without_times(tmp_path: Path, hours: float) -> None:
+    there = (datetime.now(UTC) + timedelta(hours=hours)).strftime("%Y-%m-%d %H:%M:%S")
+    local, bare = tmp_path / "local.log", tmp_path / "bare.log"
+    listener = Listener([local, bare])
+    _add(bare, FULL)
+    listener.poll()
+    later = (datetime.now(UTC) + timedelta(hours=hours, seconds=2)).strftime("%Y-%m-%d %H:%M:%S")
+    _add(local, f"{there} INFO fine\n{later} ERROR {OOM}")
+    listener.poll()
+    cause = listener.cause()
+    assert cause is not None
+    assert cause.id == "OS001"
+
+
+def test_the_last_line_counts_although_nobody_ended_it(tmp_path: Path) -> None:
+    listener = Listener([_add(tmp_path / "a.log", "fine\n" + OOM.rstrip())])
+    assert listener.poll() == ()
+    cause = listener.cause()
+    assert cause is not None
+    assert (cause.id, cause.line) == ("CUDA001", 2)
+
+
+def test_what_slows_a_run_is_told_once_and_while_it_runs(tmp_path: Path) -> None:
+    log = _add(tmp_path / "a.log", "fine\n" + REJECTED * 3)
+    listener = Listener([log])
+    (notice,) = listener.poll()
+    assert (notice.file, notice.line) == (str(log), 2)
+    assert notice.signature == "VLLM034"
+    _add(log, REJECTED)
+    assert listener.poll() == ()
+
+
+def test_logs_that_appear_in_a_folder_are_followed_and_old_ones_from_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_LOOK_FOR_LOGS_S", 0.0)
+    old = _add(tmp_path / "logs" / "orchestrator.log", OOM)
+    listener = Listener([tmp_path / "trainer.log"], [tmp_path / "logs", tmp_path / "torchrun"])
+    listener.poll()
+    assert listener.diagnosis().cause is None
+    _add(old, "fine\n")
+    new = _add(tmp_path / "torchrun" / "attempt_0" / "1" / "stderr.log", FULL)
+    _add(tmp_path / "logs" / "notes.txt", DEAD)
+    listener.poll()
+    cause = listener.cause()
+    assert cause is not None
+    assert (cause.id, cause.file) == ("OS001", str(new))
+
+
+def test_a_log_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) -> None:
+    (tmp_path / "a.log").mkdir()
+    listener = Listener([tmp_path / "a.log", _add(tmp_path / "b.log", OOM)])
+    (notice,) = listener.poll()
+    assert (notice.signature, notice.file) == ("UNREAD", str(tmp_path / "a.log"))
+    assert "cannot be read" in notice.what
+    assert [error.where for error in listener.unread] == [str(tmp_path / "a.log")]
+    cause = listener.cause()
+    assert cause is not None
+    assert cause.id == "CUDA001"
+
+
+@pytest.mark.parametrize("by", ["cut", "replaced", "gone"])
+def test_a_log_that_begins_anew_is_read_from_its_beginning(tmp_path: Path, by: str) -> None:
+    log = _add(tmp_path / "a.log", "fine\n" * 1000)
+    listener = Listener([log])
+    _all(listener)
+    if by == "cut":
+        os.truncate(log, 0)
+    else:
+        log.rename(tmp_path / "a.log.1")
+    if by != "gone":
+        _add(log, OOM)
+    cause = listener.cause()
+    assert (cause.id if cause else None) == (None if by == "gone" else "CUDA001")
+
+
+def test_a_line_of_ten_megabytes_is_followed_in_little_memory(tmp_path: Path) -> None:
+    log = _add(tmp_path / "a.log", b"x" * 10_000_000 + b"\n" + OOM.encode())
+    listener = Listener([log])
+    _all(listener)
+    assert len(listener._logs[log].scanner._rest) < 256 * 1024
+    cause = listener.cause()
+    assert cause is not None
+    assert (cause.id, cause.line) == ("CUDA001", 2)
+
+
+def test_a_flood_of_lines_that_all_match_hides_nothing(tmp_path: Path) -> None:
+    """The cause stands in the middle of another log's flood, and of its own."""
+    flood = "".join(
+        f"2026-11-21 10:00:{i % 60:02} ERROR retry {i}: Connection refused by 10.0.0.{i % 9}\n" for i in range(60_000)
+    )
+    xids = "".join(
+        f"[ {i}.5] NVRM: Xid (PCI:0000:3b:00): {13 if i != 40_000 else 79}, pid={i}\n" for i in range(60_000)
+    )
+    logs = [_add(tmp_path / "flood.log", flood), _add(tmp_path / "kernel.log", xids)]
+    listener = Listener(logs)
+    _all(listener)
+    hits = listener._logs[logs[1]].scanner.so_far().hits
+    assert any(hit.at == 40_001 and hit.match is not None and hit.match.parts.get("xid") == "79" for hit in hits)
+    assert len(hits) < 1000
+
+
+def test_in_a_hurry_lines_are_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_CALM_BYTES", 64 * 1024)
+    monkeypatch.setattr(listening, "_HURRIED_LOOKS", 10)
+    words = ("ab", "cd", "gh", "kl", "mn", "pq")
+    unlike = "".join(
+        f"ERROR {a}{b}{c}{d}{e} connection refused\n"
+        for a in words
+        for b in words
+        for c in words
+        for d in words
+        for e in words
+    )
+    listener = Listener([_add(tmp_path / "a.log", unlike + OOM)])
+    told = _all(listener)
+    (skipped,) = [notice for notice in told if notice.signature == "SKIPPED"]
+    assert "too fast" in skipped.what
+    cause = listener.cause()
+    assert cause is not None
+    assert cause.id == "CUDA001"
+
+
+def test_of_a_log_far_ahead_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_MOST_BEHIND_BYTES", 1_000_000)
+    monkeypatch.setattr(listening, "_CALM_BYTES", 200_000)
+    log = tmp_path / "a.log"
+    log.touch()
+    with open(log, "r+b") as file:
+        file.truncate(10_000_000_000)  # a hole, read by nobody
+    _add(log, "\n" + OOM)
+    listener = Listener([log])
+    _all(listener)
+    assert listener._logs[log].skipped_bytes > 9_000_000_000
+    cause = listener.cause()
+    assert cause is not None
+    assert cause.id == "CUDA001"
+
+
+def test_a_poll_keeps_to_its_budget_and_the_rest_comes_later(tmp_path: Path) -> None:
+    log = _add(tmp_path / "a.log", "fine, and nothing else to say\n" * 100_000 + OOM)
+    listener = Listener([log])
+    listener.poll(budget_s=0.0)
+    assert listener._logs[log]._offset == 0
+    listener.poll(budget_s=1e-9)
+    assert listener._logs[log]._offset <= 128 * 1024
+    cause = listener.cause(budget_s=0.0)
+    assert cause is not None
+    assert cause.id == "CUDA001"
+
+
+@pytest.mark.slow
+def test_a_real_process_that_writes_as_fast_as_it_can(tmp_path: Path) -> None:
+    log = tmp_path / "trainer.log"
+    program = (
+        f"import time\nn = 0\nend = time.monotonic() + 3\nprint({OOM!r}, end='')\n"
+        "while time.monotonic() < end:\n"
+        "    print(*(f'ERROR {n + i} ConnectionError: connection refused by {i}' for i in range(10_000)), sep='\\n')\n"
+        "    n += 10_000\n    time.sleep(0.1)\n"
+    )
+    with open(log, "wb") as out:
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=out)
+    listener = Listener([log])
+    while child.poll() is None:
+        listener.poll(0.2)
+        time.sleep(0.05)
+    cause = listener.cause()
+    lines = log.read_bytes().count(b"\n")
+    assert cause is not None
+    assert (cause.id, cause.line) == ("CUDA001", 1)
+    assert lines > 10_000
