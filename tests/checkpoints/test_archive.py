@@ -189,16 +189,16 @@ def test_a_file_that_is_gone_is_told_before_anything_is_done(tmp_path: Path) -> 
 def test_a_flipped_bit_in_a_segment_is_found_and_the_rest_kept(tmp_path: Path, place: int) -> None:
     folder = write(tmp_path)
     archive.compress(folder, SMALL)
-    damaged = folder / "__0_0.distcp.planes.3000"
+    damaged = folder / "__0_0.distcp.planes.3200"
     bits = bytearray(damaged.read_bytes())
     bits[place] ^= 16
     damaged.write_bytes(bits)
     assert layout.inspect(folder).complete  # its sizes tell nothing
     assert layout.inspect(folder, hashes=True).problem
-    with pytest.raises(DamagedError, match=r"__0_0.distcp.planes.3000 does not unpack"):
+    with pytest.raises(DamagedError, match=r"__0_0.distcp.planes.3200 does not unpack"):
         archive.restore(folder)
-    assert (folder / "__0_0.distcp").read_bytes() == FILES["__0_0.distcp"][:3000]
-    assert (folder / "__0_0.distcp.planes.6000").exists()
+    assert (folder / "__0_0.distcp").read_bytes() == FILES["__0_0.distcp"][:3200]
+    assert (folder / "__0_0.distcp.planes.6200").exists()
 
 
 @pytest.mark.parametrize("lost", ["__0_0.distcp.planes.0", "deeper/__1_0.distcp.planes.0"])

@@ -12,29 +12,21 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
-from prime_train.checkpoints import layout, planes
-from prime_train.checkpoints.packed import (
-    LENGTH,
-    MAGIC,
-    Entry,
-    Read,
-    Segment,
-    difference,
-    head,
-    in_order,
-    unpacked,
-    workers,
-)
-from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, leftovers, pieces, to_pack
+from prime_train.checkpoints import layout, lossy, segments
+from prime_train.checkpoints.lossy import NOTHING, Edits
+from prime_train.checkpoints.packed import Entry, Read, Segment, difference, head, unpacked, workers
+from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, leftovers, to_pack
 from prime_train.errors import ExitCode, UserError
 from prime_train.units import format_bytes
+
+_HASHED_BYTES = 2**20  # read at a time: what fits a core's cache
 
 
 class DamagedError(Exception):
@@ -52,16 +44,36 @@ def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: Non
             _pack_file(folder, entry, _Packing(pool, sizes, on_read))
 
 
-def restore(folder: Path, on_read: Read = lambda _: None) -> None:
+def compress_lossy(
+    folder: Path, edits: Mapping[str, Edits], sizes: Sizes = DEFAULT, on_read: Read = lambda _: None
+) -> None:
+    """Pack a complete checkpoint of which nothing is packed, each file with its edits. As `compress` in all else.
+
+    What the edits change is lost. They are in the manifest, beside the hash of what the file becomes, before the first
+    byte goes, so that what is left of a file as it was saved is read with them from then on.
+    """
+    _clear(folder)
+    with workers() as pool, _disk_told(folder):
+        for entry in to_pack(folder, sizes):
+            packing = _Packing(pool, sizes, on_read)
+            if entry.name in edits and not entry.sha256_as_saved:
+                _pack_file(folder, _edited(folder, entry, edits[entry.name]), packing)
+            else:
+                _pack_file(folder, entry, packing)
+
+
+def restore(folder: Path, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
     """Give every file of a packed checkpoint back, byte for byte. DamagedError where a segment does not unpack.
 
-    Goes on where an earlier call was killed; nothing is done where nothing is packed. UserError where the disk is full.
+    A file whose moments are in part rounded is packed to its end first. Goes on where an earlier call was killed;
+    nothing is done where nothing is packed. UserError where the disk is full.
     """
     _clear(folder)
     with workers() as pool, _disk_told(folder):
         for entry in layout.entries(folder):
             if entry.segments:
-                _restore_file(folder, entry, pool, on_read)
+                whole = _pack_file(folder, entry, _Packing(pool, sizes, _unheard)) if entry.edits else entry
+                _restore_file(folder, whole, pool, on_read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,65 +83,74 @@ class _Packing:
     on_read: Read
 
 
-def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> None:
-    """From the end to the beginning, segment by segment, cutting off what is packed."""
+def _unheard(_bytes: int) -> None:
+    return
+
+
+def _edited(folder: Path, entry: Entry, edits: Edits) -> Entry:
+    """What the entry of an untouched file becomes by its edits. DamagedError where it is not as it was saved."""
+    before, after = hashlib.sha256(), hashlib.sha256()
+    for piece in head(folder / entry.name, entry.size_bytes):
+        before.update(piece)
+    if before.hexdigest() != entry.sha256:
+        raise DamagedError(f"{entry.name} does not match its SHA-256")
+    for piece in head(folder / entry.name, entry.size_bytes, edits):
+        after.update(piece)
+    return replace(entry, sha256=after.hexdigest(), sha256_as_saved=entry.sha256, edits=edits)
+
+
+def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
+    """From the end to the beginning, segment by segment, cutting off what is packed; how the file is stored then."""
     path = folder / entry.name
-    # Hashing is one thread's work: the last segment is packed beside it, and nothing is cut before it is done.
-    hashing = packing.pool.submit(_hashes, path, entry, packing)
-    for number in reversed(range(-(-entry.kept_bytes // packing.sizes.segment_bytes))):
-        start = number * packing.sizes.segment_bytes
-        name = f"{entry.name}{SUFFIX}{start}"
-        stored_bytes = _write_segment(
-            folder / name, partial(pieces, path, start, entry.kept_bytes, packing.sizes), packing
-        )
-        try:
-            before = hashing.result()
-        except (DamagedError, OSError):
-            (folder / name).unlink()
-            raise
-        segment = Segment(name, start, stored_bytes, before[number])
-        entry = replace(entry, kept_bytes=start, segments=(segment, *entry.segments))
-        layout.restate(folder, entry)
-        _cut(path, start)
+    starts = _starts(entry, packing.sizes.segment_bytes)
+    with open(path, "rb", buffering=0) as file, ThreadPoolExecutor(1, thread_name_prefix="hash") as aside:
+        # Hashing is one thread's work: the last segment is packed beside it, and nothing is cut before it is done.
+        hashing = aside.submit(_hashes, file.fileno(), entry, starts)
+        for number in reversed(range(len(starts))):
+            name = f"{entry.name}{SUFFIX}{starts[number]}"
+            part = segments.Part(file.fileno(), starts[number], entry.kept_bytes, entry.edits)
+            stored_bytes = _write_segment(folder / name, part, packing)
+            try:
+                before = hashing.result()
+            except (DamagedError, OSError):
+                (folder / name).unlink()
+                raise
+            segment = Segment(name, part.start, stored_bytes, before[number])
+            entry = replace(
+                entry,
+                kept_bytes=part.start,
+                segments=(segment, *entry.segments),
+                edits=entry.edits if part.start else NOTHING,
+            )
+            layout.restate(folder, entry)
+            _cut(path, part.start)
+    return entry
 
 
-def _hashes(path: Path, entry: Entry, packing: _Packing) -> list[str]:
+def _starts(entry: Entry, segment_bytes: int) -> list[int]:
+    """Where the segments to be begin. The first is the one that may be short: the last is packed beside the hashing."""
+    whole = range(entry.kept_bytes - segment_bytes, 0, -segment_bytes)
+    return [0, *(entry.edits.snapped(start) for start in reversed(whole))]
+
+
+def _hashes(descriptor: int, entry: Entry, starts: list[int]) -> list[str]:
     """SHA-256 of all that stands before each segment to be. DamagedError where the file is not as it was saved."""
     sha256 = hashlib.sha256()
-    before, position = [], 0
-    for piece in pieces(path, 0, entry.kept_bytes, packing.sizes):
-        if position % packing.sizes.segment_bytes == 0:
-            before.append(sha256.hexdigest())
-        sha256.update(piece)
-        position += len(piece)
+    before = []
+    for start, stop in pairwise([*starts, entry.kept_bytes]):
+        before.append(sha256.hexdigest())
+        for position in range(start, stop, _HASHED_BYTES):
+            sha256.update(lossy.read(descriptor, position, min(position + _HASHED_BYTES, stop), entry.edits))
     if sha256.hexdigest() != (entry.segments[0].sha256_before if entry.segments else entry.sha256):
         raise DamagedError(f"{entry.name} does not match its SHA-256")
     return before
 
 
-def _write_segment(path: Path, content: Callable[[], Iterator[bytes]], packing: _Packing) -> int:
-    """Write what `content` gives as a segment, durable and compared with them; its bytes. None where it fails."""
+def _write_segment(path: Path, part: segments.Part, packing: _Packing) -> int:
     try:
-        with open(path, "wb") as file:
-            file.write(MAGIC)
-            file.writelines(
-                LENGTH.pack(len(record)) + record for record in in_order(packing.pool, planes.pack, content())
-            )
-            file.write(LENGTH.pack(0))
-            file.flush()
-            os.fsync(file.fileno())
-        for found, piece in zip(unpacked(path, packing.pool), content(), strict=True):
-            if found != piece:
-                raise ValueError("a piece differs")
-            packing.on_read(len(piece))
-        _sync_names(path.parent)
-        return path.stat().st_size
+        return segments.write(path, part, packing.pool, packing.sizes, packing.on_read)
     except ValueError as error:
-        path.unlink()
-        raise DamagedError(f"{path.name} does not read back as it was written: {error}") from None
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
+        raise DamagedError(f"{path.name} could not be packed: {error}") from None
 
 
 def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read: Read) -> None:
@@ -150,7 +171,7 @@ def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read:
         except OSError:
             _cut(path, segment.start)
             raise
-        _sync_names(path.parent)
+        segments.sync_names(path.parent)
         entry = replace(entry, kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
         layout.restate(folder, entry)
         (folder / segment.file).unlink()
@@ -186,15 +207,6 @@ def _cut(path: Path, size_bytes: int) -> None:
         path.unlink(missing_ok=True)
     elif path.stat().st_size > size_bytes:
         os.truncate(path, size_bytes)
-
-
-def _sync_names(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 @contextmanager

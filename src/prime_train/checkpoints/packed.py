@@ -14,17 +14,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from prime_train.checkpoints import planes
+from prime_train.checkpoints import lossy, planes
+from prime_train.checkpoints.lossy import NOTHING, Edits, edits_of
 
 MAGIC = b"PTPLANE1"
 LENGTH = struct.Struct("<I")  # bytes of the packed piece that follows; 0 ends the segment
 _READ_BYTES = 8 * 2**20
-_AHEAD = 4  # pieces in work per thread: enough that none waits for the slowest
+_AHEAD = 3  # portions in work per thread: enough that none waits for the slowest
+_TOGETHER = 4  # records unpacked at a time
 
-Piece = TypeVar("Piece", bytes, bytearray)
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 Read = Callable[[int], None]  # told how many bytes were read, while a large file is
 
 
@@ -40,13 +44,18 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the manifest says of one file: its size and hash as it was saved, and how it is stored."""
+    """What the manifest says of one file: its size and hash, and how it is stored.
+
+    The hash is of the file as it was saved, or as it is with its moments rounded, where `sha256_as_saved` is told too.
+    """
 
     name: str
     size_bytes: int
     sha256: str
     kept_bytes: int  # the head that is stored as it is; all of it where nothing is packed
     segments: tuple[Segment, ...] = ()  # by start, the first at kept_bytes, the last to the end of the file
+    sha256_as_saved: str = ""  # "" = nothing was lost
+    edits: Edits = NOTHING  # by which the head is to be read, while it waits to be packed
 
     @property
     def stored_bytes(self) -> int:
@@ -54,6 +63,10 @@ class Entry:
 
     def as_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = {"bytes": self.size_bytes, "sha256": self.sha256}
+        if self.sha256_as_saved:
+            plain["lossy"] = {"moments": "bf16", "sha256_as_saved": self.sha256_as_saved}
+            if self.edits:
+                plain["lossy"]["edits"] = self.edits.as_json()
         if not self.segments:
             return plain
         segments = [
@@ -66,13 +79,16 @@ class Entry:
 def entry_of(name: str, raw: dict[str, Any]) -> Entry:
     """The entry of one file. KeyError, TypeError or ValueError where it is not one."""
     size_bytes, sha256 = int(raw["bytes"]), str(raw["sha256"])
+    lost = raw.get("lossy")
+    as_saved = str(lost["sha256_as_saved"]) if lost else ""
+    edits = edits_of(lost["edits"]) if lost and "edits" in lost else NOTHING
     packed = raw.get("packed")
     if packed is None:
-        return Entry(name, size_bytes, sha256, size_bytes)
+        return Entry(name, size_bytes, sha256, size_bytes, (), as_saved, edits)
     segments = tuple(
         Segment(str(s["file"]), int(s["start"]), int(s["bytes"]), str(s["sha256_before"])) for s in packed["segments"]
     )
-    return Entry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments)
+    return Entry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
 
 
 def difference(folder: Path, entry: Entry) -> str:
@@ -100,7 +116,7 @@ def changed(folder: Path, entry: Entry, on_read: Read) -> str:
     sha256 = hashlib.sha256()
     at = entry.name
     try:
-        for piece in head(folder / entry.name, entry.kept_bytes):
+        for piece in head(folder / entry.name, entry.kept_bytes, entry.edits):
             sha256.update(piece)
             on_read(len(piece))
         with workers() as pool:
@@ -118,17 +134,15 @@ def changed(folder: Path, entry: Entry, on_read: Read) -> str:
     return "" if sha256.hexdigest() == entry.sha256 else f"{entry.name} does not match its SHA-256"
 
 
-def head(path: Path, size_bytes: int) -> Iterator[bytes]:
+def head(path: Path, size_bytes: int, edits: Edits = NOTHING) -> Iterator[bytes]:
     """The first `size_bytes` of a file, in pieces, fewer where it is shorter; it is not opened for none."""
     if not size_bytes:
         return
-    with open(path, "rb") as file:
-        left = size_bytes
-        while left:
-            piece = file.read(min(left, _READ_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        for start in range(0, size_bytes, _READ_BYTES):
+            piece = lossy.read(file.fileno(), start, min(start + _READ_BYTES, size_bytes), edits)
             if not piece:
                 return
-            left -= len(piece)
             yield piece
 
 
@@ -137,7 +151,17 @@ def unpacked(path: Path, pool: ThreadPoolExecutor) -> Iterator[bytearray]:
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError("it does not begin as a segment does")
-        yield from in_order(pool, planes.unpack, _records(file.read))
+        for pieces in in_order(pool, _unpack_all, _together(_records(file.read))):
+            yield from pieces
+
+
+def _unpack_all(records: list[bytes]) -> list[bytearray]:
+    return [planes.unpack(record) for record in records]
+
+
+def _together(records: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while some := list(islice(records, _TOGETHER)):
+        yield some
 
 
 def _records(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -156,12 +180,12 @@ def _records(read: Callable[[int], bytes]) -> Iterator[bytes]:
         raise ValueError("bytes follow its last piece")
 
 
-def in_order(pool: ThreadPoolExecutor, work: Callable[[bytes], Piece], pieces: Iterable[bytes]) -> Iterator[Piece]:
-    """`work` of each piece, in their order, with a bounded number in work at a time."""
-    waiting: deque[Future[Piece]] = deque()
+def in_order(pool: ThreadPoolExecutor, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+    """`work` of each item, in their order, with a bounded number in work at a time."""
+    waiting: deque[Future[Done]] = deque()
     try:
-        for piece in pieces:
-            waiting.append(pool.submit(work, piece))
+        for item in items:
+            waiting.append(pool.submit(work, item))
             if len(waiting) >= _AHEAD * _threads():
                 yield waiting.popleft().result()
         while waiting:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from prime_train.checkpoints import layout, planes
+from prime_train.checkpoints import layout, lossy, planes
+from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import Entry
 
 SUFFIX = ".planes."  # between the name of a file and the first byte of its segment
@@ -18,11 +20,13 @@ class Sizes:
     """In what portions files are packed."""
 
     segment_bytes: int = 256 * 2**20  # the room that packing and restoring need beside the checkpoint
-    piece_bytes: int = 2**18  # packed by one thread; measured, larger ones take longer and pack no better
+    piece_bytes: int = 2**18  # measured: pieces of 512 KiB save 16.0 %, these 16.4 %, of 128 KiB 16.5 % in more time
+    pieces_together: int = 4  # read and packed by one thread at a time
     smallest_bytes: int = 64 * 2**10  # a smaller file stays as it is
 
 
 DEFAULT = Sizes()
+NO_EDITS: Mapping[str, Edits] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +63,20 @@ def packed_bytes(folder: Path) -> int:
     return sum(entry.size_bytes - entry.kept_bytes for entry in layout.entries(folder))
 
 
-def expected(folder: Path, sizes: Sizes = DEFAULT) -> Stored:
-    """What a complete checkpoint will take once it is packed, by packing some pieces of each file. Changes nothing."""
+def expected(folder: Path, sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] = NO_EDITS) -> Stored:
+    """What a complete checkpoint will take once it is packed, by packing some pieces of each file. Changes nothing.
+
+    `edits`, by the name of a file, are what is changed in it before.
+    """
     before = stored(folder)
     saved_bytes = 0.0
     for entry in to_pack(folder, sizes):
         step_bytes = max(sizes.piece_bytes, entry.kept_bytes // _SAMPLES)
         sample_bytes = packed_bytes = 0
-        for start in range(0, entry.kept_bytes, step_bytes):
-            stop = min(start + sizes.piece_bytes, entry.kept_bytes)
-            for piece in pieces(folder / entry.name, start, stop, sizes):
+        with open(folder / entry.name, "rb", buffering=0) as file:
+            for start in range(0, entry.kept_bytes, step_bytes):
+                stop = min(start + sizes.piece_bytes, entry.kept_bytes)
+                piece = lossy.read(file.fileno(), start, stop, edits.get(entry.name, entry.edits))
                 sample_bytes += len(piece)
                 packed_bytes += len(planes.pack(piece))
         saved_bytes += entry.kept_bytes * (1 - packed_bytes / sample_bytes) if sample_bytes else 0.0
@@ -100,16 +108,3 @@ def to_pack(folder: Path, sizes: Sizes) -> list[Entry]:
     entries = layout.entries(folder)
     large = [entry for entry in entries if entry.kept_bytes and entry.size_bytes >= sizes.smallest_bytes]
     return [entry for entry in large if not any(other.name.startswith(entry.name + SUFFIX) for other in entries)]
-
-
-def pieces(path: Path, start: int, stop: int, sizes: Sizes) -> Iterator[bytes]:
-    """Bytes `start` to `stop` of a file, in pieces of which none crosses the border of a segment."""
-    with open(path, "rb") as file:
-        file.seek(start)
-        while start < stop:
-            border = start - start % sizes.segment_bytes + sizes.segment_bytes
-            piece = file.read(min(sizes.piece_bytes, stop - start, border - start))
-            if not piece:
-                return
-            start += len(piece)
-            yield piece

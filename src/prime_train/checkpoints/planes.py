@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import sys
 import threading
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -26,16 +27,52 @@ _LENGTH = struct.Struct("<I")  # bytes stored of one plane
 _of_thread = threading.local()
 
 
-def pack(piece: bytes) -> bytes:
-    """`piece` packed; longer than it by at most the head where nothing in it can be packed."""
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A piece in planes, and the same packed: parts that stand one behind the other."""
+
+    planes: tuple[bytes, ...]
+    parts: tuple[bytes, ...]
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(map(len, self.parts))
+
+    def is_in(self, block: bytes, position: int) -> bool:
+        """Whether what stands in `block` from `position` on unpacks to the piece. ValueError where it does not unpack.
+
+        It is compared plane by plane: to put pieces together again took a quarter of the time of packing.
+        """
+        if _HEAD.unpack_from(block, position) != (len(self.planes), sum(map(len, self.planes))):
+            return False
+        position += _HEAD.size
+        for plane in self.planes:
+            (stored_bytes,) = _LENGTH.unpack_from(block, position)
+            position += _LENGTH.size
+            stored_whole = stored_bytes == len(plane)
+            if stored_whole and not block.startswith(plane, position):
+                return False
+            if not stored_whole and _plane(block[position : position + stored_bytes], len(plane)) != plane:
+                return False
+            position += stored_bytes
+        return True
+
+
+def packed(piece: bytes) -> Packed:
+    """`piece` packed; longer than it by at most the heads where nothing in it can be packed."""
     width = _width_of(piece)
+    planes = tuple(piece[number::width] for number in range(width))
     parts = [_HEAD.pack(width, len(piece))]
-    for number in range(width):
-        plane = piece[number::width]
-        packed = _compress(plane)
-        stored = packed if len(packed) < len(plane) else plane
+    for plane in planes:
+        small = _compress(plane)
+        stored = small if len(small) < len(plane) else plane
         parts += (_LENGTH.pack(len(stored)), stored)
-    return b"".join(parts)
+    return Packed(planes, tuple(parts))
+
+
+def pack(piece: bytes) -> bytes:
+    """What `unpack` makes `piece` of."""
+    return b"".join(packed(piece).parts)
 
 
 def unpack(packed: bytes) -> bytearray:
