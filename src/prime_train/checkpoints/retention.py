@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol, TypeVar
 
-from prime_train.checkpoints.layout import Checkpoint
+
+class Kept(Protocol):
+    """Whatever is saved at steps, whole or not."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def pinned(self) -> bool: ...
 
 
-def superseded(checkpoints: Iterable[Checkpoint], keep_last: int, keep_every_steps: int | None) -> list[Checkpoint]:
+K = TypeVar("K", bound=Kept)
+
+
+def superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:
     """Complete checkpoints beyond the newest `keep_last`, oldest first.
 
     Never the newest complete one, never a pinned one, never one whose step is a multiple of

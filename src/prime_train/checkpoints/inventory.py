@@ -1,0 +1,171 @@
+"""Takes stock of what a run's steps left on the disk: which, how large, whole or not, used or not. Deletes nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prime_train.checkpoints import in_use, layout, prime_rl_layout, removal
+from prime_train.checkpoints.cleanup import Item, Kind, Wholeness
+
+_GROWING = 4  # so many of the newest steps may still be getting rollouts
+_LOOK_AGAIN_S = 600.0  # a folder that was whole is counted anew after this, whatever its marker says
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a run keeps what grows with its steps. `prime_rl` is None for the bundled trainer."""
+
+    root: Path  # the run's own folder
+    checkpoints: Path
+    prime_rl: prime_rl_layout.Roots | None = None
+    orchestrated: bool = False  # the run has an orchestrator, which saves a part of its own
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Every folder that holds step_N folders."""
+        if self.prime_rl is None:
+            return (self.checkpoints,)
+        found = self.prime_rl
+        return (*found.checkpoints, *found.weights, *found.broadcasts, *found.rollouts)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "root": str(self.root),
+            "checkpoints": str(self.checkpoints),
+            "prime_rl": None if self.prime_rl is None else [list(map(str, group)) for group in _groups(self.prime_rl)],
+            "orchestrated": self.orchestrated,
+        }
+
+
+def places_from(told: dict[str, Any]) -> Places:
+    """The value whose `as_json` this is."""
+    groups = told["prime_rl"]
+    found = None if groups is None else prime_rl_layout.Roots(*(tuple(map(Path, group)) for group in groups))
+    return Places(Path(told["root"]), Path(told["checkpoints"]), found, told["orchestrated"])
+
+
+def _groups(found: prime_rl_layout.Roots) -> tuple[tuple[Path, ...], ...]:
+    return (found.checkpoints, found.weights, found.broadcasts, found.rollouts)
+
+
+class Measured(NamedTuple):
+    """A folder with all that is in it."""
+
+    size_bytes: int
+    changed_s: float  # seconds since the epoch
+
+
+def measure(folder: Path) -> Measured:
+    """Size and latest change of all files in a folder; what vanishes meanwhile is passed over. Follows no links."""
+    size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append(entry.path)
+                    else:
+                        size_bytes += status.st_size
+                    changed_s = max(changed_s, status.st_mtime)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+    return Measured(size_bytes, changed_s)
+
+
+@dataclass(slots=True)
+class Stock:
+    """Takes stock again and again. Folders that were whole are not walked each time: nothing changes in them."""
+
+    places: Places
+    _walked: dict[Path, tuple[tuple[int, ...], float, Measured]] = field(default_factory=dict)
+
+    def take(self, now_s: float) -> list[Item]:
+        """Everything that there is at `now_s` (epoch), by kind and step. Raises OSError but for what vanishes."""
+        places = self.places
+        if places.prime_rl is None:
+            items = [self._ours(folder, now_s) for _, (folder,) in _steps((places.checkpoints,))]
+        else:
+            found = places.prime_rl
+            items = [self._saved(step, folders, now_s) for step, folders in _steps(found.checkpoints)]
+            items += [self._stable("weights", step, parts, now_s) for step, parts in _steps(found.weights)]
+            items += [self._stable("broadcast", step, parts, now_s) for step, parts in _steps(found.broadcasts)]
+            played = _steps(found.rollouts)
+            growing = {step for step, _ in played[-_GROWING:]}
+            for step, parts in played:
+                wholeness: Wholeness = "unfinished" if step in growing else "complete"
+                items.append(self._item("rollouts", step, parts, wholeness, "", now_s))
+        # One that still has its markers was not decided: removal.put_back gives it its name back.
+        asides = [path for root in places.folders for path in removal.set_aside(root)]
+        items += [self._leftover(path, now_s) for path in asides if removal.is_decided(path)]
+        seen = {path for item in items for path in item.paths}
+        self._walked = {path: known for path, known in self._walked.items() if path in seen}
+        return items
+
+    def _ours(self, folder: Path, now_s: float) -> Item:
+        found = layout.inspect(folder)
+        has_manifest = (folder / layout.MANIFEST).exists()
+        wholeness: Wholeness = "complete" if found.complete else "broken" if has_manifest else "unfinished"
+        return self._item("checkpoint", found.step, [folder], wholeness, found.problem, now_s)
+
+    def _saved(self, step: int, folders: list[Path], now_s: float) -> Item:
+        problem = prime_rl_layout.problem(folders, orchestrated=self.places.orchestrated)
+        return self._item("checkpoint", step, folders, "unfinished" if problem else "complete", problem, now_s)
+
+    def _stable(self, kind: Kind, step: int, folders: list[Path], now_s: float) -> Item:
+        whole = any((folder / prime_rl_layout.STABLE).exists() for folder in folders)
+        problem = "" if whole else f"no {prime_rl_layout.STABLE}"
+        return self._item(kind, step, folders, "complete" if whole else "unfinished", problem, now_s)
+
+    def _leftover(self, path: Path, now_s: float) -> Item:
+        return self._item("leftover", -1, [path], "unfinished", "its deletion was interrupted", now_s)
+
+    def _item(
+        self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, problem: str, now_s: float
+    ) -> Item:
+        parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
+        return Item(
+            kind,
+            step,
+            tuple(folders),
+            sum(part.size_bytes for part in parts),
+            wholeness,
+            max(part.changed_s for part in parts),
+            problem,
+            any((folder / layout.PIN).exists() for folder in folders),
+            next((user for folder in folders if (user := in_use.marked_by(folder))), ""),
+        )
+
+    def _measured(self, folder: Path, is_whole: bool, now_s: float) -> Measured:
+        key = _key(folder)
+        known = self._walked.get(folder)
+        if is_whole and known is not None and known[0] == key and now_s - known[1] < _LOOK_AGAIN_S:
+            return known[2]
+        measured = measure(folder)
+        if is_whole:
+            self._walked[folder] = (key, now_s, measured)
+        return measured
+
+
+def _steps(folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
+    return sorted(prime_rl_layout.steps(folders).items())
+
+
+def _key(folder: Path) -> tuple[int, ...]:
+    """What changes when a folder, or the marker in it, is written anew."""
+    found = []
+    for path in (folder, *(folder / marker for marker in removal.MARKERS)):
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        found += [status.st_ino, status.st_mtime_ns, status.st_size]
+    return tuple(found)

@@ -1,0 +1,123 @@
+"""Whether the next checkpoint of a run fits, and what is to be deleted so that it does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+from prime_train.checkpoints.cleanup import Deletion, Item, Keep, may_go, newest_usable, plan
+from prime_train.checkpoints.retention import superseded
+from prime_train.supervise.watches.disk_sample import Sample, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the config asks for; the rest is not for the user to set."""
+
+    delete: bool = True
+    max_disk_gb: float | None = None
+    max_used_ratio: float = 0.85
+    may_pause: bool = True
+    interval_s: float = 10.0
+    horizon_s: float = 3600.0  # a disk that is full sooner is told
+    fast_horizon_s: float = 900.0  # so is one that fills so fast since minutes
+    calm: float = 1.5  # an alarm of a forecast stands until it is so many times better
+    pause_ahead_s: float = 180.0  # for the trainer to stop and save while there is room
+    margin_bytes: int = 64 * 2**20  # beside a checkpoint: logs, events, metrics
+    margin_ratio: float = 0.02  # by which one checkpoint may be larger than another
+    few_inodes: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What the run is doing, as far as the disk is concerned."""
+
+    name: str
+    step: int = 0
+    next_save_step: int | None = None
+    saving: bool = False
+    settled: bool = True  # the attempt lives and has loaded its checkpoint
+    first_save_bytes: int | None = None  # what a checkpoint should take while there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is room for. Bytes."""
+
+    need_bytes: int  # of the next checkpoint, with a margin
+    free_bytes: int  # with what the save in flight has already taken
+    goes_bytes: int  # what could be deleted at once
+    then_bytes: int  # free once the next checkpoint is saved and all that may go then has gone
+
+    @property
+    def fits(self) -> bool:
+        return self.free_bytes + self.goes_bytes >= self.need_bytes
+
+    @property
+    def fits_again(self) -> bool:
+        return self.then_bytes >= self.need_bytes
+
+
+def room_of(sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: float) -> Room | None:
+    """None while nobody knows what a checkpoint takes, or the run is not yet under way."""
+    saved = sorted((i for i in sample.items if i.kind == "checkpoint" and i.complete), key=lambda item: item.step)
+    one_bytes = max((item.size_bytes for item in saved[-3:]), default=doing.first_save_bytes)
+    if one_bytes is None or not doing.settled:
+        return None
+    newest = newest_usable(sample.items, keep)
+    begun = [i for i in sample.items if i.kind == "checkpoint" and i.wholeness == "unfinished"]
+    in_flight = sum(i.size_bytes for i in begun if i.step == keep.saving_step or newest is None or i.step > newest.step)
+    free_bytes = sample.spaces[0].free_bytes + in_flight
+    goes_bytes = total_bytes(may_go(sample.items, keep, now_s)) if limits.delete else 0
+    then_bytes = free_bytes - one_bytes + _goes_then(sample.items, one_bytes, keep, limits, now_s)
+    return Room(one_bytes + _margin(one_bytes, limits), free_bytes, goes_bytes, then_bytes)
+
+
+def _goes_then(items: Sequence[Item], one_bytes: int, keep: Keep, limits: Limits, now_s: float) -> int:
+    """What will have gone once one more checkpoint is complete."""
+    step = max((item.step for item in items), default=0) + 1
+    begun = [item for item in items if not (item.kind == "checkpoint" and item.step == keep.saving_step)]
+    after = [replace(item, in_use="") for item in begun]
+    after.append(Item("checkpoint", step, (Path(f"step_{step}"),), one_bytes, "complete", now_s))
+    if limits.delete:
+        return total_bytes(may_go(after, replace(keep, saving_step=None, loading_step=None), now_s))
+    if keep.keep_last is None:
+        return 0
+    saved = [item for item in after if item.kind == "checkpoint"]
+    return sum(item.size_bytes for item in superseded(saved, keep.keep_last, keep.keep_every_steps))
+
+
+def total_bytes(deletions: Sequence[Deletion]) -> int:
+    return sum(one.item.size_bytes for one in deletions)
+
+
+def _margin(one_bytes: int, limits: Limits) -> int:
+    return int(limits.margin_bytes + limits.margin_ratio * one_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bytes to be freed: `soft` from what is beyond keep_last, `hard` from that within it too."""
+
+    soft: float
+    hard: float
+    over_budget: float
+    over_ratio: float
+
+
+def wanted_of(sample: Sample, disk: Space, room: Room | None, full_s: float, limits: Limits) -> Wanted:
+    over_ratio = disk.total_bytes - disk.free_bytes - limits.max_used_ratio * disk.total_bytes
+    over_budget = -inf if limits.max_disk_gb is None else sample.own_bytes - limits.max_disk_gb * 1e9
+    hard = over_budget
+    if room is not None and room.fits:  # where all that may go makes no room, the last ones stay
+        in_flight = room.free_bytes - disk.free_bytes
+        hard = max(hard, room.need_bytes - room.free_bytes, over_budget + room.need_bytes - in_flight)
+    return Wanted(inf if full_s < inf else over_ratio, hard, over_budget, over_ratio)
+
+
+def chosen(going: Sequence[Deletion], wanted: Wanted) -> tuple[Deletion, ...]:
+    soft = plan(going, wanted.soft, last_resort=False)
+    hard = plan(going, wanted.hard, last_resort=True)
+    return tuple(one for one in going if one in soft or one in hard)
