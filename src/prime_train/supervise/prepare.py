@@ -14,6 +14,7 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.events import read
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec, Source, from_json, to_json
+from prime_train.spec.serving import Server
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import unwritable
 from prime_train.supervise.state import State
@@ -41,9 +42,9 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     The caller holds the run's lock. Raises UserError where the run cannot go on with this config or
     from that checkpoint; nothing has been changed then.
     """
-    _make_writable(run_dir)
+    make_writable(run_dir)
     run = absolute(run, run_dir)
-    before = _resolved(run_dir)
+    before = resolved(run_dir)
     state = fold_all(read(run_dir.events))
     if before is not None and state.micro_batch == before.batch.micro_batch:  # the supervisor changed it, not the user
         run = replace(run, batch=replace(run.batch, micro_batch=state.micro_batch))
@@ -51,8 +52,8 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
         _refuse_changes(before, run, run_dir)
     aside = _to_set_aside(run_dir, resume)
     notes = [_set_aside(path) for path in aside]
-    _write(text, run, run_dir, before)
-    finished = not aside and _is_finished(state, run)
+    write(text, run, run_dir, before)
+    finished = not aside and is_finished(state, run)
     if finished:
         notes.append(f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}")
     elif before is not None and before.run.max_steps != run.run.max_steps:
@@ -69,8 +70,14 @@ def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
         model=replace(run.model, path=_local(run.model.path)),
         tokenizer=replace(run.tokenizer, path=_local(run.tokenizer.path)),
         data=replace(run.data, sources=sources),
-        server=None if run.server is None else replace(run.server, model=_local(run.server.model) or run.server.model),
+        server=None if run.server is None else _served(run.server),
     )
+
+
+def _served(server: Server) -> Server:
+    """Requests go on to call the model what the config calls it, wherever its folder is."""
+    name = server.served_name or server.model
+    return replace(server, model=_local(server.model) or server.model, served_name=name)
 
 
 def _source_path(source: Source) -> str | None:
@@ -96,7 +103,7 @@ def with_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> 
     return run
 
 
-def _is_finished(state: State, run: RunSpec) -> bool:
+def is_finished(state: State, run: RunSpec) -> bool:
     """An attempt finished, at or beyond the last step that is wanted."""
     return state.attempt is not None and state.attempt.outcome == "finished" and state.step >= run.run.max_steps
 
@@ -156,7 +163,8 @@ def _said(value: Any) -> str:
     return "unset" if value is None else value if isinstance(value, str) else repr(value)
 
 
-def _resolved(run_dir: RunDir) -> RunSpec | None:
+def resolved(run_dir: RunDir) -> RunSpec | None:
+    """The RunSpec that the run was begun with; None for one that was not. Raises UserError."""
     try:
         return from_json(run_dir.resolved.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -218,7 +226,8 @@ def _set_aside(path: Path) -> str:
 # --- writing ---------------------------------------------------------------------------------------
 
 
-def _make_writable(run_dir: RunDir) -> None:
+def make_writable(run_dir: RunDir) -> None:
+    """Make the directory where there is none. Raises UserError where it may not be written to."""
     try:
         run_dir.path.mkdir(parents=True, exist_ok=True)
         if not os.access(run_dir.path, os.W_OK | os.X_OK):
@@ -227,7 +236,8 @@ def _make_writable(run_dir: RunDir) -> None:
         raise unwritable(error, run_dir) from None
 
 
-def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+def write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+    """Write the config as it is written, and the RunSpec where it is another. Raises UserError."""
     try:
         _keep_earlier(text, run_dir)
         if before != run:
