@@ -60,7 +60,7 @@ class Listener:
             if path not in self._logs and len(self._logs) < _MOST_LOGS:
                 self._logs[path] = _Log(path)
 
-    def poll(self, budget_s: float = 0.2) -> tuple[Notice, ...]:
+    def poll(self, budget_s: float = 0.5) -> tuple[Notice, ...]:
         """Read what is new, for `budget_s` at most (and one piece of 128 KiB more); what is worth telling, each kind
         once. What is left over is read the next time."""
         self._look_for_logs()
