@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -15,12 +16,16 @@ from hypothesis import strategies as st
 
 from prime_train import events
 from prime_train.events import (
+    CheckpointSaved,
+    Evaluated,
     Event,
     EventLog,
     Follower,
+    LaunchAsked,
     Phase,
     Progress,
     Record,
+    RunOpened,
     Sampled,
     StopAsked,
     Unrecognised,
@@ -28,6 +33,8 @@ from prime_train.events import (
     encode,
     read,
 )
+from prime_train.events.log import _without_series
+from prime_train.supervise.fold import fold_all
 
 _VALUES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**53), 2**53),
@@ -165,3 +172,22 @@ for step in range(200):
     assert [writer.returncode for writer in writers] == [0] * 8
     assert len(found) == 8 * 200
     assert len({(record.writer, record.seq) for record in found}) == 8 * 200
+
+
+@given(st.lists(st.sampled_from("ppppes"), min_size=1, max_size=60))
+def test_what_a_long_file_leaves_out_changes_nothing_that_is_known(kinds: list[str]) -> None:
+    """p: progress, e: an evaluation, s: a save. Of the steps only the gaps between them are forgotten."""
+    written = [
+        Record(0.0, "supervisor", 0, RunOpened("r", 1, 300, "0")),
+        Record(1.0, "supervisor", 1, LaunchAsked(1, 0)),
+    ]
+    for number, kind in enumerate(kinds):
+        happened: Event = Progress(1, number, 1.0 / (number + 1), 9.0, number)
+        happened = Evaluated(1, number, 2.0, 10) if kind == "e" else happened
+        happened = CheckpointSaved(1, number, 1, 0.0, 0.0) if kind == "s" else happened
+        written.append(Record(2.0 + number, "trainer-001-rank0", number, happened))
+    lines = [encode(record).encode() + b"\n" for record in written]
+    kept = [decode(line.decode()) for line in _without_series(lines)]
+    assert len(kept) <= 3 * sum(kind != "p" for kind in kinds) + 4
+    whole, left = fold_all(written), fold_all(record for record in kept if record is not None)
+    assert replace(left, learned=whole.learned) == whole

@@ -1,6 +1,8 @@
 """A supervisor in a process of its own, with a fake trainer and fast timings.
 
 python supervisor.py RUN_DIR BEHAVIOUR [key=value...]       policy values as policy.NAME=VALUE
+
+With engine=BEHAVIOUR port=N it has a service beside the trainer (engine.py), or alone where BEHAVIOUR is "none".
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prime_train.backends.bundled import Bundled
-from prime_train.backends.launch import Launch
+from prime_train.backends.launch import Launch, Ready
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
@@ -19,7 +21,9 @@ from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.policy import Policy
 
-FAST = Policy(step_limit_s=300.0, backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0)
+FAST = Policy(
+    step_limit_s=300.0, backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0
+)
 
 
 def fake_run(path: Path, max_steps: int) -> RunSpec:
@@ -37,7 +41,20 @@ class FakeBackend(Bundled):
     options: tuple[str, ...] = ()
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        return (fake_plan(run, run_dir, attempt, resume_step, behaviour=self.behaviour, options=self.options),)
+        trainer = fake_plan(run, run_dir, attempt, resume_step, behaviour=self.behaviour, options=self.options)
+        given = dict(pair.split("=", 1) for pair in self.options)
+        engine = engine_plan(run_dir, attempt, given) if "engine" in given else None
+        return tuple(launch for launch in (engine, None if self.behaviour == "none" else trainer) if launch is not None)
+
+
+def engine_plan(run_dir: RunDir, attempt: int, given: dict[str, str]) -> Launch:
+    """The fake engine, on the port that is given."""
+    program = Path(__file__).with_name("engine.py")
+    once = (f"once={run_dir.path / 'engine-was-here'}",) if given.get("engine_times") == "once" else ()
+    url = f"http://127.0.0.1:{given['port']}"
+    ready = Ready(f"{url}/health", f"{url}/v1/completions", "tiny", float(given.get("ready_limit_s", "30")))
+    argv = (sys.executable, str(program), given["port"], given["engine"], *once)
+    return Launch("inference", argv, Path.cwd(), run_dir.log(attempt, "inference"), (), ready)
 
 
 def fake_plan(
@@ -63,7 +80,8 @@ def main() -> None:
     options = [pair for pair in pairs if not pair.startswith("policy.")]
     max_steps = next((int(pair.split("=")[1]) for pair in options if pair.startswith("max_steps=")), 40)
     policy = replace(FAST, **{name: type(getattr(FAST, name))(value) for name, value in limits.items()})
-    backend = FakeBackend(behaviour=behaviour, options=tuple(options))
+    backend = FakeBackend(behaviour=behaviour, options=tuple(options), stops_by_file=behaviour != "none")
+    policy = replace(policy, stops_by_file=backend.stops_by_file)
     try:
         with held(run_dir):
             sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, backend, policy, ()))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,18 @@ import pytest
 
 from prime_train.backends import environment
 from prime_train.checkpoints.layout import newest_complete
-from prime_train.events import AttemptEnded, ChildStarted, HangFound, LaunchAsked, RunClosed, SignalSent, read
+from prime_train.errors import ExitCode
+from prime_train.events import (
+    AttemptEnded,
+    ChildStarted,
+    HangFound,
+    LaunchAsked,
+    Record,
+    RunClosed,
+    ServiceReady,
+    SignalSent,
+    read,
+)
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.process import Identity, identify
@@ -368,3 +380,63 @@ def test_every_closing_is_the_last_word(start: Callable[..., Supervised], run_di
     started = [record for record in supervisors if isinstance(record.event, ChildStarted)]
     asked = [record for record in supervisors if isinstance(record.event, LaunchAsked)]
     assert [record.seq for record in asked] == [record.seq - 1 for record in started]
+
+
+# --- services ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def port() -> int:
+    """A port of this machine that nobody holds at present."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def started(run_dir: RunDir) -> list[str]:
+    kinds = (ChildStarted, ServiceReady, AttemptEnded)
+    return [type(record.event).__name__ + ":" + getattr(record.event, "role", "") for record in events(run_dir, kinds)]
+
+
+def events(run_dir: RunDir, kinds: tuple[type, ...]) -> list[Record]:
+    return [record for record in read(run_dir.events) if isinstance(record.event, kinds)]
+
+
+def test_a_trainer_waits_for_its_service_and_the_service_ends_with_it(
+    start: Callable[..., Supervised], run_dir: RunDir, port: int
+) -> None:
+    assert start("good", "engine=serves", f"port={port}").end() == 0
+    assert started(run_dir) == [
+        "ChildStarted:inference",
+        "ServiceReady:inference",
+        "ChildStarted:trainer",
+        "AttemptEnded:",
+    ]
+
+
+def test_a_service_that_dies_takes_the_attempt_with_it_and_both_come_back(
+    start: Callable[..., Supervised], run_dir: RunDir, port: int
+) -> None:
+    assert start("good", "step_s=0.05", "engine=dies", "engine_times=once", f"port={port}").end() == 0
+    failed = endings(run_dir)[0]
+    assert (failed.outcome, failed.cause_class) == ("failed", "bug")
+    assert "EngineCore" in failed.what
+    assert [launch.roles for launch in launches(run_dir)] == [("inference", "trainer")] * 2
+
+
+def test_a_service_that_never_serves_ends_its_attempts(
+    start: Callable[..., Supervised], run_dir: RunDir, port: int
+) -> None:
+    arguments = ("engine=refuses", f"port={port}", "ready_limit_s=1", "policy.dump_grace_s=0.1")
+    assert start("good", *arguments).end() == ExitCode.RETRIES_SPENT
+    assert {ending.cause_class for ending in endings(run_dir)} == {"hang"}
+    assert all("EngineCore encountered an issue" in ending.what for ending in endings(run_dir))
+    assert "ChildStarted:trainer" not in started(run_dir)
+
+
+def test_a_service_alone_runs_until_it_is_stopped(start: Callable[..., Supervised], run_dir: RunDir, port: int) -> None:
+    supervised = start("none", "engine=serves", f"port={port}")
+    supervised.until(lambda state: state.state == "running")
+    supervised.process.send_signal(signal.SIGTERM)
+    assert supervised.end() == ExitCode.RESUMABLE
+    assert endings(run_dir)[-1].outcome == "stopped"

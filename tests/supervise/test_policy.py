@@ -153,7 +153,9 @@ def test_silence_is_a_hang_by_the_limit_of_its_phase(
     events: list[tuple[float, Event]], silent_from_s: float, limit_s: float
 ) -> None:
     state = history((0.0, OPENED), *launched(), *events)
-    assert decide(state, POLICY, silent_from_s + limit_s - 1.0) == rules.Wait(silent_from_s + limit_s)
+    until_s = silent_from_s + limit_s
+    assert decide(state, POLICY, silent_from_s + 1.0) == rules.Wait(until_s - rules.SUSPECT_S)
+    assert decide(state, POLICY, until_s - 1.0) == rules.Suspect(1, until_s)
     found = decide(state, POLICY, silent_from_s + limit_s + 1.0)
     assert isinstance(found, rules.FindHang)
     assert found.silent_s == pytest.approx(limit_s + 1.0)
@@ -197,7 +199,7 @@ def test_asking_again_does_not_wait_for_the_checkpoint_but_a_doubled_signal_is_o
 def test_a_machine_that_slept_is_no_hang_and_uses_up_no_grace() -> None:
     awake = [(0.0, OPENED), *launched(), (6.0, Progress(1, 1, 2.0, 3.0, 4))]
     slept = (10_000.0, ClockJumped(9_900.0))
-    assert decide(history(*awake, slept), POLICY, 10_000.0) == rules.Wait(6.0 + 9_900.0 + STEP_LIMIT_S)
+    assert decide(history(*awake, slept), POLICY, 10_000.0) == rules.Wait(6.0 + 9_900.0 + STEP_LIMIT_S - rules.SUSPECT_S)
     stopping = [*awake, (90.0, StopAsked("SIGINT")), (90.0, SignalSent(1, "stop_requested", ""))]
     assert decide(history(*stopping, slept), POLICY, 10_000.0) == rules.Wait(90.0 + 9_900.0 + POLICY.stop_grace_s)
     assert decide(history((0.0, OPENED), *launched(), ended(1, 9.5), slept), POLICY, 9_910.0) == rules.Wait(9_910.5)
@@ -297,7 +299,7 @@ class World:
                 assert self.live
                 self.say(ChildStarted(attempt, role, attempt, 1, "log"))
                 if role == "inference":
-                    assert isinstance(decide(self.state, self.policy, self.now_s), rules.Wait | rules.AskStop)
+                    assert not isinstance(decide(self.state, self.policy, self.now_s), rules.StartRole)
                     self.say(ServiceReady(attempt, role, "http://127.0.0.1", 1.0))
                 else:
                     self.trains()
@@ -307,6 +309,8 @@ class World:
                 if self.stop_at_s is not None and self.now_s >= self.stop_at_s:
                     self.stop_at_s = None
                     self.say(StopAsked("SIGTERM"))
+            case rules.Suspect(until_s=until_s):
+                self.act(rules.Wait(until_s))
             case rules.AskStop(attempt=attempt):
                 self.say(SignalSent(attempt, "stop_requested", ""))
                 if self.behaviour() in ("hang", "disk fills", "slow"):  # hangs by the clock, yet hears a request

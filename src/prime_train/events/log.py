@@ -13,14 +13,17 @@ import json
 import os
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, BinaryIO, get_args
 
-from prime_train.events.kinds import Event, Unrecognised
+from prime_train.events.kinds import Event, Progress, Unrecognised
 from prime_train.redaction import redact, secrets
 
 VERSION = 1
+_BLOCK_BYTES = 1 << 20
+_PROGRESS = f'"kind":"{Progress.kind}"'.encode()
 _WORDS = frozenset({"what", "why", "fix", "where", "reason", "detail", "failed"})  # these may quote a program
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
 
@@ -83,10 +86,12 @@ class EventLog:
         self._hidden = secrets(os.environ)
         self._lock = threading.Lock()
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        newlines, last = 0, b"\n"
         with open(self.path, "rb") as file:
-            content = file.read()
-        self._torn = bool(content) and not content.endswith(b"\n")  # a crash, or a full disk, cut the last line
-        self._seq = content.count(b"\n") + self._torn  # a line that lacks only its newline has its number already
+            while block := file.read(_BLOCK_BYTES):
+                newlines, last = newlines + block.count(b"\n"), block[-1:]
+        self._torn = last != b"\n"  # a crash, or a full disk, cut the last line
+        self._seq = newlines + self._torn  # a line that lacks only its newline has its number already
 
     def append(self, event: Event) -> Record:
         """Write one event. Raises OSError where the disk does not take the whole of it."""
@@ -115,7 +120,9 @@ class Follower:
     def poll(self) -> list[Record]:
         """New records, merged by time; each writer's stay in its own order, were its clock set back meanwhile.
 
-        Costs one stat per file when nothing is new.
+        Costs one stat per file when nothing is new. Of more than a megabyte that is new, as when a supervisor takes
+        over a run of days, each unbroken series of progress is told by its first and last: what lies between them
+        changes nothing of what is known after it, and is most of a long file.
         """
         by_writer: list[list[Record]] = []
         try:
@@ -124,19 +131,52 @@ class Follower:
             return []
         for entry in entries:
             offset = self._offsets.get(entry.name, 0)
-            if entry.stat().st_size <= offset:
+            size = entry.stat().st_size
+            if size <= offset:
                 continue
             with open(entry.path, "rb") as file:
                 file.seek(offset)
-                chunk = file.read()
-            whole = chunk.rfind(b"\n") + 1
-            self._offsets[entry.name] = offset + whole
-            # Not str.splitlines: it also cuts at U+2028 and its like, which JSON strings may hold.
-            decoded = (decode(line.decode("utf-8", "replace")) for line in chunk[:whole].split(b"\n"))
-            by_writer.append([record for record in decoded if record is not None])
+                lines = _lines(file)
+                lines = _without_series(lines) if size - offset > _BLOCK_BYTES else lines
+                decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
+                by_writer.append([record for record in decoded if record is not None])
+                self._offsets[entry.name] = file.tell()
         return list(heapq.merge(*by_writer, key=lambda record: record.order))
 
 
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The whole lines from where the file stands; it stands after the last of them then.
+
+    Not by str.splitlines: it also cuts at U+2028 and its like, which JSON strings may hold.
+    """
+    while line := file.readline():
+        if not line.endswith(b"\n"):
+            file.seek(-len(line), os.SEEK_CUR)  # its rest is still to come
+            return
+        yield line
+
+
+def _without_series(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines, of progress lines that follow each other only the first and the last."""
+    last = b""
+    in_series = False
+    for line in lines:
+        if _PROGRESS in line:
+            if not in_series:
+                yield line
+            else:
+                last = line
+            in_series = True
+            continue
+        if last:
+            yield last
+            last = b""
+        in_series = False
+        yield line
+    if last:
+        yield last
+
+
 def read(directory: Path) -> list[Record]:
-    """Every event of a run, merged."""
+    """The events of a run, merged; of a long one as `Follower.poll` says."""
     return Follower(directory).poll()

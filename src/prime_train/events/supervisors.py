@@ -48,6 +48,7 @@ class HangFound:
     silent_s: float
     limit_s: float
     phase: str
+    activity: str = ""  # what its processes did meanwhile
 
 
 @dataclass(frozen=True, slots=True)

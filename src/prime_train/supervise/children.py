@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from queue import Empty, SimpleQueue
 
 import psutil
 
 from prime_train.backends.launch import Launch
-from prime_train.rundir import RunDir
+from prime_train.rundir import RunDir, write_atomic
 from prime_train.supervise import process
 from prime_train.supervise.process import Exited, Identity, Running
 
@@ -32,6 +33,7 @@ class Children:
 
     def start(self, launch: Launch, attempt: int) -> Running:
         """Start one. Raises OSError. Call it from the main thread: see process.spawn."""
+        _lay_out(launch)
         running = process.spawn(launch, attempt, self._inbox)
         self._running[launch.role] = running
         return running
@@ -75,3 +77,14 @@ class Children:
                 put_back.append(message)
         for message in put_back:
             self._inbox.put(message)
+
+
+def _lay_out(launch: Launch) -> None:
+    """Write the files that it reads, and put out of its way what may not be there. Raises OSError."""
+    for path, text in launch.files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    for path in launch.aside:
+        if path.exists():
+            names = (path.with_name(f"{path.name}.aside-{number}") for number in count(1))
+            path.rename(next(name for name in names if not name.exists()))

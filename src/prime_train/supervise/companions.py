@@ -1,28 +1,50 @@
-"""What goes along with the loop of a supervisor: watches and whatever else looks, listens or tells. Decides nothing."""
+"""What goes along with the loop of a supervisor: looks, listens, waits and tells. Decides nothing.
+
+Each is told what happens and answers with events, which the loop writes. None of them may hold the loop up: what takes
+time is done in a thread or a child, and comes back through the inbox.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 
 from prime_train.backends.launch import Launch
-from prime_train.events import Event, EvidenceKept, Record
+from prime_train.diagnose.cause import Cause
+from prime_train.events import AlarmRaised, Event, EvidenceKept, LogNoticed, Record, ServiceReady
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.supervise import service
+from prime_train.supervise.ear import Ear
 from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
+from prime_train.supervise.suspicion import Suspicion
+from prime_train.supervise.watches.activity import Activity
 from prime_train.supervise.watches.watch import Watch
 from prime_train.supervise.watching import Watching
 
 
 class Companions:
-    """Each is told what happens and gives back events, which the loop writes. None of them may hold the loop up."""
+    """All of them, by the moments of a supervision at which they act."""
 
-    def __init__(self, run: RunSpec, run_dir: RunDir, watches: Sequence[Watch], inbox: SimpleQueue[object]) -> None:
+    def __init__(
+        self,
+        run: RunSpec,
+        run_dir: RunDir,
+        watches: Sequence[Watch],
+        inbox: SimpleQueue[object],
+        hidden: Sequence[str],
+    ) -> None:
         self._run = run
         self._run_dir = run_dir
         self._inbox = inbox
         self._watching = Watching(watches, run_dir)
+        self._suspicion = Suspicion(run_dir, inbox, hidden)
+        self._ear: Ear | None = None
+        self._waiting: list[service.Waiting] = []
+        self._held_before = service.used_bytes() if run.inference is not None else {}
+        self._memory_awaited = False
 
     # --- a supervision ---
 
@@ -37,27 +59,89 @@ class Companions:
         """What was written since the last call, by whomever."""
 
     def told(self, state: State, message: object) -> Iterator[Event]:
-        """What follows from a message in the inbox that came from one of these."""
+        """What follows from a message that one of these has put into the inbox."""
+        number = state.live.number if state.live else 0
         match message:
-            case EvidenceKept() if state.live is not None:
+            case EvidenceKept(attempt=attempt) | LogNoticed(attempt=attempt) if attempt == number:
                 yield message
+            case service.Answers(attempt=attempt, role=role, url=url, waited_s=waited_s) if attempt == number:
+                yield ServiceReady(attempt, role, url, round(waited_s, 3))
+            case service.NeverReady(attempt=attempt) as never if attempt == number:
+                yield _never_ready(never, state.step)
+            case service.MemoryBack(held=held):
+                self._memory_awaited = False
+                if held:
+                    yield _still_held(held, number, state.step)
 
     def processes(self) -> tuple[Identity, ...]:
-        return self._watching.processes()
+        """Processes that belong to no attempt."""
+        return (*self._watching.processes(), *self._suspicion.processes())
 
     def end(self) -> None:
+        self.attempt_ended()
         self._watching.end()
 
     # --- an attempt ---
 
+    @property
+    def may_launch(self) -> bool:
+        """Nothing of the attempt before stands in the way: the GPU memory of its service is given back."""
+        return not self._memory_awaited
+
     def attempt_begins(self, launches: Sequence[Launch], attempt: int) -> None:
         """Before any of its processes has started."""
+        self._ear = Ear([launch.log for launch in launches], self._run_dir.attempt(attempt), attempt, self._inbox)
 
-    def started(self, launch: Launch, attempt: int) -> None:
+    def started(self, launch: Launch, attempt: int, identity: Identity) -> None:
         """One of its processes has been started."""
+        if launch.ready is not None:
+            self._waiting.append(service.Waiting(launch.ready, launch.role, attempt, identity, self._inbox))
+
+    def suspect(self, state: State) -> None:
+        """It will soon have been silent for too long."""
+        if state.live is not None:
+            self._suspicion.suspect(state.live)
+
+    def activity(self, state: State) -> Activity | None:
+        """What the processes of a silent attempt do; None while that is still looked at."""
+        return self._suspicion.verdict(state.live) if state.live is not None else None
 
     def keep_evidence(self, state: State, attempt: int) -> None:
         """Write down what can be known of it, beside the loop. Asked again and again until that is done."""
+        if state.live is not None:
+            logs = [Path(child.log) for child in state.live.children]
+            self._suspicion.keep_evidence(attempt, state.live, logs)
+
+    def cause(self) -> Cause | None:
+        """What the logs of the attempt say, now that nothing writes any more."""
+        return self._ear.cause() if self._ear is not None else None
 
     def attempt_ended(self) -> None:
         """All of its processes are gone."""
+        self._suspicion.drop()
+        for waiting in self._waiting:
+            waiting.stop()
+        if self._waiting:
+            self._memory_awaited = True
+            service.await_memory(0, self._inbox, self._held_before)
+        self._waiting.clear()
+        if self._ear is not None:
+            self._ear.end()
+            self._ear = None
+
+
+def _never_ready(never: service.NeverReady, step: int) -> AlarmRaised:
+    what = f"{never.role} does not serve after {never.waited_s:.0f} s: {never.last}"
+    why = "its health and an answer of one token are what shows that a server works; its log says more"
+    fix = "read the cause below it; a large model may need a higher inference.ready_limit_s"
+    return AlarmRaised(
+        *(never.attempt, "engine", "never_ready", never.role, "restart", never.cause_class),
+        *(what, why, fix, never.url, step),
+    )
+
+
+def _still_held(held: Sequence[str], attempt: int, step: int) -> AlarmRaised:
+    what = f"GPU memory was not given back: {'; '.join(held)}"
+    why = "a process that a driver keeps holds it; the next attempt has so much less"
+    fix = "end that process; if none is named, reset the GPU or restart the machine"
+    return AlarmRaised(attempt, "gpu", "memory_held", "", "alert", "hardware", what, why, fix, "", step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import reduce
 
 from prime_train.events import (
@@ -50,6 +49,7 @@ from prime_train.supervise.state import (
     State,
     Validation,
     Word,
+    changed,
 )
 from prime_train.supervise.wording import describe
 
@@ -69,11 +69,11 @@ def fold(state: State, record: Record) -> State:
     if not state.closed or isinstance(record.event, RunOpened):
         folded = _trainer(_supervisor(state, record), record)
         learned = learn(folded.learned, record)
-        folded = folded if learned is folded.learned else replace(folded, learned=learned)
+        folded = folded if learned is folded.learned else changed(folded, learned=learned)
     told = "" if folded is state else describe(record.event)
     if told:
-        folded = replace(folded, last_event=told, last_event_s=record.time_s)
-    return replace(folded, read=_marked(folded.read, record, mark))
+        folded = changed(folded, last_event=told, last_event_s=record.time_s)
+    return changed(folded, read=_marked(folded.read, record, mark))
 
 
 def fold_all(records: Iterable[Record]) -> State:
@@ -113,20 +113,20 @@ def _supervisor(state: State, record: Record) -> State:
             return _ended(state, event, record.time_s) if _lives(state, number) else state
         case StopAsked(by=by):
             if state.stop_asked_s is None:
-                return replace(state, stop_asked_s=record.time_s, stop_by=by)
-            return replace(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
+                return changed(state, stop_asked_s=record.time_s, stop_by=by)
+            return changed(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
         case ClockJumped(jump_s=jump_s):
             return _jumped(state, jump_s)
         case BatchShrunk(attempt=number, micro_batch=micro_batch):
             tries = max(0, state.fruitless - 1)  # the next attempt is another one: it does not count as the same again
-            return replace(state, micro_batch=micro_batch, shrunk_after=number, fruitless=tries)
+            return changed(state, micro_batch=micro_batch, shrunk_after=number, fruitless=tries)
         case GpuLeftOut(gpu=gpu):
-            return replace(state, left_out=tuple(sorted({*state.left_out, gpu})))
+            return changed(state, left_out=tuple(sorted({*state.left_out, gpu})))
         case AlarmRaised() | AlarmCleared() | ServiceReady() | ActivitySeen() | EvidenceKept():
             return _watched(state, record.event, record.time_s)
         case RunClosed() as event:
             end: RunState = event.state if event.state in ("stopped", "finished") else "failed"  # type: ignore[assignment]
-            return replace(state, state=end, exit_code=event.exit_code, reason=event.reason)
+            return changed(state, state=end, exit_code=event.exit_code, reason=event.reason)
         case _:
             return state
 
@@ -139,14 +139,14 @@ def _watched(
             return _alarmed(state, event, time_s)
         case AlarmCleared(watch=watch, name=name, subject=subject):
             left = (standing for standing in state.alarms if standing.key != (watch, name, subject))
-            return replace(state, alarms=tuple(left))
+            return changed(state, alarms=tuple(left))
         case ServiceReady(attempt=number, role=role) if _lives(state, number):
             return _answers(state, role, time_s)
         case ActivitySeen(attempt=number, until_s=until_s) if _lives(state, number):
             return _live(state, excused_until_s=until_s)
         case EvidenceKept(attempt=number) if _lives(state, number):
             assert state.live is not None
-            return _live(state, doom=replace(state.live.doom, evidence=True)) if state.live.doom else state
+            return _live(state, doom=changed(state.live.doom, evidence=True)) if state.live.doom else state
         case _:
             return state
 
@@ -155,12 +155,12 @@ def _alarmed(state: State, event: AlarmRaised, time_s: float) -> State:
     """The alarm stands; one that asks for a restart ends the attempt it was raised in."""
     standing = Standing(event, time_s)
     others = tuple(other for other in state.alarms if other.key != standing.key)
-    state = replace(state, alarms=(*others, standing))
+    state = changed(state, alarms=(*others, standing))
     if event.answer != "restart" or not _lives(state, event.attempt):
         return state
     if event.watch == "gpu" and event.where:
         failures = sorted({*state.gpu_failures, (event.where, event.attempt)})
-        state = replace(state, gpu_failures=tuple(failures))
+        state = changed(state, gpu_failures=tuple(failures))
     return _doomed(state, event, time_s)
 
 
@@ -175,12 +175,12 @@ def _answers(state: State, role: str, time_s: float) -> State:
     since_s = time_s if set(ready) >= set(state.live.services) else None
     state = _live(state, ready=ready, ready_s=since_s, last_sign_s=time_s)
     assert state.live is not None
-    return replace(state, state="running") if state.live.serves_only and since_s is not None else state
+    return changed(state, state="running") if state.live.serves_only and since_s is not None else state
 
 
 def _opened(state: State, event: RunOpened, time_s: float) -> State:
     """Another supervisor: the budget is full again, what the run has reached stays."""
-    return replace(
+    return changed(
         state,
         run=event.run,
         max_steps=event.max_steps,
@@ -208,10 +208,10 @@ def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
         lost = "its end was not written down"
         state = _attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
     if event.resume_step == 0:  # what was measured is of weights that are gone
-        state = replace(state, first_validation=None, last_validation=None, samples=())
+        state = changed(state, first_validation=None, last_validation=None, samples=())
     before = state.attempt
     asked = Attempt(event.attempt, event.resume_step, event.rejected, asked_s=time_s, last_step=event.resume_step)
-    return replace(
+    return changed(
         state,
         attempts=(*state.attempts, asked)[-ATTEMPTS_KEPT:],
         live=Live(event.attempt, last_sign_s=time_s, roles=event.roles, services=event.services),
@@ -259,7 +259,7 @@ def _ended(state: State, event: AttemptEnded, time_s: float) -> State:
         retry=event.retry,
         fruitful=fruitful,
     )
-    return replace(
+    return changed(
         state,
         state="recovering" if event.outcome == "failed" else state.state,
         live=None,
@@ -280,12 +280,12 @@ def _served_long(live: Live, time_s: float) -> bool:
 def _jumped(state: State, jump_s: float) -> State:
     """Move what deadlines are counted from, so that a laptop that slept finds neither a hang nor a grace used up."""
     if state.stop_asked_s is not None:
-        state = replace(state, stop_asked_s=state.stop_asked_s + jump_s)
+        state = changed(state, stop_asked_s=state.stop_asked_s + jump_s)
     if state.live is not None:
         live = state.live
-        word = replace(live.word, time_s=live.word.time_s + jump_s) if live.word else None
-        sent = tuple(replace(sent, time_s=sent.time_s + jump_s) for sent in live.sent)
-        doom = replace(live.doom, since_s=live.doom.since_s + jump_s) if live.doom else None
+        word = changed(live.word, time_s=live.word.time_s + jump_s) if live.word else None
+        sent = tuple(changed(sent, time_s=sent.time_s + jump_s) for sent in live.sent)
+        doom = changed(live.doom, since_s=live.doom.since_s + jump_s) if live.doom else None
         ready_s = None if live.ready_s is None else live.ready_s + jump_s
         signs = {"last_sign_s": live.last_sign_s + jump_s, "excused_until_s": live.excused_until_s + jump_s}
         return _live(state, **signs, word=word, sent=sent, doom=doom, ready_s=ready_s)
@@ -305,31 +305,31 @@ def _trainer(state: State, record: Record) -> State:
     state = _live(state, last_sign_s=record.time_s)
     match record.event:
         case TrainerStarted() as event:
-            return replace(state, started=event) if event.rank == 0 else state
+            return changed(state, started=event) if event.rank == 0 else state
         case Phase(name=name, detail=detail):
             state = _live(state, phase=name, phase_detail=detail)
-            return replace(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
+            return changed(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
         case Progress() as event:
             return _progressed(state, event, record)
         case Evaluated() as event:
             seen = Validation(event.step, event.loss, event.tokens)
-            return replace(state, first_validation=state.first_validation or seen, last_validation=seen)
+            return changed(state, first_validation=state.first_validation or seen, last_validation=seen)
         case Sampled() as event:
             same = state.samples if state.samples and state.samples[-1].step == event.step else ()
-            return replace(state, samples=(*same, event)[-SAMPLES_KEPT:])
+            return changed(state, samples=(*same, event)[-SAMPLES_KEPT:])
         case CheckpointStarted(step=step):
-            return replace(state, saving_step=step)
+            return changed(state, saving_step=step)
         case CheckpointSaved(step=step):
             readable = tuple(other for other in state.unreadable if other != step)  # written again, by this attempt
-            return replace(state, newest_complete=step, saving_step=None, unreadable=readable)
+            return changed(state, newest_complete=step, saving_step=None, unreadable=readable)
         case CheckpointUnreadable(step=step):
-            return replace(state, unreadable=tuple(sorted({*state.unreadable, step})))
+            return changed(state, unreadable=tuple(sorted({*state.unreadable, step})))
         case TrainerFailed() as event:
             return _failed(state, event, record.time_s)
         case TrainerStopped(step=step):
             return _stands_at(_live(state, word=Word("stopped", record.time_s, step)), step)
         case TrainerFinished(step=step, final=final):
-            return replace(_stands_at(_live(state, word=Word("finished", record.time_s, step)), step), final=final)
+            return changed(_stands_at(_live(state, word=Word("finished", record.time_s, step)), step), final=final)
         case _:
             return state
 
@@ -338,7 +338,7 @@ def _progressed(state: State, event: Progress, record: Record) -> State:
     assert state.live is not None
     state = _live(state, phase="train", phase_detail="", first_progress=state.live.first_progress or record)
     state = _attempt(state, last_step=event.step)
-    return replace(
+    return changed(
         state,
         state="running",
         step=event.step,
@@ -351,7 +351,7 @@ def _progressed(state: State, event: Progress, record: Record) -> State:
 
 def _stands_at(state: State, step: int) -> State:
     """The last word names the step exactly; progress is told only a few times a second."""
-    return replace(_attempt(state, last_step=step), step=step)
+    return changed(_attempt(state, last_step=step), step=step)
 
 
 def _failed(state: State, event: TrainerFailed, time_s: float) -> State:
@@ -370,8 +370,8 @@ def _lives(state: State, number: int) -> bool:
 
 def _live(state: State, **changes: object) -> State:
     assert state.live is not None
-    return replace(state, live=replace(state.live, **changes))  # type: ignore[arg-type]
+    return changed(state, live=changed(state.live, **changes))
 
 
 def _attempt(state: State, **changes: object) -> State:
-    return replace(state, attempts=(*state.attempts[:-1], replace(state.attempts[-1], **changes)))  # type: ignore[arg-type]
+    return changed(state, attempts=(*state.attempts[:-1], changed(state.attempts[-1], **changes)))

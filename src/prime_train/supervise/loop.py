@@ -22,6 +22,7 @@ from prime_train.backends.backend import Backend
 from prime_train.backends.launch import Launch, to_json
 from prime_train.errors import ExitCode
 from prime_train.events import (
+    ActivitySeen,
     AttemptEnded,
     BatchShrunk,
     ChildStarted,
@@ -135,12 +136,12 @@ class _Supervision:
         self._policy = policy
         self._log = EventLog(run_dir.events, WRITER)
         self._follower = Follower(run_dir.events)
-        self._companions = Companions(run, run_dir, watches, self.inbox)
+        self._secrets = environment.secrets(os.environ)
+        self._companions = Companions(run, run_dir, watches, self.inbox, self._secrets)
         self._children = Children(run_dir, self.inbox, self._spared)
         self._launches: tuple[Launch, ...] = ()
         self._oom_kills = 0
         self._clock_ahead_s = _clock_ahead_s()
-        self._secrets = environment.secrets(os.environ)
         self._not_ours = process.own_children()
 
     def _spared(self) -> tuple[process.Identity, ...]:
@@ -163,6 +164,8 @@ class _Supervision:
         for event in self._companions.turn(self.state, now_s):
             self._say(event)
         match decide(self.state, self._policy, now_s):
+            case rules.Launch() if not self._companions.may_launch:
+                self._wait(now_s + TICK_S)
             case rules.Launch(attempt=attempt):
                 self._launch(attempt)
             case rules.StartRole(attempt=attempt, role=role):
@@ -172,8 +175,11 @@ class _Supervision:
                 self._run_dir.stop_request(attempt).touch()
             case rules.Pause(reason=reason):
                 self._say(StopAsked(reason))
-            case rules.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
-                self._say(HangFound(attempt, round(silent_s, 1), limit_s, phase))
+            case rules.Suspect(until_s=until_s):
+                self._companions.suspect(self.state)
+                self._wait(until_s)
+            case rules.FindHang() as found:
+                self._silent(found, now_s)
             case rules.KeepEvidence(attempt=attempt):
                 self._companions.keep_evidence(self.state, attempt)
                 self._wait(now_s + TICK_S)
@@ -203,6 +209,16 @@ class _Supervision:
         jump_s, self._clock_ahead_s = ahead_s - self._clock_ahead_s, ahead_s
         if abs(jump_s) > CLOCK_JUMP_S:
             self._say(ClockJumped(round(jump_s, 3)))
+
+    def _silent(self, found: rules.FindHang, now_s: float) -> None:
+        """Beyond its limit: a hang, unless its processes are seen at work and its time is not up."""
+        activity = self._companions.activity(self.state)
+        if activity is None:
+            self._wait(now_s + TICK_S)
+        elif activity.busy and found.until_s > now_s:
+            self._say(ActivitySeen(found.attempt, activity.what, found.until_s))
+        else:
+            self._say(HangFound(found.attempt, round(found.silent_s, 1), found.limit_s, found.phase, activity.what))
 
     # --- reading and writing ---
 
@@ -267,7 +283,7 @@ class _Supervision:
             self._end_attempt(None, not_started(error, self._run_dir.launch(attempt, role)))
             return
         self._say(ChildStarted(attempt, role, named.pid, named.start_ticks, str(launch.log)))
-        self._companions.started(launch, attempt)
+        self._companions.started(launch, attempt, named)
 
     def _choose_checkpoint(self) -> tuple[int, tuple[str, ...]]:
         """The step to resume from, and why each newer checkpoint was not taken."""
@@ -291,17 +307,20 @@ class _Supervision:
 
     def _ended(self, running: process.Running, exited: process.Exited) -> None:
         """A child has exited: end the rest of the attempt, hear its last words, say what it was."""
-        live = self.state.live
-        stuck = self._children.end_rest(gently=exited.role not in (live.services if live else ()))
+        services = self.state.live.services if self.state.live else ()
+        stuck = self._children.end_rest(gently=exited.role not in services)
         self._read()
-        if self.state.live is None:
+        live = self.state.live
+        if live is None:
             return
         if stuck:
             self._end_attempt(exited.returncode, unkillable([f"{p.pid}" for p in stuck], running.log))
             return
         grown = oom_kills() - self._oom_kills
-        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown)
-        self._end_attempt(exited.returncode, judge(self.state, self.state.live, evidence))
+        heard = self._companions.cause()
+        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown, heard, exited.role)
+        told_to = self.state.stop_asked_s is not None and not self._policy.stops_by_file
+        self._end_attempt(exited.returncode, Cause("stopped") if told_to else judge(self.state, live, evidence))
 
     def _end_stale(self) -> None:
         """End the processes of an attempt whose supervisor died, and close its account."""
@@ -324,6 +343,7 @@ class _Supervision:
         told = {
             name: environment.redact(getattr(cause, name), self._secrets) for name in ("what", "why", "fix", "where")
         }
+        told |= {"cause_id": cause.id, "retry": cause.retry}
         newest = next(usable, 0)
         self._say(AttemptEnded(number, returncode, cause.outcome, cause.cause_class, newest_complete=newest, **told))
         self._companions.attempt_ended()

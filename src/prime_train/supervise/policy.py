@@ -13,6 +13,7 @@ from prime_train.supervise.state import Attempt, Doom, Live, State
 # Where no signature says otherwise. "oom": the same step needs the same memory again.
 NEVER_RETRIED = frozenset({"config", "auth", "bug", "disk", "env", "oom"})
 _LOOK_AGAIN_S = 60.0
+SUSPECT_S = 7.0  # before a deadline: what the processes do takes some seconds to see
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,14 @@ class StartRole:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """Silence will soon be too long: look at what the processes do, so that it is known by `until_s`."""
+
+    attempt: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class KeepEvidence:
     """Write down what can be known of the attempt, before it is ended."""
 
@@ -130,6 +139,7 @@ class FindHang:
     silent_s: float
     limit_s: float
     phase: str
+    until_s: float  # so long may it go on where its processes are seen at work; not after now where its time is up
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,19 @@ class Nothing:
 
 
 Action = (
-    Launch | StartRole | Wait | AskStop | Pause | FindHang | KeepEvidence | Signal | Shrink | LeaveOut | Close | Nothing
+    Launch
+    | StartRole
+    | Wait
+    | AskStop
+    | Pause
+    | Suspect
+    | FindHang
+    | KeepEvidence
+    | Signal
+    | Shrink
+    | LeaveOut
+    | Close
+    | Nothing
 )
 
 
@@ -258,9 +280,12 @@ def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
         return Wait(now_s + _LOOK_AGAIN_S)  # services have no steps: readiness and the engine watch judge them
     limit_s = silence_limit_s(state, live, policy)
     deadline_s = max(live.last_sign_s + limit_s, live.excused_until_s)
+    if now_s < deadline_s - SUSPECT_S:
+        return Wait(deadline_s - SUSPECT_S)
     if now_s < deadline_s:
-        return Wait(deadline_s)
-    return FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase)
+        return Suspect(live.number, deadline_s)
+    until_s = hang.until_s(live.last_sign_s, limit_s, now_s)
+    return FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase, until_s)
 
 
 def silence_limit_s(state: State, live: Live, policy: Policy) -> float:
