@@ -139,7 +139,7 @@ def test_walker_accepts_what_pydantic_accepts(values: dict[str, Any]) -> None:
 @given(_table(native.serving_schema()))
 def test_walker_accepts_what_pydantic_accepts_of_a_server(values: dict[str, Any]) -> None:
     """What is left out of such a file is filled in for pydantic, which knows one kind of run."""
-    run = values.get("run")
+    run: Any = values.get("run")
     assume(isinstance(run, dict))
     values |= {"run": {**run, "kind": "serve"}}
     whole = {"data": {"sources": []}, **values, "run": {"max_steps": spec.ENDLESS_STEPS, **values["run"]}}

@@ -70,9 +70,9 @@ def sample(document: Mapping[str, Any]) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One engine over time. `moved_s`: when a token came last, or nothing was asked of it."""
+    """One engine over time. `moved_s`: when it last did something, or nothing was asked of it."""
 
-    tokens: float
+    work: tuple[float, float]  # tokens, and use of the KV cache
     moved_s: float
     longest_s: float = 0.0  # pause that it overcame
 
@@ -111,11 +111,11 @@ def learn(memory: Memory, seen: Sample, limits: Limits) -> Memory:
 
 
 def _progress(before: Progress | None, engine: Engine, seen: Sample) -> Progress:
-    at_s = seen.at_s
+    at_s, work = seen.at_s, (engine.tokens, engine.cache_used)
     if before is None:
-        return Progress(engine.tokens, at_s)
-    if engine.tokens != before.tokens:
-        return Progress(engine.tokens, at_s, max(before.longest_s, at_s - before.moved_s))
+        return Progress(work, at_s)
+    if work != before.work:
+        return Progress(work, at_s, max(before.longest_s, at_s - before.moved_s))
     asked = seen.asked_s is not None and len(seen.engines) == 1  # of several, which one it went to is not known
     busy = (engine.running > 0 or asked) and not engine.asleep and not seen.paused
     return before if busy else replace(before, moved_s=at_s)

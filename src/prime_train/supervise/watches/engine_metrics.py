@@ -1,7 +1,7 @@
 """Reads vLLM's /metrics: of some five hundred lines the few by which an engine is judged. Pure.
 
 Own code, and not prometheus_client's parser: that makes an object of every line, most of which are buckets of
-histograms, and would be one more package in every installation, for six numbers.
+histograms, and would be one more package in every installation, for seven numbers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ from typing import NamedTuple
 _LINE = re.compile(r'vllm:(?P<name>[a-z_]+)\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\} (?P<value>\S+)')
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 
-# What grows whenever the engine does anything: finished prompts, tokens that came, and tokens of every step, which also
-# counts the pieces of a long prompt. Names as in vLLM 0.10 to 0.32 (v1/metrics/loggers.py).
-_TOKENS = ("prompt_tokens_total", "generation_tokens_total", "iteration_tokens_total_sum")
-_WANTED = (*_TOKENS, "num_requests_running", "num_requests_waiting", "num_preemptions_total", "engine_sleep_state")
+# Names as in vLLM 0.10 to 0.32 (v1/metrics/loggers.py). A prompt counts when all of it is computed; while a long one
+# is, piece by piece, only the use of the KV cache moves.
+_TOKENS = ("prompt_tokens_total", "generation_tokens_total")
+_CACHE = "kv_cache_usage_perc"
+_WANTED = (
+    *_TOKENS,
+    _CACHE,
+    "num_requests_running",
+    "num_requests_waiting",
+    "num_preemptions_total",
+    "engine_sleep_state",
+)
 
 
 class Engine(NamedTuple):
@@ -25,6 +33,7 @@ class Engine(NamedTuple):
 
     name: str  # "0": its number among the data-parallel ones
     tokens: float  # of prompts and answers, since the server began
+    cache_used: float  # part of the KV cache, 0 to 1
     running: int
     waiting: int
     preemptions: int
@@ -47,6 +56,7 @@ def _engine(name: str, numbers: dict[str, float]) -> Engine:
     return Engine(
         name,
         sum(numbers.get(counter, 0.0) for counter in _TOKENS),
+        numbers.get(_CACHE, 0.0),
         int(numbers["num_requests_running"]),
         int(numbers.get("num_requests_waiting", 0)),
         int(numbers.get("num_preemptions_total", 0)),

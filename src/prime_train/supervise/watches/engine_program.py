@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _DEADLINE_S = 5.0  # for one answer; an API server that is starved of CPU may take a second
-_ASK_AFTER_S = 30.0  # of no token
+_ASK_AFTER_S = 15.0  # of no token
 _GIVE_UP_S = 600.0  # on a request of our own
 
 

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prime_train.backends import vllm
+from prime_train.backends.launch import to_json
+from prime_train.rundir import RunDir
+from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
+from prime_train.spec.serving import Server
+
+RUN_DIR = RunDir(Path("/runs/a"))
+
+
+def run(server: Server | None) -> RunSpec:
+    return RunSpec(run=Run(name="a", kind="serve", max_steps=ENDLESS_STEPS), data=Data(sources=()), server=server)
+
+
+def arguments(server: Server) -> list[str]:
+    argv = vllm.plan(run(server), RUN_DIR, 2).argv
+    assert argv[1:3] == ("-m", "vllm.entrypoints.openai.api_server")
+    return list(argv[3:])
+
+
+def test_what_the_config_leaves_open_is_left_to_vllm() -> None:
+    launch = vllm.plan(run(Server(model="/models/m")), RUN_DIR, 2)
+    assert launch.argv[0] == sys.executable
+    assert arguments(Server(model="/models/m")) == (
+        ["--model", "/models/m", "--host", "127.0.0.1", "--port", "8000", "--dtype", "auto"]
+    )
+    assert launch.role == "inference"
+    assert launch.log == Path("/runs/a/attempts/002/inference.log")
+
+
+def test_everything_the_config_says_becomes_an_argument() -> None:
+    server = Server(
+        model="owner/name",
+        served_name="m",
+        port=9001,
+        ctx_tokens=4096,
+        dtype="bfloat16",
+        tensor_parallel=2,
+        gpu_memory_fraction=0.8,
+        kv_cache_gib=1.5,
+        enforce_eager=True,
+        arguments={"quantization": "fp8", "max_num_seqs": 4, "enable-lora": True, "async_scheduling": False},
+    )
+    told = " ".join(arguments(server))
+    assert told == (
+        "--model owner/name --host 127.0.0.1 --port 9001 --dtype bfloat16 --served-model-name m --max-model-len 4096 "
+        "--tensor-parallel-size 2 --gpu-memory-utilization 0.8 --kv-cache-memory-bytes 1610612736 --enforce-eager "
+        "--quantization=fp8 --max-num-seqs=4 --enable-lora --no-async-scheduling"
+    )
+
+
+def test_a_value_with_a_dash_in_front_is_no_argument_of_its_own() -> None:
+    assert "--chat-template=--trust-remote-code" in arguments(
+        Server(model="m", arguments={"chat_template": "--trust-remote-code"})
+    )
+
+
+def test_it_is_ready_when_it_answers_under_the_name_that_requests_use() -> None:
+    ready = vllm.plan(run(Server(model="/models/m", served_name="m", host="::1", ready_limit_s=60.0)), RUN_DIR, 1).ready
+    assert ready is not None
+    assert ready.health_url == "http://[::1]:8000/health"
+    assert ready.completion_url == "http://[::1]:8000/v1/completions"
+    assert (ready.model, ready.limit_s) == ("m", 60.0)
+
+
+def test_the_interpreter_is_the_one_that_the_config_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert vllm.plan(run(Server(model="m", python="~/venv/bin/python")), RUN_DIR, 1).argv[0] == (
+        f"{tmp_path}/venv/bin/python"
+    )
+
+
+def test_a_key_reaches_neither_the_arguments_nor_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(vllm.API_KEY, "sk-0123456789abcdef")
+    launch = vllm.plan(run(Server(model="m")), RUN_DIR, 1)
+    assert "sk-0123456789abcdef" not in f"{launch} {to_json(launch)}"
+
+
+def test_launch_json_says_what_it_waits_for() -> None:
+    written = json.loads(to_json(vllm.plan(run(Server(model="m")), RUN_DIR, 1)))
+    assert written["ready"]["health_url"] == "http://127.0.0.1:8000/health"
+
+
+def test_a_run_without_a_server_has_no_plan() -> None:
+    with pytest.raises(ValueError, match="no \\[inference\\]"):
+        vllm.plan(replace(run(None)), RUN_DIR, 1)
