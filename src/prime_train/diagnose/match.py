@@ -38,6 +38,9 @@ _ADVICE = re.compile(
     r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
 )
 _IGNORED = "Exception ignored in"  # Python's own words for an error on the way out
+# What is searched for is ASCII, and where the text is not the regex engine takes a thousand times as long: 26 s for
+# 3 MB of progress bars.
+_ASCII = bytes(range(128)) + b"?" * 128
 
 
 class Hit(NamedTuple):
@@ -157,7 +160,7 @@ class Scanner:
         self._lines.pop()
         if self._first_stamp is None:
             self._first_stamp = self._earliest()
-        lowered = block.lower().decode("latin-1")  # a byte stays a character; what is searched for is ASCII
+        lowered = block.lower().translate(_ASCII).decode("ascii")  # a byte stays a character
         if self._open or self._waits or self._is_loud(lowered):
             self._lowered, self._again_until = lowered.split("\n"), 0
             for index, line in enumerate(self._lowered[: len(self._lines)]):
