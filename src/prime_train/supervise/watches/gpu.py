@@ -66,12 +66,14 @@ class GpuWatch:
         kmsg: Path = Path("/dev/kmsg"),
         visible: str | None = None,
         sampler: Callable[..., Child] = Sampler,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_dir = run_dir
         self._limits = Limits(answer=answer, visible=visible, interval_s=interval_s)
         self._log = run_dir.path / "watches" / "gpu.log"
         self._kmsg = kmsg
         self._sampler = sampler
+        self._clock = clock
         self._memory = Memory()
         self._trial: _Trial | None = None
         self._pause_s = _AGAIN_S
@@ -81,11 +83,11 @@ class GpuWatch:
         arguments = (str(self._limits.interval_s), str(self._kmsg), str(self._memory.log_sequence))
         child = self._sampler(_PROGRAM, arguments, self._log)
         child.begin()
-        self._trial = _Trial(child, time.monotonic())
+        self._trial = _Trial(child, self._clock())
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:  # noqa: ARG002 - samples carry the monotonic clock
         """Everything that is wrong with the GPUs. What it takes from `state`: the live attempt and its processes."""
-        lately_s = time.monotonic()
+        lately_s = self._clock()
         said = self._heard()
         scene = _scene(state.live, said, self._run_dir, lately_s)
         self._memory, alarms = judge(self._memory, said, scene, self._limits)

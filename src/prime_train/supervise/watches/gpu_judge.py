@@ -53,7 +53,8 @@ def judge(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) 
             of_gpu = (*of_gpu, *_company(gpu, track, limits), *_emptied(gpu, track, limits))
         alarms += [alarm if key(gpu) in ours else replace(alarm, answer="note") for alarm in of_gpu]
     alarms += [_xid(memory, said, ours) for said in memory.xids]
-    alarms += [_gone(role, memory, ours) for role, samples in _roles(memory) if samples >= limits.empty_samples]
+    if ours:
+        alarms += [_gone(role, memory, ours) for role, samples in _roles(memory) if samples >= limits.empty_samples]
     if limits.answer == "alert":
         alarms = [replace(alarm, answer="alert") if alarm.answer == "restart" else alarm for alarm in alarms]
     return memory, tuple(alarms)
@@ -246,7 +247,7 @@ def _gone(role: str, memory: Memory, ours: frozenset[str]) -> Alarm:
 def _xid(memory: Memory, said: Xid, ours: frozenset[str]) -> Alarm:
     entry = xid(said.code)
     gpu = gpu_of(memory, said)
-    subject = _name(gpu) if gpu else f"GPU at {said.pci}" if said.pci else "a GPU"
+    subject = _name(gpu) if gpu else said.uuid or (f"GPU at {said.pci}" if said.pci else "a GPU")
     answer: Answer = _answer(entry, said) if gpu and key(gpu) in ours else "note"
     told = f" ({said.text})" if said.text else ""
     fix = entry.fix.replace("INDEX", str(gpu.index) if gpu else "INDEX")

@@ -85,5 +85,5 @@ def heard(line: dict[str, Any]) -> Heard:
 
 
 def _gpu(said: dict[str, Any]) -> GpuSample:
-    uses = said.pop("uses", None)
-    return GpuSample(**said, uses=None if uses is None else tuple(Use(pid, used) for pid, used in uses))
+    uses = said.get("uses")
+    return GpuSample(**said | {"uses": None if uses is None else tuple(Use(pid, used) for pid, used in uses)})
