@@ -55,6 +55,7 @@ class PrimeRl:
     cwd: Path = field(default_factory=Path.cwd)
     name: str = ROLE
     stops_by_file: bool = False
+    reports: bool = False  # nothing is known before its first log lines
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         copy = run_dir.attempt(attempt) / COPY
@@ -76,10 +77,6 @@ class PrimeRl:
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
         del run_dir
         return checkpoints(run)
-
-    def stop_grace_s(self, run: RunSpec) -> float:
-        """Seconds between SIGTERM to the launcher and the end of its tree by force."""
-        return _JOIN_S * processes(run) + _TREE_S
 
     def _variables(self) -> tuple[Variable, ...]:
         given = self.environment.get("PATH", os.defpath)
@@ -150,6 +147,11 @@ def processes(run: RunSpec) -> int:
         both = (*(run.environments.train or ()), *(run.environments.evaluate or ()))
         servers = sum(not environment.address for environment in both)
     return servers + (run.inference is not None) + (run.rollout is not None) + 2
+
+
+def stop_grace_s(run: RunSpec) -> float:
+    """Seconds that the launcher may take between SIGTERM and its end, before its tree is ended by force."""
+    return _JOIN_S * processes(run) + _TREE_S
 
 
 def logs(run: RunSpec, run_dir: RunDir, attempt: int) -> list[Path]:

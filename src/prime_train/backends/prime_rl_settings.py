@@ -60,7 +60,7 @@ def named(run: RunSpec, name: str, cwd: Path) -> RunSpec:
         run=replace(run.run, name=name),
         checkpoint=replace(run.checkpoint, interval_steps=interval),
         launch=launch._replace(output_dir=str(output_dir), run_name=name if has_named_runs(run) else None),
-        saving=saving if saving is not None else elsewhere.Saving(keep_last=_KEPT),
+        saving=(saving or elsewhere.Saving())._replace(keep_last=_KEPT) if _keeps_all(run) else saving,
     )
 
 
@@ -102,9 +102,15 @@ def _checkpoints(before: RunSpec, run: RunSpec) -> Iterator[Setting]:
     if before.checkpoint.interval_steps is None:
         why = "without an interval there is nothing to come back to before the end"
         yield Setting("ckpt.interval", run.checkpoint.interval_steps, why, told=True)
-    if before.saving is None:
-        why = "the file says nothing of checkpoints: the newest and one before it are kept"
+    if _keeps_all(before):
+        why = "the file does not say how many to keep, and all of them would fill the disk"
         yield Setting("ckpt.keep_last", _KEPT, why, told=True)
+
+
+def _keeps_all(before: RunSpec) -> bool:
+    """Whether an interval that the file has not asked for would keep every checkpoint."""
+    keeps_last = before.saving is not None and before.saving.keep_last is not None
+    return before.checkpoint.interval_steps is None and not keeps_last and not before.checkpoint.keep_every_steps
 
 
 def _resume(before: RunSpec, run: RunSpec, resume_step: int) -> Iterator[Setting]:

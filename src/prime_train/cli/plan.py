@@ -6,15 +6,17 @@ import os
 import resource
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prime_train.backends import bundled, environment
+from prime_train.backends import bundled, environment, prime_rl
+from prime_train.backends.backend import Backend
 from prime_train.backends.launch import Launch
-from prime_train.checkpoints import layout
+from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.render import labelled
+from prime_train.document import to_toml
 from prime_train.rundir import RunDir
-from prime_train.spec import RunSpec
+from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.supervise.lock import holder
 from prime_train.supervise.prepare import absolute
 from prime_train.supervise.process import usable_cores
@@ -26,16 +28,17 @@ if TYPE_CHECKING:
 Line = tuple[str, str]
 
 
-def text(run: RunSpec, run_dir: RunDir, resume: Resume) -> str:
+def text(run: RunSpec, run_dir: RunDir, resume: Resume, backend: Backend = bundled.BACKEND) -> str:
     """The plan of the next attempt, for people. Secrets are masked."""
     run = absolute(run, run_dir)
     state = fold_events(run_dir)
     attempt = state.attempt_number + 1
-    step = _resume_step(run_dir, resume, state.unreadable)
+    step = _resume_step(backend.checkpoints(run, run_dir), resume, state.unreadable)
     lines = [
         ("directory", f"{run_dir.path} ({'exists' if run_dir.path.exists() else 'is made'})"),
         ("attempt", f"{attempt}, from {f'the checkpoint of step {step:,}' if step else 'the beginning'}"),
-        ("steps", f"to step {run.run.max_steps:,}, {run.tokens_per_step:,} tokens each"),
+        ("steps", _steps(run)),
+        *_of_prime_rl(backend, run, step),
     ]
     held_by = holder(run_dir)
     if held_by is not None:
@@ -43,7 +46,7 @@ def text(run: RunSpec, run_dir: RunDir, resume: Resume) -> str:
     host = environment.Host(
         os.environ, usable_cores(), "PID:START_TICKS", open_files=resource.getrlimit(resource.RLIMIT_NOFILE)
     )
-    for launch in (bundled.plan(run, run_dir, attempt, step),):
+    for launch in backend.plan(run, run_dir, attempt, step):
         lines += _launch(launch, run, run_dir, attempt, host)
     hidden = environment.secrets(os.environ, (run.prime_train.alerts.webhook_env,))
     told = [(label, environment.redact(words, hidden)) for label, words in lines]
@@ -62,9 +65,27 @@ def _launch(launch: Launch, run: RunSpec, run_dir: RunDir, attempt: int, host: e
         yield told.how, f"{told.name}{value}   # {told.reason}"
 
 
-def _resume_step(run_dir: RunDir, resume: Resume, unreadable: tuple[int, ...]) -> int:
+def _steps(run: RunSpec) -> str:
+    if run.run.max_steps >= ENDLESS_STEPS:
+        return "without an end: the config sets no max_steps"
+    tokens = f", {run.tokens_per_step:,} tokens each" if run.is_native else ""
+    return f"to step {run.run.max_steps:,}{tokens}"
+
+
+def _of_prime_rl(backend: Backend, run: RunSpec, step: int) -> Iterator[Line]:
+    """Where prime-rl writes, and what is set in the copy of its config."""
+    if not isinstance(backend, prime_rl.PrimeRl):
+        return
+    yield "prime-rl writes", str(prime_rl.folder(run))
+    for setting in backend.settings(run, step):
+        said = f"{setting.key} = {to_toml(setting.value)}" if setting.value is not None else f"without {setting.key}"
+        yield "set in a copy", f"{said}   # {setting.reason}"
+    yield "when it stops", f"SIGTERM to the launcher, which saves nothing; {run.prime_train.stop_grace_s:g} s to end"
+
+
+def _resume_step(checkpoints: Sequence[Checkpoint], resume: Resume, unreadable: tuple[int, ...]) -> int:
     """The step the next attempt starts from; 0 = the beginning."""
     if isinstance(resume, int):
         return resume
-    found = (c.step for c in layout.scan(run_dir.checkpoints) if c.complete and c.step not in unreadable)
+    found = (c.step for c in checkpoints if c.complete and c.step not in unreadable)
     return 0 if resume == "never" else next(found, 0)

@@ -17,11 +17,12 @@ from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from prime_train.backends.backend import Backend
     from prime_train.facts.facts import Facts
     from prime_train.rules.judge import Verdict
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
-    from prime_train.supervise.prepare import Resume
+    from prime_train.supervise.prepare import Opened, Resume
 
 QUICKSTART = "quickstart"
 
@@ -68,9 +69,9 @@ def run(
     command = Command(config, run_name, tuple(overrides or []))
     text, shown = _effective(command)
     wanted = _resume(resume)
-    judged = _judged(text, shown, config, validate=not no_validate)
+    judged = _judged(text, shown, command, validate=not no_validate)
     if dry_run:
-        typer.echo(plan.text(judged.spec, judged.run_dir, wanted))
+        typer.echo(plan.text(judged.spec, judged.run_dir, wanted, judged.backend(text, writes=False)))
         return
     raise typer.Exit(_supervised(text, judged, wanted, command, as_json))
 
@@ -103,17 +104,31 @@ class Judged:
     verdict: "Verdict"
     facts: "Facts | None"  # None = not asked for
 
+    def backend(self, text: str, *, writes: bool) -> "Backend":
+        """What trains. `writes`: it may keep something of its own in the run's directory."""
+        if self.spec.is_native:
+            from prime_train.backends import bundled
+
+            return bundled.BACKEND
+        from prime_train.cli import prime_rl
+
+        return prime_rl.backend(self.verdict, text, self.run_dir, writes=writes)
+
 
 def _effective(command: Command) -> tuple[str, str]:
-    """The text that is judged and kept, with --set and --run-name written into it, and the path to show."""
+    """The text that is judged and kept, with --set and --run-name written into it, and the path to show.
+
+    A config of prime-rl may have no key for a name: it is named when its copy is written.
+    """
     from prime_train.cli.overrides import apply, parse
+    from prime_train.dialects import dialect, native
     from prime_train.dialects.read import read_config
 
     text, shown = read_config(command.config)
-    values = parse(command.overrides)
-    if command.run_name is not None:
-        values["run.name"] = command.run_name
-    return apply(text, shown, values), shown
+    text = apply(text, shown, parse(command.overrides))
+    if command.run_name is not None and dialect.read(text, shown).dialect == native.DIALECT:
+        text = apply(text, shown, {"run.name": command.run_name})
+    return text, shown
 
 
 def _resume(given: str) -> "Resume":
@@ -132,33 +147,63 @@ def _resume(given: str) -> "Resume":
     )
 
 
-def _judged(text: str, shown: str, config: str, *, validate: bool) -> Judged:
+def _judged(text: str, shown: str, command: Command, *, validate: bool) -> Judged:
     """The config as judged. Prints the findings that matter; ends with exit code 1 where one is an error."""
     from prime_train.rules import judge
-    from prime_train.rundir import RunDir
 
-    verdict = judge.lint(text, shown)
-    if verdict.run is not None and not verdict.run.is_native:
-        raise _of_another_program(verdict, config, has_our_table="[prime_train]" in text)
-    run_dir, facts = None, None
+    # A second comer is turned away by the lock itself, which cannot be too late.
+    verdict, moot = judge.lint(text, shown), _moot(judge.lint(text, shown), command.config)
+    verdict, settled, facts = verdict.only(None, moot), None, None
     if verdict.ok and verdict.run is not None:
-        run_dir = RunDir((Path(verdict.run.run.dir).expanduser() / verdict.run.run.name).resolve())
+        settled = _settled(verdict, command.run_name)
         if validate:
             from prime_train.facts.gather import gather
 
-            facts = gather(verdict.run, run_dir.path, judge.needs())
-            # A second comer is turned away by the lock itself, which cannot be too late.
-            verdict = judge.validate(text, shown, facts).only(None, ("RUN003",))
+            facts = gather(settled[0], _written_to(*settled), judge.needs())
+            verdict = judge.validate(text, shown, facts).only(None, moot)
         else:
             typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
-    _tell(verdict, config)
-    if not verdict.ok or verdict.run is None or run_dir is None:
+    _tell(verdict, command.config)
+    if not verdict.ok or verdict.run is None or settled is None:
         raise typer.Exit(ExitCode.FINDINGS)
-    return Judged(verdict.run, run_dir, verdict, facts)
+    return Judged(*settled, verdict, facts)
 
 
-def _of_another_program(verdict: "Verdict", config: str, *, has_our_table: bool) -> UserError:
-    """What to say of a file that the bundled trainer, the one program that is started here, does not read."""
+def _moot(verdict: "Verdict", config: str) -> tuple[str, ...]:
+    """Codes of rules that have nothing to say of this run. Raises UserError for what is not started here."""
+    if verdict.run is None or verdict.run.is_native:
+        return ("RUN003",)
+    from prime_train.cli import prime_rl
+
+    if not prime_rl.is_launchable(verdict):
+        raise _of_another_program(verdict, config)
+    prime_rl.refuse(verdict, config)
+    return ("RUN003", *prime_rl.CURED)
+
+
+def _settled(verdict: "Verdict", run_name: str | None) -> "tuple[RunSpec, RunDir]":
+    """The run as it will be supervised, and its directory."""
+    from prime_train.rundir import RunDir
+
+    assert verdict.run is not None
+    if verdict.run.is_native:
+        return verdict.run, RunDir((Path(verdict.run.run.dir).expanduser() / verdict.run.run.name).resolve())
+    from prime_train.cli import prime_rl
+
+    return prime_rl.settled(verdict, run_name)
+
+
+def _written_to(run: "RunSpec", run_dir: "RunDir") -> Path:
+    """Where the trainer writes: what the rules of disk and folders are about."""
+    if run.is_native:
+        return run_dir.path
+    from prime_train.backends import prime_rl
+
+    return prime_rl.folder(run)
+
+
+def _of_another_program(verdict: "Verdict", config: str) -> UserError:
+    """What to say of a file that nothing which is started here reads."""
     shown = shlex.quote(config)
     if verdict.run is not None and verdict.run.recipe is not None:
         what = f"its [recipe] describes a training by {verdict.run.recipe.program or 'another program'}"
@@ -167,13 +212,11 @@ def _of_another_program(verdict: "Verdict", config: str, *, has_our_table: bool)
         what = "it is a Python script"
         fix = f"start it on each host; prime-train lint {shown} says how it starts jax.distributed"
     else:
-        own = verdict.root if verdict.root in ("rl", "sft", "trainer", "orchestrator", "inference") else "COMMAND"
-        what = f"it is a config of prime-rl {verdict.generation} ({verdict.root})"
-        without = ", without [prime_train]" if has_our_table else ""  # prime-rl refuses a table that it does not know
-        fix = f"in prime-rl: uv run {own} @ {shown}{without}; prime-train lint and estimate read it"
-    return UserError(
-        what=what, where=verdict.path, why="what is started here is the bundled trainer, which reads run.toml", fix=fix
-    )
+        own = verdict.root if verdict.root in ("trainer", "orchestrator", "inference") else "COMMAND"
+        what = f"it is a config of one part of a run of prime-rl {verdict.generation} ({verdict.root})"
+        fix = f"in prime-rl: uv run {own} @ {shown}, without [prime_train]; prime-train lint and estimate read it"
+    why = "what is started here is the bundled trainer, which reads run.toml, or a whole run of prime-rl: rl or sft"
+    return UserError(what=what, where=verdict.path, why=why, fix=fix)
 
 
 def _tell(verdict: "Verdict", config: str) -> None:
@@ -195,14 +238,14 @@ def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, a
     from prime_train.dialects.read import STDIN
     from prime_train.supervise.lock import held, unwritable
     from prime_train.supervise.loop import supervise
-    from prime_train.supervise.prepare import open_run
     from prime_train.views.console import shown
 
     run_dir = judged.run_dir
     if command.config == STDIN:  # what was piped in is not there a second time; the run keeps it, options and all
         command = Command(str(run_dir.config), None, ())
     with held(run_dir):
-        opened = open_run(text, judged.spec, run_dir, wanted)
+        opened = _opened(text, judged, wanted)
+        backend = judged.backend(text, writes=True)
         try:
             _keep_judgement(judged)
         except OSError as error:
@@ -212,10 +255,21 @@ def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, a
         code = ExitCode.OK
         if not opened.finished:
             with shown(sys.stderr) as show:
-                code = supervise(opened.run, run_dir, show)
+                code = supervise(opened.run, run_dir, show, backend)
         with _uninterrupted():
             _close(run_dir, command, 2 * opened.run.run.max_steps, as_json)
     return code
+
+
+def _opened(text: str, judged: Judged, wanted: "Resume") -> "Opened":
+    """The run's directory, ready for a supervisor."""
+    if judged.spec.is_native:
+        from prime_train.supervise.prepare import open_run
+
+        return open_run(text, judged.spec, judged.run_dir, wanted)
+    from prime_train.supervise import prime_rl_open
+
+    return prime_rl_open.open_run(text, judged.spec, judged.run_dir, wanted)
 
 
 def _keep_judgement(judged: Judged) -> None:
