@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from prime_train.backends import environment
@@ -216,8 +217,14 @@ def test_an_old_driver_and_a_bare_gpu_have_less_to_tell(driver: Driver, start: S
     seen.readings(5)
     assert seen.alarms == ()
     (said, _) = seen.recorded.readings[-1]["gpus"]
-    assert said == {"index": 0, "uuid": "GPU-aaaa", "pci": "0000:3b:00", "used_bytes": GIB} | {
-        "uses": [[os.getpid(), GIB]]
+    parents = [parent.pid for parent in psutil.Process().parents()]
+    use = {"pid": os.getpid(), "used_bytes": GIB, "ancestors": parents, "marked": False}
+    assert said == {
+        "index": 0,
+        "uuid": "GPU-aaaa",
+        "pci": "0000:3b:00",
+        "used_bytes": GIB,
+        "uses": [use],
     } | dict.fromkeys(
         ["utilisation_percent", "slow_reasons", "uncorrected_errors", "remap_pending", "remap_failed", "recovery"]
     )

@@ -20,7 +20,12 @@ from prime_train.supervise.watches.xids import xids
 GIB = 2**30
 INTERVAL_S = 10.0
 TRAINER, SERVER, STRANGER = 100, 200, 900
-OWNERS = {TRAINER: "trainer", SERVER: "inference", STRANGER: ""}
+ROLES = {TRAINER: "trainer", SERVER: "inference"}
+
+
+def use(pid: int, used_bytes: int | None, *, here: bool = True, marked: bool = False) -> Use:
+    """A worker of `pid`, or a process of a number that is not one of this machine."""
+    return Use(pid + 1, used_bytes, (pid, 50, 1) if here else None, marked)
 
 
 def gpu(index: int, **said: object) -> GpuSample:
@@ -29,7 +34,7 @@ def gpu(index: int, **said: object) -> GpuSample:
         "uuid": f"GPU-{index}",
         "pci": f"0000:{0x3B + index:02x}:00",
         "used_bytes": 40 * GIB,
-        "uses": (Use(TRAINER, 40 * GIB),),
+        "uses": (use(TRAINER, 40 * GIB),),
         "utilisation_percent": 97,
         "slow_reasons": 0x4,
         "uncorrected_errors": 0,
@@ -46,7 +51,7 @@ class Run:
     def __init__(self, limits: Limits | None = None, attempt: int = 1) -> None:
         self.limits = limits or Limits()
         self.memory = Memory()
-        self.scene = Scene(0.0, attempt=attempt, owners=OWNERS, settled=frozenset({"trainer"}))
+        self.scene = Scene(0.0, attempt=attempt, roles=ROLES, settled=frozenset({"trainer"}))
         self.alarms: tuple[Alarm, ...] = ()
 
     def look(self, *said: Heard, pass_s: float = INTERVAL_S, **scene: Any) -> dict[tuple[str, str], Alarm]:
@@ -249,17 +254,17 @@ def test_usual_reasons_are_none(reasons: int | None) -> None:
 
 def test_a_stranger_on_a_gpu_of_the_run_is_told() -> None:
     run = Run(Limits(visible="0"))
-    shared = (Use(TRAINER, GIB), Use(STRANGER, 3 * GIB))
+    shared = (use(TRAINER, GIB), use(STRANGER, 3 * GIB))
     assert run.read(gpu(0, uses=shared), gpu(1, uses=shared)) == {}
     found = run.read(gpu(0, uses=shared), gpu(1, uses=shared))
     assert answers(found) == {("gpu_shared", "GPU 0"): "alert"}
-    assert f"process {STRANGER} (3.0 GiB)" in found["gpu_shared", "GPU 0"].what
+    assert f"process {STRANGER + 1} (3.0 GiB)" in found["gpu_shared", "GPU 0"].what
     assert run.read(*healthy()) == {}
 
 
 def test_numbers_of_another_namespace_are_no_strangers() -> None:
     run = Run()
-    host = (Use(STRANGER, 3 * GIB), Use(54321, GIB))
+    host = (use(STRANGER, 3 * GIB), use(54321, GIB, here=False))
     for _ in range(20):
         assert run.read(gpu(0, uses=host)) == {}
 
@@ -267,7 +272,7 @@ def test_numbers_of_another_namespace_are_no_strangers() -> None:
 # --- alive but broken --------------------------------------------------------------------------------
 
 BOTH = frozenset({"trainer", "inference"})
-SERVED = gpu(1, uses=(Use(SERVER, 40 * GIB),))
+SERVED = gpu(1, uses=(use(SERVER, 40 * GIB),))
 EMPTY = gpu(1, uses=(), used_bytes=0)
 
 
@@ -280,6 +285,21 @@ def test_a_server_that_lost_its_memory_is_found_while_the_trainer_goes_on() -> N
     assert answers(found) == {("gpu_memory_gone", "inference"): "restart"}
     assert found["gpu_memory_gone", "inference"].cause_class == "hang"
     assert run.read(gpu(0), SERVED) == {}
+
+
+def test_an_orphan_of_the_run_is_no_stranger() -> None:
+    run = Run()
+    for _ in range(10):
+        assert run.read(gpu(0), gpu(1, uses=(use(STRANGER, GIB, marked=True),))) == {}
+
+
+def test_a_server_is_found_dead_while_the_trainer_saves_a_checkpoint() -> None:
+    run = Run()
+    run.read(gpu(0), SERVED, settled=BOTH)
+    for _ in range(2):
+        assert run.read(gpu(0), EMPTY, settled=frozenset({"inference"}), moving=True) == {}
+    found = run.read(gpu(0), EMPTY, settled=frozenset({"inference"}), moving=True)
+    assert ("gpu_memory_gone", "inference") in found
 
 
 def test_a_start_may_take_and_give_memory() -> None:
@@ -296,11 +316,11 @@ def test_a_role_that_ended_is_the_loops_to_tell() -> None:
         assert run.read(gpu(0), EMPTY, settled=frozenset({"trainer"})) == {}
 
 
-@pytest.mark.parametrize("scene", [{"moving": True}, {"settled": frozenset()}])
+@pytest.mark.parametrize("scene", [{"moving": True, "settled": frozenset()}, {"settled": frozenset()}])
 def test_a_phase_that_gives_memory_back_is_excused(scene: dict[str, object]) -> None:
     for host in (False, True):
         run = Run()
-        uses = (Use(54321, GIB),) if host else (Use(TRAINER, GIB),)
+        uses = (use(54321, GIB, here=False),) if host else (use(TRAINER, GIB),)
         run.read(gpu(0, uses=uses))
         for _ in range(10):
             assert run.read(gpu(0, uses=(), used_bytes=0), **scene) == {}
@@ -373,7 +393,7 @@ SAMPLES = st.builds(
     st.integers(0, 2),
     fault=st.sampled_from(["", "", "", "lost", "reset required", "odd"]),
     used_bytes=st.sampled_from([None, 0, GIB]),
-    uses=st.sampled_from([None, (), (Use(TRAINER, None),), (Use(STRANGER, GIB),), (Use(1, 1),)]),
+    uses=st.sampled_from([None, (), (use(TRAINER, None),), (use(STRANGER, GIB),), (use(54321, 1, here=False),)]),
     slow_reasons=st.sampled_from([None, 0, 0x8, 0x20, 0x4]),
     uncorrected_errors=st.sampled_from([None, 0, 0, 1]),
     remap_failed=st.sampled_from([None, False, True]),
@@ -446,19 +466,19 @@ def test_a_new_attempt_starts_with_no_xid(looks: list[tuple[list[GpuSample], lis
 
 
 def test_a_healthy_day_is_silent() -> None:
-    """24 h of eight GPUs: bursts of heat, evaluations that free memory, power caps, an error from before the run."""
+    """24 h of four GPUs: bursts of heat, evaluations that free memory, power caps, an error from before the run."""
     run = Run(Limits())
     for sample in range(24 * 360):
         hot = sample % 50 < 5  # 50 s of every 500 s
         moving = sample % 200 < 12
-        uses = () if moving else (Use(TRAINER, 60 * GIB),)
+        uses = () if moving else (use(TRAINER, 60 * GIB),)
         reasons = 0x48 if hot else 0x4 if sample % 3 else 0x1
         gpus = tuple(
             gpu(index, uses=uses, used_bytes=0 if moving else 60 * GIB, slow_reasons=reasons, uncorrected_errors=3)
-            for index in range(8)
+            for index in range(4)
         )
-        assert run.read(*gpus, moving=moving) == {}
-    assert len(run.memory.tracks or {}) == 8
+        assert run.read(*gpus, moving=moving, settled=frozenset() if moving else BOTH) == {}
+    assert len(run.memory.tracks) == 4
 
 
 # --- leaving out -------------------------------------------------------------------------------------

@@ -5,18 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
-import psutil
-
-from prime_train.backends import environment
 from prime_train.rundir import RunDir
 from prime_train.supervise.process import Identity
+from prime_train.supervise.state import Child as ChildOfRun
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.gpu_judge import judge, left_out
-from prime_train.supervise.watches.gpu_memory import FOREIGN, Limits, Memory, Scene
+from prime_train.supervise.watches.gpu_memory import Limits, Memory, Scene
 from prime_train.supervise.watches.gpu_samples import Heard, Reading, Refused, heard
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm
@@ -80,7 +78,8 @@ class GpuWatch:
 
     def begin(self) -> None:
         """Start the child. Raises OSError where it cannot be started."""
-        arguments = (str(self._limits.interval_s), str(self._kmsg), str(self._memory.log_sequence))
+        after = str(self._memory.log_sequence)
+        arguments = (str(self._limits.interval_s), str(self._kmsg), after, str(self._run_dir.path))
         child = self._sampler(_PROGRAM, arguments, self._log)
         child.begin()
         self._trial = _Trial(child, self._clock())
@@ -89,8 +88,7 @@ class GpuWatch:
         """Everything that is wrong with the GPUs. What it takes from `state`: the live attempt and its processes."""
         lately_s = self._clock()
         said = self._heard()
-        scene = _scene(state.live, said, self._run_dir, lately_s)
-        self._memory, alarms = judge(self._memory, said, scene, self._limits)
+        self._memory, alarms = judge(self._memory, said, _scene(state.live, lately_s), self._limits)
         self._keep(said, lately_s)
         return alarms
 
@@ -125,7 +123,10 @@ class GpuWatch:
         elif trial.again_s is None:
             self._give_up(trial, now_s)
         elif now_s >= trial.again_s and not trial.child.processes():
-            self.begin()
+            try:
+                self.begin()
+            except OSError:  # a machine that is out of processes or of room: the alarm stands until a child answers
+                self._trial = replace(trial, again_s=now_s + self._pause_s)
 
     def _give_up(self, trial: _Trial, now_s: float) -> None:
         ended = trial.child.ended
@@ -134,51 +135,29 @@ class GpuWatch:
             return
         if ended is None:  # beside the loop: a process that the kernel holds is waited for
             threading.Thread(target=trial.child.end, name="gpu-child-end", daemon=True).start()
-        self._trial = _Trial(trial.child, trial.began_s, now_s + self._pause_s)
+        self._trial = replace(trial, again_s=now_s + self._pause_s)
         self._pause_s = min(2 * self._pause_s, _AGAIN_MAX_S)
 
 
 # --- what the supervisor knows -----------------------------------------------------------------------
 
 
-def _scene(live: Live | None, said: Iterable[Heard], run_dir: RunDir, now_s: float) -> Scene:
-    pids = {use.pid for one in said if isinstance(one, Reading) for gpu in one.gpus for use in gpu.uses or ()}
+def _scene(live: Live | None, now_s: float) -> Scene:
     if live is None:
-        return Scene(now_s, owners=_owners(pids, {}, run_dir))
-    roles = {child.pid: child.role for child in live.children}
+        return Scene(now_s)
     return Scene(
         now_s,
         attempt=live.number,
-        owners=_owners(pids, roles, run_dir),
-        settled=_settled(live),
+        roles={child.pid: child.role for child in live.children},
+        settled=frozenset(child.role for child in live.children if _settled(child, live)),
         moving=live.phase in _MOVING_PHASES,
     )
 
 
-def _settled(live: Live) -> frozenset[str]:
-    """The roles that live and are past their start: a service that answers, a trainer that has made a step."""
-    return frozenset(
-        child.role
-        for child in live.children
-        if (child.role in live.ready if child.role in live.services else live.first_progress is not None)
-        and Identity(child.pid, child.start_ticks).alive
-    )
-
-
-def _owners(pids: Iterable[int], roles: dict[int, str], run_dir: RunDir) -> dict[int, str]:
-    return {pid: owner for pid in pids if (owner := _owner(pid, roles, run_dir)) is not None}
-
-
-def _owner(pid: int, roles: dict[int, str], run_dir: RunDir) -> str | None:
-    """The role that a process belongs to, FOREIGN, or None where there is none of this number."""
-    try:
-        process = psutil.Process(pid)
-        for ancestor in (process, *process.parents()):
-            if ancestor.pid in roles:
-                return roles[ancestor.pid]
-        marked = process.environ().get(environment.RUN) == str(run_dir.path)
-    except psutil.NoSuchProcess:
-        return None
-    except psutil.AccessDenied:  # another user's
-        return FOREIGN
-    return "run" if marked else FOREIGN
+def _settled(child: ChildOfRun, live: Live) -> bool:
+    """It lives and is past its start: a service that answers, a trainer that has made a step."""
+    if child.role in live.services:
+        begun = child.role in live.ready
+    else:
+        begun = live.first_progress is not None and live.phase not in _MOVING_PHASES
+    return begun and Identity(child.pid, child.start_ticks).alive

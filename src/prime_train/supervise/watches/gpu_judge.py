@@ -47,7 +47,7 @@ def judge(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) 
     ours = used(memory, limits)
     alarms: list[Alarm] = [*_driver(memory, limits)]
     for gpu in memory.gpus:
-        track = (memory.tracks or {}).get(key(gpu), Track())
+        track = memory.tracks.get(key(gpu), Track())
         of_gpu = _state(gpu, track, limits)
         if key(gpu) in ours:
             of_gpu = (*of_gpu, *_company(gpu, track, limits), *_emptied(gpu, track, limits))
@@ -228,7 +228,7 @@ def _emptied(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
 
 
 def _roles(memory: Memory) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((memory.gone or {}).items()))
+    return tuple(sorted(memory.gone.items()))
 
 
 def _gone(role: str, memory: Memory, ours: frozenset[str]) -> Alarm:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from prime_train.facts.gpus import visible_indices
-from prime_train.supervise.watches.gpu_samples import LOST, GpuSample, Heard, NoDriver, Reading, Refused, Xid
+from prime_train.supervise.watches.gpu_samples import LOST, GpuSample, Heard, NoDriver, Reading, Refused, Use, Xid
 from prime_train.supervise.watches.xids import xid
 
 # Bits of the reasons why a GPU is slow, nvml.h nvmlClocksEventReasons: hardware slowdown, thermal, power brake.
 HOT = 0x8 | 0x40 | 0x80
 WARM = 0x20  # the driver keeps the temperature: usual at full load
 FOREIGN = ""  # the owner of a process that is not the run's
+_OF_THE_RUN = "run"  # the owner of one that is, and of which it is not known what role it came from
 _LONGEST_LOOK_S = 5.0  # a supervisor that was stopped did not hear what its child said meanwhile
 
 
@@ -38,14 +39,13 @@ class Limits:
 class Scene:
     """What the supervisor knows at a look. `now_s` by time.monotonic().
 
-    `owners` has the processes of this machine among those that use a GPU: by role where they are the run's, FOREIGN
-    where not. The numbers may be another namespace's, then hardly one of them is there. `settled`: roles that live
-    and are past their start. `moving`: the trainer is in a phase in which it may give memory back.
+    `roles`: of the attempt's own children, by pid. `settled`: those roles that live, are past their start, and are in
+    no phase in which they may give memory back. `moving`: one of them is in such a phase.
     """
 
     now_s: float
     attempt: int = 0  # 0 = none lives
-    owners: Mapping[int, str] | None = None
+    roles: Mapping[int, str] = field(default_factory=dict)
     settled: frozenset[str] = frozenset()
     moving: bool = False
 
@@ -87,15 +87,23 @@ class Memory:
     known: tuple[GpuSample, ...] = ()  # every GPU that ever was there
     attempt: int = 0
     gpus: tuple[GpuSample, ...] = ()  # as of the latest reading, those that are missing in it included
-    tracks: Mapping[str, Track] | None = None
+    tracks: Mapping[str, Track] = field(default_factory=dict)
     xids: tuple[Xid, ...] = ()
     holding: frozenset[str] = frozenset()  # roles that held memory
-    gone: Mapping[str, int] | None = None  # role -> samples in a row without any
+    gone: Mapping[str, int] = field(default_factory=dict)  # role -> samples in a row without any
 
 
 def key(gpu: GpuSample) -> str:
     """By what a GPU is told from others: its UUID, else its number."""
     return gpu.uuid or f"GPU {gpu.index}"
+
+
+def owner(use: Use, roles: Mapping[int, str]) -> str | None:
+    """The role that a process belongs to, FOREIGN, or None where there is no process of its number here."""
+    if use.ancestors is None:
+        return None
+    role = next((roles[pid] for pid in (use.pid, *use.ancestors) if pid in roles), None)
+    return role or (_OF_THE_RUN if use.marked else FOREIGN)
 
 
 def used(memory: Memory, limits: Limits) -> frozenset[str]:
@@ -128,7 +136,7 @@ def _of_attempt(memory: Memory, attempt: int) -> Memory:
     """What was wrong in one attempt does not end the next: that is judged by what is heard in it."""
     if attempt == memory.attempt:
         return memory
-    return replace(memory, attempt=attempt, gpus=(), tracks=None, xids=(), holding=frozenset(), gone=None)
+    return replace(memory, attempt=attempt, gpus=(), tracks={}, xids=(), holding=frozenset(), gone={})
 
 
 def gpu_of(memory: Memory, said: Xid) -> GpuSample | None:
@@ -144,8 +152,8 @@ def gpu_of(memory: Memory, said: Xid) -> GpuSample | None:
 
 def _read(memory: Memory, reading: Reading, scene: Scene, limits: Limits) -> Memory:
     known, gpus = _recognised(memory.known, reading.gpus)
-    owners = scene.owners or {}
-    comparable = memory.comparable or any(owners.get(use.pid) for gpu in gpus for use in gpu.uses or ())
+    owners = {use.pid: owner(use, scene.roles) for gpu in gpus for use in gpu.uses or ()}
+    comparable = memory.comparable or any(owners.values())
     if known != memory.known:  # an error may have been told before the GPU was
         early, memory = memory.xids, replace(memory, known=known, xids=())
         for said in early:
@@ -153,7 +161,7 @@ def _read(memory: Memory, reading: Reading, scene: Scene, limits: Limits) -> Mem
     memory = replace(memory, gpus=gpus, comparable=comparable, silent_s=0.0, refused="")
     memory = replace(memory, log_sequence=max(memory.log_sequence, reading.log_sequence))
     empties = bool(scene.settled) and not scene.moving
-    before = memory.tracks or {}
+    before = memory.tracks
     tracks = dict(before)
     for gpu in gpus:
         track = _measured(before.get(key(gpu), Track()), gpu, reading.taken_s)
@@ -200,7 +208,7 @@ def _measured(track: Track, gpu: GpuSample, taken_s: float) -> Track:
 
 
 def _occupied(
-    track: Track, gpu: GpuSample, owners: Mapping[int, str], comparable: bool, empties: bool, limits: Limits
+    track: Track, gpu: GpuSample, owners: Mapping[int, str | None], comparable: bool, empties: bool, limits: Limits
 ) -> Track:
     others = tuple(use.pid for use in gpu.uses or () if owners.get(use.pid) == FOREIGN) if comparable else ()
     track = replace(track, foreign=others, foreign_samples=track.foreign_samples + 1 if others else 0)
@@ -211,14 +219,13 @@ def _occupied(
     return replace(track, held=track.held or holds, empty=track.empty + 1 if lost else 0)
 
 
-def _held(memory: Memory, owners: Mapping[int, str], scene: Scene) -> Memory:
+def _held(memory: Memory, owners: Mapping[int, str | None], scene: Scene) -> Memory:
     """Which roles hold memory on any GPU, and which did and do not any more."""
-    holding = {owners.get(use.pid, FOREIGN) for gpu in memory.gpus for use in gpu.uses or ()} - {FOREIGN}
+    holding = {name for name in owners.values() if name}
     unknown = any(gpu.fault or gpu.uses is None for gpu in memory.gpus)
     missing = (memory.holding & scene.settled) - holding
-    before = memory.gone or {}
-    gone = {role: before.get(role, 0) + 1 for role in missing}
-    return replace(memory, holding=memory.holding | holding, gone={} if unknown or scene.moving else gone)
+    gone = {role: memory.gone.get(role, 0) + 1 for role in missing}
+    return replace(memory, holding=memory.holding | holding, gone={} if unknown else gone)
 
 
 # --- one error of the driver -------------------------------------------------------------------------
@@ -230,7 +237,7 @@ def _told(memory: Memory, said: Xid) -> Memory:
     if gpu is not None:
         said = replace(said, uuid=key(gpu), pci=gpu.pci)
     memory = replace(memory, log_sequence=max(memory.log_sequence, said.log_sequence))
-    same = next((x for x in memory.xids if (x.code, x.uuid, x.pci) == (said.code, said.uuid, said.pci)), None)
+    same = next((x for x in memory.xids if (x.code, x.uuid or x.pci) == (said.code, said.uuid or said.pci)), None)
     if same is not None:
         if said.text and not same.text:
             return replace(memory, xids=tuple(replace(x, text=said.text) if x is same else x for x in memory.xids))

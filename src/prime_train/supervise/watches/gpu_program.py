@@ -1,14 +1,16 @@
 """Run as a program: writes what NVML and the kernel's log say of the GPUs, one JSON object to a line.
 
-python gpu_program.py INTERVAL_S KERNEL_LOG LOG_SEQUENCE
+python gpu_program.py INTERVAL_S KERNEL_LOG LOG_SEQUENCE RUN_DIRECTORY
 
-It is a program of its own because a wedged driver holds whoever asks it. It opens no CUDA context, which would take
-memory on every GPU. The log is read by a thread, which goes on where the driver holds the other one: then the log says
-why. Ends with 0 where there is no driver, and with 1 where the driver gives no answer that can be used.
+It is a program of its own because a wedged driver holds whoever asks it, and whoever looks into a process that it
+holds. It opens no CUDA context, which would take memory on every GPU. The log is read by a thread, which goes on where
+the driver holds the other one: then the log says why. Ends with 0 where there is no driver, and with 1 where the
+driver gives no answer that can be used.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -20,8 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pynvml
 
+from prime_train.backends import environment
 from prime_train.supervise.watches import gpu_kernel_log as kernel_log
 from prime_train.supervise.watches.gpu_samples import LOST, RESET_REQUIRED
 
@@ -49,8 +53,9 @@ def say(line: dict[str, Any]) -> None:
 class Driver:
     """NVML, opened. Whatever the library refuses as unknown to it is None; a GPU that is gone is a fault."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: str) -> None:
         pynvml.nvmlInit()
+        self._run = run
         self._handles: list[Any] = []
         self._names: list[dict[str, Any]] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -69,7 +74,7 @@ class Driver:
 
     def sample(self) -> list[dict[str, Any]]:
         return [
-            named if handle is None or "fault" in named else named | _measured(handle)
+            named if handle is None or "fault" in named else named | _measured(handle, self._run)
             for handle, named in zip(self._handles, self._names, strict=True)
         ]
 
@@ -118,12 +123,12 @@ class Driver:
         return ""
 
 
-def _measured(handle: Any) -> dict[str, Any]:
+def _measured(handle: Any, run: str) -> dict[str, Any]:
     try:
         remapped = _optional(pynvml.nvmlDeviceGetRemappedRows, handle)
         return {
             "used_bytes": _used_bytes(handle),
-            "uses": _uses(handle),
+            "uses": _uses(handle, run),
             "utilisation_percent": getattr(_optional(pynvml.nvmlDeviceGetUtilizationRates, handle), "gpu", None),
             "slow_reasons": _first(
                 handle,
@@ -152,11 +157,25 @@ def _used_bytes(handle: Any) -> int:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
-def _uses(handle: Any) -> list[tuple[int, int | None]] | None:
+def _uses(handle: Any, run: str) -> list[dict[str, Any]] | None:
     found = _first(
         handle, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2
     )
-    return None if found is None else [(user.pid, user.usedGpuMemory) for user in found]
+    return (
+        None
+        if found is None
+        else [{"pid": user.pid, "used_bytes": user.usedGpuMemory} | _kin(user.pid, run) for user in found]
+    )
+
+
+def _kin(pid: int, run: str) -> dict[str, Any]:
+    """Where a process comes from, and whether it carries the mark of the run."""
+    ancestors, marked = None, False
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it is not here, or another user's
+        process = psutil.Process(pid)
+        ancestors = [ancestor.pid for ancestor in process.parents()]
+        marked = process.environ().get(environment.RUN) == run
+    return {"ancestors": ancestors, "marked": marked}
 
 
 def _recovery(handle: Any) -> int | None:
@@ -252,11 +271,11 @@ class KernelLog:
             yield from (line.decode(errors="replace") for line in lines)
 
 
-def main(interval_s: float, log_path: Path, sequence: int) -> int:
+def main(interval_s: float, log_path: Path, sequence: int, run: str) -> int:
     log = KernelLog(log_path, sequence)
     threading.Thread(target=log.follow, name="kernel-log", daemon=True).start()
     try:
-        driver = Driver()
+        driver = Driver(run)
         while True:
             due_s = time.monotonic() + interval_s
             sampled = driver.sample()
@@ -267,7 +286,7 @@ def main(interval_s: float, log_path: Path, sequence: int) -> int:
                 "fault" in gpu for gpu in sampled
             ):  # a GPU that was reset answers to a new handle alone
                 driver.close()
-                driver = Driver()
+                driver = Driver(run)
     except pynvml.NVMLError as error:
         if error.value in _NO_DRIVER:
             say({"no_driver": str(error)})
@@ -278,4 +297,4 @@ def main(interval_s: float, log_path: Path, sequence: int) -> int:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: a module in it must not stand in for a package
-    sys.exit(main(float(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(main(float(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))

@@ -11,10 +11,16 @@ RESET_REQUIRED = "reset required"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A process that computes on a GPU, by the number that the driver gives. In a container it may be the host's."""
+    """A process that computes on a GPU, by the number that the driver gives. In a container it may be the host's.
+
+    `ancestors`: the processes that it descends from, nearest first; None where there is none of its number here.
+    `marked`: it carries the run's mark in its environment.
+    """
 
     pid: int
     used_bytes: int | None
+    ancestors: tuple[int, ...] | None = None
+    marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +92,9 @@ def heard(line: dict[str, Any]) -> Heard:
 
 def _gpu(said: dict[str, Any]) -> GpuSample:
     uses = said.get("uses")
-    return GpuSample(**said | {"uses": None if uses is None else tuple(Use(pid, used) for pid, used in uses)})
+    return GpuSample(**said | {"uses": None if uses is None else tuple(map(_use, uses))})
+
+
+def _use(said: dict[str, Any]) -> Use:
+    ancestors = said["ancestors"]
+    return Use(**said | {"ancestors": None if ancestors is None else tuple(ancestors)})
