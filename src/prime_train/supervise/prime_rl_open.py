@@ -14,7 +14,6 @@ from itertools import chain, count
 from pathlib import Path
 
 from prime_train.backends import prime_rl as backend
-from prime_train.backends.launch import Launch
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import read
@@ -79,18 +78,6 @@ def known_run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
 
 
 # --- what is in the way ----------------------------------------------------------------------------
-
-
-def make_ready(launch: Launch) -> tuple[str, ...]:
-    """Rename what a launch may not find, then write its files; what was renamed, in words. Raises OSError.
-
-    Call it when no process of an earlier attempt is left.
-    """
-    told = [_told_aside(path, set_aside(path)) for path in launch.aside if path.exists()]
-    for path, text in launch.files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
-    return tuple(told)
 
 
 def set_aside(path: Path) -> Path:
