@@ -12,14 +12,14 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from prime_train.checkpoints import layout, lossy, segments
+from prime_train.checkpoints import layout, lossy, packing_plan, segments
 from prime_train.checkpoints.lossy import NOTHING, Edits
 from prime_train.checkpoints.packed import Entry, Read, Segment, difference, head, unpacked, workers
 from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, leftovers, to_pack
@@ -44,22 +44,21 @@ def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: Non
             _pack_file(folder, entry, _Packing(pool, sizes, on_read))
 
 
-def compress_lossy(
-    folder: Path, edits: Mapping[str, Edits], sizes: Sizes = DEFAULT, on_read: Read = lambda _: None
-) -> None:
-    """Pack a complete checkpoint of which nothing is packed, each file with its edits. As `compress` in all else.
+def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: None) -> None:
+    """Pack a complete checkpoint with AdamW's moments rounded to bf16; weights and all else stay. Else as `compress`.
 
-    What the edits change is lost. They are in the manifest, beside the hash of what the file becomes, before the first
-    byte goes, so that what is left of a file as it was saved is read with them from then on.
+    What is rounded off is lost. The manifest tells how the head of a file that waits to be packed is to be read, and
+    the hash of what the file becomes, as soon as a part of it is packed. What is packed without loss is restored first.
+    UserError where no moments are found.
     """
     _clear(folder)
     with workers() as pool, _disk_told(folder):
+        for entry in packing_plan.packed_without_loss(folder, sizes):
+            _restore_file(folder, entry, pool, on_read)
+        found = packing_plan.edits(folder, sizes)
         for entry in to_pack(folder, sizes):
-            packing = _Packing(pool, sizes, on_read)
-            if entry.name in edits and not entry.sha256_as_saved:
-                _pack_file(folder, _edited(folder, entry, edits[entry.name]), packing)
-            else:
-                _pack_file(folder, entry, packing)
+            edited = _edited(folder, entry, found[entry.name]) if entry.name in found else entry
+            _pack_file(folder, edited, _Packing(pool, sizes, on_read))
 
 
 def restore(folder: Path, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:

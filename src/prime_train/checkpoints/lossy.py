@@ -93,9 +93,15 @@ def rounded(numbers: bytes) -> bytes:
     """
     np = _numpy()
     bits = np.frombuffer(numbers, "<u4")
-    nearest = bits + (0x7FFF + ((bits >> 16) & 1))
-    not_a_number = (bits & 0x7FFFFFFF) > 0x7F800000
-    result: bytes = (np.where(not_a_number, bits | 0x00400000, nearest) & 0xFFFF0000).astype("<u4").tobytes()
+    nearest = bits >> 16
+    nearest &= 1
+    nearest += 0x7FFF
+    nearest += bits
+    not_a_number = np.isnan(bits.view("<f4"))
+    if not_a_number.any():
+        nearest[not_a_number] = bits[not_a_number] | 0x00400000
+    nearest &= 0xFFFF0000
+    result: bytes = nearest.tobytes()
     return result
 
 

@@ -23,7 +23,7 @@ from prime_train.checkpoints.lossy import NOTHING, Edits, edits_of
 
 MAGIC = b"PTPLANE1"
 LENGTH = struct.Struct("<I")  # bytes of the packed piece that follows; 0 ends the segment
-_READ_BYTES = 8 * 2**20
+_READ_BYTES = 2**20  # at a time: what fits a core's cache
 _AHEAD = 3  # portions in work per thread: enough that none waits for the slowest
 _TOGETHER = 4  # records unpacked at a time
 

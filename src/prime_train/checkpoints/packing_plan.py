@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from prime_train.checkpoints import layout, lossy, planes
+from prime_train.checkpoints import layout, lossy, moments, planes
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import Entry
 
@@ -56,6 +56,33 @@ def is_packed(folder: Path) -> bool:
 def work_bytes(folder: Path, sizes: Sizes = DEFAULT) -> int:
     """Bytes that are left to pack: what `compress` will tell `on_read` in all."""
     return sum(entry.kept_bytes for entry in to_pack(folder, sizes))
+
+
+def is_lossy(folder: Path) -> bool:
+    """Whether moments of a complete checkpoint were rounded to bf16."""
+    return any(entry.sha256_as_saved for entry in layout.entries(folder))
+
+
+def packed_without_loss(folder: Path, sizes: Sizes = DEFAULT) -> list[Entry]:
+    """Files to be restored before moments are rounded: of a checkpoint of which that is done there are none."""
+    if is_lossy(folder) and not to_pack(folder, sizes):
+        return []
+    return [entry for entry in layout.entries(folder) if entry.segments and not entry.sha256_as_saved]
+
+
+def lossy_work_bytes(folder: Path, sizes: Sizes = DEFAULT) -> int:
+    """What `compress_lossy` will tell `on_read` in all."""
+    again = packed_without_loss(folder, sizes)
+    return work_bytes(folder, sizes) + sum(2 * entry.size_bytes - 2 * entry.kept_bytes for entry in again)
+
+
+def edits(folder: Path, sizes: Sizes = DEFAULT) -> dict[str, Edits]:
+    """What rounding the moments changes in each file of which nothing is rounded or packed.
+
+    UserError where no moments are found in a checkpoint of which none is rounded. Reads them all.
+    """
+    files = [entry.name for entry in to_pack(folder, sizes) if not entry.sha256_as_saved and not entry.segments]
+    return moments.edits(folder, files, needed=not is_lossy(folder)) if files else {}
 
 
 def packed_bytes(folder: Path) -> int:

@@ -138,7 +138,8 @@ def _compressor() -> Any:
 
     What packs exponents best in little time: matches are rare in them, and chance ones cost more than they save.
     Measured on fp32 weights and moments of 45 M parameters: level 1 saves 15.9 % at 710 MB/s of a core, with these
-    16.4 % at 910 MB/s, level 6 16.2 % at 200 MB/s.
+    16.4 % at 910 MB/s, level 6 16.2 % at 200 MB/s. To store a plane as it is where a sample of 1 KiB does not pack
+    takes a quarter less time here, a twentieth of all, and saves 16.1 %.
     """
     if not hasattr(_of_thread, "compressor"):
         zstd = _zstd()

@@ -1,0 +1,178 @@
+"""Finds AdamW's moments in a checkpoint that torch.distributed.checkpoint wrote. Imports no torch, changes nothing.
+
+`.metadata` says which tensor stands where: it is a pickle, read here with inert stand-ins for every class it names, so
+that nothing in it is run. Each tensor is a zip of its own (torch.save) whose `data/0` holds the numbers as they are.
+Source: torch/distributed/checkpoint/{metadata,filesystem}.py and torch/serialization.py, torch 2.13.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.checkpoints.lossy import Edits, read, rounded
+from prime_train.errors import UserError
+
+METADATA = ".metadata"
+_NAMES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # in the state of torch.optim.AdamW
+_LOCAL = struct.Struct("<26xHH")  # of a file in a zip: lengths of its name and of its extra field
+_CENTRAL = struct.Struct("<4s12xI8xHHH12x")  # signature, CRC-32; lengths of name, extra field and comment
+_DESCRIPTOR = struct.Struct("<4sI")  # signature, CRC-32; stands behind the numbers
+_CRC_AT = 16  # in _CENTRAL
+_ROUNDED_BYTES = 2**22  # at a time
+
+
+class UnlikeError(Exception):
+    """Not laid out as torch.save lays out a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in fp32: where its zip stands in which file, and how many numbers it has."""
+
+    name: str
+    file: str
+    offset: int
+    length: int
+    numbers: int
+
+
+def edits(folder: Path, files: Collection[str], *, needed: bool = True) -> dict[str, Edits]:
+    """By the name of each of `files`, what rounding its fp32 moments to bf16 changes. Reads every moment.
+
+    UserError where the checkpoint is laid out otherwise, and where it has none in fp32 but they are `needed`.
+    """
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    patches: dict[str, list[tuple[int, bytes]]] = {}
+    try:
+        found = [one for one in moments((folder / METADATA).read_bytes()) if one.file in files]
+        for tensor in sorted(found, key=lambda one: (one.file, one.offset)):
+            numbers, checksums = _edits_of(folder, tensor)
+            ranges.setdefault(tensor.file, []).append(numbers)
+            patches.setdefault(tensor.file, []).extend(checksums)
+    except (UnlikeError, FileNotFoundError, zipfile.BadZipFile, struct.error) as error:
+        raise _refused(folder, f"its moments cannot be found: {error}") from error
+    if needed and not ranges:
+        raise _refused(folder, "it holds no moments in fp32")
+    return {file: Edits(tuple(spans), tuple(sorted(patches[file]))) for file, spans in ranges.items()}
+
+
+def moments(metadata: bytes) -> Iterator[Stored]:
+    """The fp32 moments that `.metadata` names. Raises what it is not as torch writes it with as UnlikeError."""
+    try:
+        found = _Inert(io.BytesIO(metadata)).load().state
+        shapes = found["state_dict_metadata"]
+        for index, info in found["storage_data"].items():
+            name, place = str(index.state["fqn"]), info.state
+            if name.rpartition(".")[2] not in _NAMES or shapes[name].state["properties"].state[0].__name__ != "float32":
+                continue
+            sizes = {
+                _size(chunk.state["offsets"]): _size(chunk.state["sizes"]) for chunk in shapes[name].state["chunks"]
+            }
+            numbers = math.prod(sizes[_size(index.state["offset"])])
+            yield Stored(name, str(place["relative_path"]), int(place["offset"]), int(place["length"]), numbers)
+    except (pickle.UnpicklingError, AttributeError, KeyError, IndexError, TypeError, ValueError, EOFError) as error:
+        raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
+
+
+class _StandIn:
+    """An object of any class, as its pickle describes it: what it was called with, and its state."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Inert(pickle.Unpickler):
+    """Looks up no class: nothing that a pickle names is imported or called."""
+
+    def find_class(self, _module: str, name: str) -> type[_StandIn]:
+        return type(name, (_StandIn,), {})
+
+
+def _size(size: _StandIn) -> tuple[int, ...]:
+    return tuple(int(length) for length in size.arguments[0])
+
+
+def _edits_of(folder: Path, tensor: Stored) -> tuple[tuple[int, int], list[tuple[int, bytes]]]:
+    """The bytes of the numbers in the file, and the CRC-32 of the rounded ones in both places of the zip."""
+    with open(folder / tensor.file, "rb", buffering=0) as file:
+        descriptor = file.fileno()
+        start, stop, crc, places = _numbers_in(descriptor, tensor)
+        after = 0
+        for position in range(start, stop, _ROUNDED_BYTES):
+            after = zlib.crc32(rounded(read(descriptor, position, min(position + _ROUNDED_BYTES, stop))), after)
+        for place in places:
+            if os.pread(descriptor, 4, place) != crc.to_bytes(4, "little"):
+                raise UnlikeError(f"{tensor.name}: no checksum at byte {place} of {tensor.file}")
+    return (start, stop), [(place, after.to_bytes(4, "little")) for place in places]
+
+
+def _numbers_in(descriptor: int, tensor: Stored) -> tuple[int, int, int, list[int]]:
+    """First byte and end of the numbers in the file, their CRC-32 and where it stands."""
+    with zipfile.ZipFile(io.BufferedReader(_Window(descriptor, tensor.offset, tensor.length))) as archive:
+        position = tensor.offset + archive.start_dir
+        for entry in archive.infolist():
+            signature, crc, *lengths = _CENTRAL.unpack(os.pread(descriptor, _CENTRAL.size, position))
+            if signature != b"PK\1\2" or crc != entry.CRC:
+                raise UnlikeError(f"{tensor.name}: its directory is not where it should be")
+            if entry.filename.endswith("/data/0"):
+                break
+            position += _CENTRAL.size + sum(lengths)
+        else:
+            raise UnlikeError(f"{tensor.name} has no data/0")
+    head_at = tensor.offset + entry.header_offset
+    start = head_at + _LOCAL.size + sum(_LOCAL.unpack(os.pread(descriptor, _LOCAL.size, head_at)))
+    stop = start + entry.file_size
+    if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != 4 * tensor.numbers:
+        raise UnlikeError(f"{tensor.name} has {entry.file_size} bytes for {tensor.numbers} numbers")
+    places = [position + _CRC_AT]
+    if _DESCRIPTOR.unpack(os.pread(descriptor, _DESCRIPTOR.size, stop)) == (b"PK\7\10", crc):
+        places.insert(0, stop + 4)
+    return start, stop, crc, places
+
+
+class _Window(io.RawIOBase):
+    """Part of an open file, as a file of its own to read."""
+
+    def __init__(self, descriptor: int, start: int, length: int) -> None:
+        self._descriptor, self._start, self._length, self._position = descriptor, start, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = min(len(buffer), max(0, self._length - self._position))
+        content = os.pread(self._descriptor, count, self._start + self._position)
+        buffer[: len(content)] = content
+        self._position += len(content)
+        return len(content)
+
+
+def _refused(folder: Path, what: str) -> UserError:
+    return UserError(
+        what=f"{folder.name} cannot be packed with moments in bf16: {what}",
+        where=str(folder),
+        why="only moments that AdamW keeps in fp32 are rounded, and nothing else may change",
+        fix="pack it without --moments, which loses nothing",
+    )
