@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from prime_train.backends.launch import Launch
@@ -19,6 +20,13 @@ class Backend(Protocol):
     @property
     def stops_by_file(self) -> bool:
         """It looks for RunDir.stop_request, saves and ends; else it is told by SIGTERM and may not save."""
+
+    @property
+    def reports(self) -> bool:
+        """It writes events from its start on, so that silence means something before its first step too."""
+
+    def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
+        """Folders in which it writes logs of its own, beside those that its launches name."""
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         """What an attempt starts, in order. Services come first, and what follows waits for them to answer."""

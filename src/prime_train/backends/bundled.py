@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.backends import vllm
 from prime_train.backends.launch import Launch
 from prime_train.checkpoints import layout
 from prime_train.checkpoints.layout import Checkpoint
@@ -48,9 +49,16 @@ class Bundled:
 
     name: str = "bundled"
     stops_by_file: bool = True
+    reports: bool = True
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        return (plan(run, run_dir, attempt, resume_step),)
+        """The trainer; before it the server of a run that has one."""
+        server = (vllm.plan(run, run_dir, attempt),) if run.server is not None else ()
+        return (*server, plan(run, run_dir, attempt, resume_step))
+
+    def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
+        del run
+        return ()
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
         del run

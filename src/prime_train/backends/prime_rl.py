@@ -78,6 +78,9 @@ class PrimeRl:
         del run_dir
         return checkpoints(run)
 
+    def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
+        return (folder(run) / "logs", folder(run) / "torchrun")
+
     def _variables(self) -> tuple[Variable, ...]:
         given = self.environment.get("PATH", os.defpath)
         where = self.program.bin_dir

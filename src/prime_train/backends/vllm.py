@@ -79,6 +79,11 @@ class Serving:
 
     name: str = "vllm"
     stops_by_file: bool = False
+    reports: bool = True
+
+    def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
+        del run
+        return ()
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         del resume_step

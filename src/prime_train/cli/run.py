@@ -107,9 +107,9 @@ class Judged:
     def backend(self, text: str, *, writes: bool) -> "Backend":
         """What trains. `writes`: it may keep something of its own in the run's directory."""
         if self.spec.is_native:
-            from prime_train.backends import bundled
+            from prime_train.backends import native
 
-            return bundled.BACKEND
+            return native.backend(self.spec)
         from prime_train.cli import prime_rl
 
         return prime_rl.backend(self.verdict, text, self.run_dir, writes=writes)

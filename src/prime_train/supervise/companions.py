@@ -6,21 +6,28 @@ time is done in a thread or a child, and comes back through the inbox.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
+from prime_train.backends import prime_rl as backend_of_prime_rl
+from prime_train.backends.backend import Backend
 from prime_train.backends.launch import Launch
 from prime_train.diagnose.cause import Cause
-from prime_train.events import AlarmRaised, Event, EvidenceKept, LogNoticed, Record, ServiceReady
+from prime_train.events import AlarmRaised, AlertSent, Event, EvidenceKept, LogNoticed, Record, ServiceReady, SpaceFreed
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
-from prime_train.supervise import service
+from prime_train.supervise import prime_rl, service
+from prime_train.supervise.alerts import Alerts
 from prime_train.supervise.ear import Ear
 from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.suspicion import Suspicion
+from prime_train.supervise.telling import alert
 from prime_train.supervise.watches.activity import Activity
+from prime_train.supervise.watches.disk_watch import DiskWatch, Freed
 from prime_train.supervise.watches.watch import Watch
 from prime_train.supervise.watching import Watching
 
@@ -32,31 +39,45 @@ class Companions:
         self,
         run: RunSpec,
         run_dir: RunDir,
+        backend: Backend,
         watches: Sequence[Watch],
         inbox: SimpleQueue[object],
         hidden: Sequence[str],
     ) -> None:
         self._run = run
         self._run_dir = run_dir
+        self._backend = backend
         self._inbox = inbox
+        self._disk = next((watch for watch in watches if isinstance(watch, DiskWatch)), None)
+        alerts = run.prime_train.alerts
+        self._alerts = Alerts(alerts.command, alerts.webhook_env, os.environ)
+        self._observer: prime_rl.Observer | None = None
         self._watching = Watching(watches, run_dir)
         self._suspicion = Suspicion(run_dir, inbox, hidden)
         self._ear: Ear | None = None
         self._waiting: list[service.Waiting] = []
-        self._held_before = service.used_bytes() if run.inference is not None else {}
+        self._held_before = service.used_bytes() if run.server is not None else {}
         self._memory_awaited = False
+        self._began_s = float("inf")  # what happened before is told already
 
     # --- a supervision ---
 
     def begin(self) -> None:
+        self._began_s = time.time()
         self._watching.begin()
 
     def turn(self, state: State, now_s: float) -> Iterator[Event]:
         """What is new, at each turn of the loop."""
         yield from self._watching.look(state, now_s)
+        yield from self._alerts.results()
+        for freed in self._disk.freed() if self._disk is not None else ():
+            yield _freed(freed, state.attempt_number)
 
-    def hear(self, state: State, records: Sequence[Record]) -> None:
-        """What was written since the last call, by whomever."""
+    def hear(self, state: State, record: Record) -> None:
+        """What was written, by whomever; `state` as it is after it."""
+        told = alert(state, record.event, self._run_dir.path) if record.time_s >= self._began_s else None
+        if told is not None:
+            self._alerts.send(told.about, told.document, at_once=told.at_once)
 
     def told(self, state: State, message: object) -> Iterator[Event]:
         """What follows from a message that one of these has put into the inbox."""
@@ -75,11 +96,13 @@ class Companions:
 
     def processes(self) -> tuple[Identity, ...]:
         """Processes that belong to no attempt."""
-        return (*self._watching.processes(), *self._suspicion.processes())
+        return (*self._watching.processes(), *self._suspicion.processes(), *self._alerts.processes())
 
-    def end(self) -> None:
+    def end(self) -> list[AlertSent]:
+        """Stop everything; what became of the last alerts."""
         self.attempt_ended()
         self._watching.end()
+        return self._alerts.close()
 
     # --- an attempt ---
 
@@ -88,9 +111,19 @@ class Companions:
         """Nothing of the attempt before stands in the way: the GPU memory of its service is given back."""
         return not self._memory_awaited
 
-    def attempt_begins(self, launches: Sequence[Launch], attempt: int) -> None:
+    def stand_still(self) -> None:
+        """Delete no checkpoint while one is chosen."""
+        if self._disk is not None:
+            self._disk.stand_still()
+
+    def attempt_begins(self, run: RunSpec, launches: Sequence[Launch], attempt: int, resume_step: int) -> None:
         """Before any of its processes has started."""
-        self._ear = Ear([launch.log for launch in launches], self._run_dir.attempt(attempt), attempt, self._inbox)
+        folders = (self._run_dir.attempt(attempt), *self._backend.log_folders(run))
+        self._ear = Ear([launch.log for launch in launches], folders, attempt, self._inbox)
+        if self._backend.name == backend_of_prime_rl.ROLE:
+            self._observer = prime_rl.Observer(run, self._run_dir, attempt, resume_step)
+            self._observer.begin()
+            self._watching.add(self._observer)
 
     def started(self, launch: Launch, attempt: int, identity: Identity) -> None:
         """One of its processes has been started."""
@@ -112,13 +145,21 @@ class Companions:
             logs = [Path(child.log) for child in state.live.children]
             self._suspicion.keep_evidence(attempt, state.live, logs)
 
+    def silenced(self, state: State) -> None:
+        """All of its processes are gone, and it is not judged yet: who speaks for it says the rest."""
+        if self._observer is not None:
+            self._observer.end(state)
+
     def cause(self) -> Cause | None:
         """What the logs of the attempt say, now that nothing writes any more."""
         return self._ear.cause() if self._ear is not None else None
 
     def attempt_ended(self) -> None:
-        """All of its processes are gone."""
+        """All of its processes are gone, and its end is written down."""
         self._suspicion.drop()
+        if self._observer is not None:
+            self._observer.end()
+            self._observer = None
         for waiting in self._waiting:
             waiting.stop()
         if self._waiting:
@@ -145,3 +186,7 @@ def _still_held(held: Sequence[str], attempt: int, step: int) -> AlarmRaised:
     why = "a process that a driver keeps holds it; the next attempt has so much less"
     fix = "end that process; if none is named, reset the GPU or restart the machine"
     return AlarmRaised(attempt, "gpu", "memory_held", "", "alert", "hardware", what, why, fix, "", step)
+
+
+def _freed(freed: Freed, attempt: int) -> SpaceFreed:
+    return SpaceFreed(attempt, str(freed.path), freed.size_bytes, freed.reason, freed.failed)

@@ -17,8 +17,8 @@ _EVERY_S = 1.0
 class Ear:
     """A Listener with a thread of its own: a flood of lines, or a file system that does not answer, holds up that."""
 
-    def __init__(self, logs: Sequence[Path], folder: Path, attempt: int, inbox: SimpleQueue[object]) -> None:
-        self._listener = Listener(logs, (folder,))
+    def __init__(self, logs: Sequence[Path], folders: Sequence[Path], attempt: int, inbox: SimpleQueue[object]) -> None:
+        self._listener = Listener(logs, folders)
         self._attempt = attempt
         self._inbox = inbox
         self._ended = threading.Event()

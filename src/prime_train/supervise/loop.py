@@ -86,8 +86,8 @@ def supervise(
     Call it from the main thread. `show` is called at each turn of the loop with what is new. The policy and the
     watches are those that the config asks for, where none are given.
     """
-    chosen = policy or rules.policy(run, stops_by_file=backend.stops_by_file)
-    looked_after = standard(run, run_dir, backend) if watches is None else tuple(watches)
+    chosen = policy or rules.policy(run, backend)
+    looked_after = standard(run, run_dir, chosen) if watches is None else tuple(watches)
     try:
         supervision = _Supervision(run, run_dir, show, backend, chosen, looked_after)
         with _signals_into(supervision.inbox):
@@ -137,7 +137,7 @@ class _Supervision:
         self._log = EventLog(run_dir.events, WRITER)
         self._follower = Follower(run_dir.events)
         self._secrets = environment.secrets(os.environ)
-        self._companions = Companions(run, run_dir, watches, self.inbox, self._secrets)
+        self._companions = Companions(run, run_dir, backend, watches, self.inbox, self._secrets)
         self._children = Children(run_dir, self.inbox, self._spared)
         self._launches: tuple[Launch, ...] = ()
         self._oom_kills = 0
@@ -200,7 +200,8 @@ class _Supervision:
     def release(self) -> None:
         """Leave no process behind, whatever ended the loop."""
         self._children.end_rest(gently=False)
-        self._companions.end()
+        for sent in self._companions.end():
+            self._log.append(sent)
         process.sweep(self._run_dir.path, self._not_ours)
         self._log.close()
 
@@ -226,7 +227,7 @@ class _Supervision:
         records = self._follower.poll()
         for record in records:
             self.state = fold(self.state, record)
-        self._companions.hear(self.state, records)
+            self._companions.hear(self.state, record)
         self._show(self.state, records)
 
     def _say(self, event: Event) -> None:
@@ -257,6 +258,7 @@ class _Supervision:
 
     def _launch(self, attempt: int) -> None:
         """Plan the next attempt. Its processes are started one by one, as each may wait for those before it."""
+        self._companions.stand_still()
         chosen, rejected = self._choose_checkpoint()
         self._run = with_micro_batch(self._run, self._run_dir, self.state.micro_batch)
         self._launches = self._backend.plan(self._run, self._run_dir, attempt, chosen)
@@ -267,7 +269,7 @@ class _Supervision:
             self._end_attempt(None, nothing_loads(rejected, self._run_dir))
             return
         self._oom_kills = oom_kills()
-        self._companions.attempt_begins(self._launches, attempt)
+        self._companions.attempt_begins(self._run, self._launches, attempt, chosen)
 
     def _start(self, attempt: int, role: str) -> None:
         launch = self._with_environment(next(launch for launch in self._launches if launch.role == role), attempt)
@@ -309,6 +311,7 @@ class _Supervision:
         """A child has exited: end the rest of the attempt, hear its last words, say what it was."""
         services = self.state.live.services if self.state.live else ()
         stuck = self._children.end_rest(gently=exited.role not in services)
+        self._companions.silenced(self.state)
         self._read()
         live = self.state.live
         if live is None:

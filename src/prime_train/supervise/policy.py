@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from prime_train.backends import bundled
+from prime_train.backends.backend import Backend
 from prime_train.errors import ExitCode
 from prime_train.spec import RunSpec
 from prime_train.supervise import hang
@@ -31,17 +33,19 @@ class Policy:
     dump_grace_s: float = 2.0  # between SIGABRT, on which faulthandler writes every stack to the log, and SIGKILL
     exit_grace_s: float = 30.0  # between the trainer's last word and the end of its processes, as torchrun allows
     evidence_limit_s: float = 20.0  # for what is written down of an attempt before it is ended
+    ends_hangs: bool = True
     reports: bool = True  # the trainer speaks of its phases from the start
     stops_by_file: bool = True  # the trainer looks for a request to stop; else SIGTERM is all it hears
     micro_batches: tuple[int, ...] = ()  # smaller ones that may be tried where memory ran out, largest first
 
 
-def policy(run: RunSpec, *, stops_by_file: bool = True, reports: bool = True) -> Policy:
-    """The policy that a config asks for."""
+def policy(run: RunSpec, backend: Backend = bundled.BACKEND) -> Policy:
+    """The policy that a config asks for, as far as what trains can follow it."""
     asked = run.prime_train
     return Policy(
-        stops_by_file=stops_by_file,
-        reports=reports,
+        stops_by_file=backend.stops_by_file,
+        ends_hangs=asked.watch.hang == "restart",
+        reports=backend.reports,
         micro_batches=smaller_micro_batches(run) if asked.recovery.on_oom == "shrink" else (),
         max_fruitless_attempts=asked.restart.max_fruitless_attempts,
         backoff_s=asked.restart.backoff_s,
@@ -276,7 +280,7 @@ def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
         return Pause(pause.what)
     if live.next_role is not None:
         return StartRole(live.number, live.next_role)
-    if live.serves_only or len(live.children) < len(live.roles):
+    if not policy.ends_hangs or live.serves_only or len(live.children) < len(live.roles):
         return Wait(now_s + _LOOK_AGAIN_S)  # services have no steps: readiness and the engine watch judge them
     limit_s = silence_limit_s(state, live, policy)
     deadline_s = max(live.last_sign_s + limit_s, live.excused_until_s)

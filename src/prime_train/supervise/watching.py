@@ -22,6 +22,7 @@ class Watching:
         self._watches = tuple(watches)
         self._run_dir = run_dir
         self._failed: dict[str, Alarm] = {}
+        self._found: set[tuple[str, str, str]] = set()  # at the look before
         self._looked_s = 0.0
 
     def begin(self) -> None:
@@ -31,6 +32,11 @@ class Watching:
                 watch.begin()
             except Exception as error:  # of whatever kind: no watch may take the run with it
                 self._rest(watch, error)
+
+    def add(self, watch: Watch) -> None:
+        """One more, that has begun already; in the place of one of the same name."""
+        self._watches = (*(other for other in self._watches if other.name != watch.name), watch)
+        self._failed.pop(watch.name, None)
 
     def look(self, state: State, now_s: float) -> Iterator[AlarmRaised | AlarmCleared]:
         """What has changed, at most once in LOOK_EVERY_S. What asks for a restart is raised in each attempt."""
@@ -44,8 +50,9 @@ class Watching:
             before = standing.get(key)
             if before is None or before.answer != alarm.answer or (_ends(alarm) and before.attempt != attempt):
                 yield _raised(alarm, attempt, state.step)
-        for watch, name, subject in standing.keys() - found.keys():
-            yield AlarmCleared(attempt, watch, name, subject)
+        for key in sorted(self._found - found.keys() & standing.keys()):
+            yield AlarmCleared(attempt, *key)
+        self._found = set(found)
 
     def _alarms(self, state: State, now_s: float) -> Iterator[Alarm]:
         for watch in self._watches:
