@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from prime_train.supervise.process import Identity, identify
 from prime_train.supervise.state import Child, Live, State
 from prime_train.supervise.watches import gpu
 from prime_train.supervise.watches.gpu import GpuWatch
+from prime_train.supervise.watches.gpu_program import KernelLog
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Watch
 
@@ -387,8 +390,53 @@ def test_strangers_are_told_and_orphans_of_the_run_are_not(
     assert f"process {stranger.pid} (1.0 GiB)" in alarm.what
 
 
+def test_a_gpu_that_was_left_out_ends_nothing_any_more(driver: Driver, start: Start) -> None:
+    driver(count=3)
+    seen = start()
+    assert seen.watch.remaining(()) == ()
+    seen.readings(1)
+    assert seen.watch.remaining(("GPU-bbbb",)) == ("GPU-aaaa", "GPU-cccc")
+    driver(count=3, lost=2)
+    assert seen.until_alarm("gpu_lost").answer == "restart"
+    seen.state = replace(seen.state, left_out=("GPU-bbbb",))
+    seen.readings(1)
+    assert [(alarm.name, alarm.answer) for alarm in seen.alarms] == [("gpu_lost", "note")]
+
+
+# --- the kernel's log --------------------------------------------------------------------------------
+
+
+def test_a_second_child_reads_on_where_the_first_one_stood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("4,5,1,-;NVRM: Xid (PCI:0000:3b:00): 62, from before the run\n")
+    first = KernelLog(path, -1)
+    assert first.sequence == 5
+    with open(path, "a") as file:
+        file.write("4,6,1,-;NVRM: Xid (PCI:0000:3b:00): 119, between the two\n")
+    second = KernelLog(path, first.sequence)
+    assert second.sequence == 6
+    (line,) = capsys.readouterr().out.splitlines()
+    assert (json.loads(line)["code"], json.loads(line)["log_sequence"]) == (119, 6)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder"])
+def test_a_log_that_cannot_be_read_is_done_without(tmp_path: Path, kind: str) -> None:
+    log = KernelLog(tmp_path if kind == "folder" else tmp_path / "none", -1)
+    log.follow()  # returns
+    assert log.sequence == -1
+
+
+def test_the_log_of_this_machine_is_read_to_its_end() -> None:
+    path = Path("/dev/kmsg")
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        pytest.skip(f"the kernel's log is not for this user to read: {error.strerror}")
+    assert KernelLog(path, -1).sequence > 0
+
+
 @pytest.mark.slow
-def test_the_child_costs_little(driver: Driver, start: Start) -> None:
+def test_the_child_opens_no_cuda_and_takes_little_memory(driver: Driver, start: Start) -> None:
     driver(count=8, used=GIB, user=os.getpid())
     seen = start()
     seen.readings(20)
@@ -396,4 +444,5 @@ def test_the_child_costs_little(driver: Driver, start: Start) -> None:
     maps = Path(f"/proc/{child.pid}/maps").read_text()
     assert "libnvidia-ml.so.1" in maps
     assert "libcuda" not in maps
-    assert "torch" not in maps
+    resident = psutil.Process(child.pid).memory_info().rss
+    assert resident < 64 * 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -14,7 +14,7 @@ from prime_train.supervise.process import Identity
 from prime_train.supervise.state import Child as ChildOfRun
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.gpu_judge import judge, left_out
-from prime_train.supervise.watches.gpu_memory import Limits, Memory, Scene
+from prime_train.supervise.watches.gpu_memory import Limits, Memory, Scene, used
 from prime_train.supervise.watches.gpu_samples import Heard, Reading, Refused, heard
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm
@@ -48,9 +48,10 @@ class _Trial:
 
 
 class GpuWatch:
-    """The GPU watch of one run. `answer` is the most that it asks for; `visible` as CUDA_VISIBLE_DEVICES of the run.
+    """The GPU watch of one run. `answer` is the most that it asks for; `visible` as the run's CUDA_VISIBLE_DEVICES.
 
-    Errors of its child go to watches/gpu.log in the run's directory.
+    GPUs that the run may not use, or that were left out, end no attempt. Errors of its child go to watches/gpu.log in
+    the run's directory. `sampler` and `clock` (monotonic) are for tests.
     """
 
     name = "gpu"
@@ -68,7 +69,7 @@ class GpuWatch:
     ) -> None:
         self._run_dir = run_dir
         self._limits = Limits(answer=answer, visible=visible, interval_s=interval_s)
-        self._log = run_dir.path / "watches" / "gpu.log"
+        self._log = run_dir.watches / "gpu.log"
         self._kmsg = kmsg
         self._sampler = sampler
         self._clock = clock
@@ -85,10 +86,10 @@ class GpuWatch:
         self._trial = _Trial(child, self._clock())
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:  # noqa: ARG002 - samples carry the monotonic clock
-        """Everything that is wrong with the GPUs. What it takes from `state`: the live attempt and its processes."""
+        """Everything that is wrong with the GPUs. Of `state` it takes the live attempt, and what is left out."""
         lately_s = self._clock()
         said = self._heard()
-        self._memory, alarms = judge(self._memory, said, _scene(state.live, lately_s), self._limits)
+        self._memory, alarms = judge(self._memory, said, _scene(state, lately_s), self._limits)
         self._keep(said, lately_s)
         return alarms
 
@@ -96,8 +97,17 @@ class GpuWatch:
         return self._trial.child.processes() if self._trial else ()
 
     def end(self) -> None:
-        if self._trial is not None:
+        """End the child. One that has ended is left alone: its number may be another process's by now."""
+        if self._trial is not None and self._trial.child.processes():
             self._trial.child.end()
+
+    def remaining(self, out: Collection[str]) -> tuple[str, ...]:
+        """UUIDs of the run's GPUs but for `out`, in the order of their numbers: a value for CUDA_VISIBLE_DEVICES.
+
+        Empty where nothing is left, and as long as the driver has not told which GPUs there are.
+        """
+        ours = used(self._memory, self._limits, frozenset(out))
+        return tuple(gpu.uuid for gpu in self._memory.known if gpu.uuid in ours)
 
     # --- the child ---
 
@@ -142,11 +152,13 @@ class GpuWatch:
 # --- what the supervisor knows -----------------------------------------------------------------------
 
 
-def _scene(live: Live | None, now_s: float) -> Scene:
+def _scene(state: State, now_s: float) -> Scene:
+    live, left_out = state.live, frozenset(state.left_out)
     if live is None:
-        return Scene(now_s)
+        return Scene(now_s, left_out=left_out)
     return Scene(
         now_s,
+        left_out=left_out,
         attempt=live.number,
         roles={child.pid: child.role for child in live.children},
         settled=frozenset(child.role for child in live.children if _settled(child, live)),

@@ -44,7 +44,7 @@ def judge(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) 
     memory = after(memory, heard, scene, limits)
     if memory.no_driver:
         return memory, (_no_driver(memory.no_driver),)
-    ours = used(memory, limits)
+    ours = used(memory, limits, scene.left_out)
     alarms: list[Alarm] = [*_driver(memory, limits)]
     for gpu in memory.gpus:
         track = memory.tracks.get(key(gpu), Track())

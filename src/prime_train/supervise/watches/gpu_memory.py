@@ -48,6 +48,7 @@ class Scene:
     roles: Mapping[int, str] = field(default_factory=dict)
     settled: frozenset[str] = frozenset()
     moving: bool = False
+    left_out: frozenset[str] = frozenset()  # UUIDs of GPUs that the run does not use any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,13 @@ def owner(use: Use, roles: Mapping[int, str]) -> str | None:
     return role or (_OF_THE_RUN if use.marked else FOREIGN)
 
 
-def used(memory: Memory, limits: Limits) -> frozenset[str]:
+def used(memory: Memory, limits: Limits, left_out: frozenset[str]) -> frozenset[str]:
     """The keys of the GPUs that the run may use. Of parts of a GPU (MIG) it is not known where they lie: all."""
     gpus = sorted(memory.known, key=lambda gpu: gpu.index)
     if limits.visible is not None and "MIG-" in limits.visible:
-        return frozenset(map(key, gpus))
-    return frozenset(key(gpus[index]) for index in visible_indices(limits.visible, [gpu.uuid for gpu in gpus]))
+        return frozenset(map(key, gpus)) - left_out
+    chosen = visible_indices(limits.visible, [gpu.uuid for gpu in gpus])
+    return frozenset(key(gpus[index]) for index in chosen) - left_out
 
 
 def after(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) -> Memory:
