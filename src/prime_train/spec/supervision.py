@@ -96,6 +96,15 @@ class Backup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wandb:
+    """A mirror of the run at Weights & Biases, kept by a process of its own (pip install 'prime-train[wandb]')."""
+
+    project: Annotated[str | None, Doc("The project there; without one nothing is mirrored.")] = None
+    entity: Annotated[str | None, Doc("The user or team it belongs to; without one the login's own.")] = None
+    mode: Annotated[Literal["online", "offline"], Doc("`offline` keeps it for `wandb sync`.")] = "online"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrimeTrain:
     """How the run is supervised."""
 
@@ -106,6 +115,7 @@ class PrimeTrain:
     cleanup: Annotated[Cleanup, Doc("What may be deleted while it is on.")] = Cleanup()
     alerts: Annotated[Alerts, Doc("Whom to tell.")] = Alerts()
     backup: Annotated[Backup, Doc("What happens to older checkpoints.")] = Backup()
+    wandb: Annotated[Wandb, Doc("Where it is shown at Weights & Biases.")] = Wandb()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time the trainer gets to checkpoint before it is ended.")] = 60.0
     budget_hours: Annotated[
         Annotated[float, Gt(0)] | None, Doc("Hours the run may take; `validate` tells where it would take longer.")

@@ -1,0 +1,151 @@
+"""Turns a run's events and metrics into what W&B is to show: rows with steps that never fall, and alerts. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from prime_train.events import (
+    AlarmRaised,
+    AttemptEnded,
+    BatchShrunk,
+    CheckpointDeleted,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    GpuLeftOut,
+    LaunchAsked,
+    RunClosed,
+    SpaceFreed,
+)
+from prime_train.redaction import redact
+
+_GIB = 2**30
+Level = Literal["INFO", "WARN", "ERROR"]
+
+
+class Row(NamedTuple):
+    """Values at a step of the training."""
+
+    step: int
+    values: dict[str, float]
+
+
+class Note(NamedTuple):
+    """What W&B tells people by mail or Slack, as they have set it."""
+
+    title: str
+    text: str
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What has happened so far. Counts and sums, so that to log one twice does no harm."""
+
+    restarts: int = 0
+    failures: int = 0
+    alarms: int = 0
+    alarms_by_name: tuple[tuple[str, int], ...] = ()
+    deleted: int = 0
+    freed_gib: float = 0.0
+
+
+def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | None, Note | None]:
+    """What an event adds. `step`: where the training stood, for events that do not say."""
+    match event:
+        case Evaluated(step=at, loss=loss, tokens=tokens):
+            return counts, Row(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
+        case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
+            values = {"size_gib": size / _GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
+            return counts, Row(at, {f"checkpoint/{name}": value for name, value in values.items()}), None
+        case LaunchAsked(attempt=attempt, resume_step=resume_step) if attempt > 1:
+            counts = replace(counts, restarts=counts.restarts + 1)
+            return counts, Row(step, {"run/restarts": counts.restarts, "run/resume_step": resume_step}), None
+        case AttemptEnded(outcome="failed", attempt=attempt):
+            counts = replace(counts, failures=counts.failures + 1)
+            note = _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
+            return counts, Row(step, {"run/failures": counts.failures}), note
+        case AlarmRaised() as alarm:
+            return _alarm(alarm, counts, step)
+        case CheckpointDeleted() | SpaceFreed(failed=""):
+            freed_gib = event.size_bytes / _GIB if isinstance(event, SpaceFreed) else 0.0
+            counts = replace(counts, deleted=counts.deleted + 1, freed_gib=counts.freed_gib + freed_gib)
+            return counts, Row(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib}), None
+        case BatchShrunk(micro_batch=micro_batch):
+            return counts, Row(step, {"run/micro_batch": micro_batch}), None
+        case GpuLeftOut(gpu=gpu, reason=reason):
+            return counts, None, Note(f"{gpu} is left out", reason, "WARN")
+        case RunClosed(state=state, reason=reason):
+            level: Level = "ERROR" if state == "failed" else "INFO"
+            return counts, None, Note(f"run {state}", f"step {step}: {reason}" if reason else f"step {step}", level)
+        case _:
+            return counts, None, None
+
+
+def _alarm(alarm: AlarmRaised, counts: Counts, step: int) -> tuple[Counts, Row, Note | None]:
+    name = f"{alarm.watch}/{alarm.name}"
+    by_name = dict(counts.alarms_by_name)
+    by_name[name] = by_name.get(name, 0) + 1
+    counts = replace(counts, alarms=counts.alarms + 1, alarms_by_name=tuple(by_name.items()))
+    row = Row(step, {"alarms/all": counts.alarms, f"alarms/{name}": by_name[name]})
+    if alarm.answer == "note":
+        return counts, row, None
+    level: Level = "WARN" if alarm.answer == "alert" else "ERROR"
+    return (
+        counts,
+        row,
+        _note(": ".join(part for part in (alarm.watch, alarm.subject, alarm.what) if part), alarm, level),
+    )
+
+
+def _note(title: str, event: AttemptEnded | AlarmRaised, level: Level) -> Note:
+    said = ((name, getattr(event, name)) for name in ("what", "why", "fix", "where"))
+    return Note(title, "\n".join(f"{name}: {value}" for name, value in said if value), level)
+
+
+def of_metrics(lines: Iterable[bytes]) -> list[Row]:
+    """The rows of whole lines of metrics.jsonl, in their order; a line that is none is left out."""
+    rows = []
+    for line in lines:
+        try:
+            raw = json.loads(line)
+            step = int(raw.pop("step"))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        numbers = {name: value for name, value in raw.items() if isinstance(value, (int, float))}
+        rows.append(Row(step, {f"train/{name}": value for name, value in numbers.items()}))
+    return rows
+
+
+def merged(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row]:
+    """One row per step, in their order, none before `last`.
+
+    What a restart computes again is left out: a step that W&B has cannot be logged again. What is no metric goes to
+    the last step there is a row for, where its own has passed or not come yet.
+    """
+    by_step: dict[int, dict[str, float]] = {row.step: dict(row.values) for row in metrics if row.step > last}
+    newest = max(by_step, default=last)
+    for row in others:
+        by_step.setdefault(min(max(row.step, last), newest), {}).update(row.values)
+    return [Row(step, by_step[step]) for step in sorted(by_step)]
+
+
+def config(resolved: str, hidden: tuple[str, ...]) -> dict[str, Any]:
+    """The run's config as W&B may have it: every secret masked."""
+    try:
+        found = json.loads(resolved)
+    except ValueError:
+        return {}
+    masked = _masked(found, hidden)
+    return masked if isinstance(masked, dict) else {}
+
+
+def _masked(value: Any, hidden: tuple[str, ...]) -> Any:
+    if isinstance(value, str):
+        return redact(value, hidden)
+    if isinstance(value, dict):
+        return {name: _masked(part, hidden) for name, part in value.items()}
+    return [_masked(part, hidden) for part in value] if isinstance(value, list) else value

@@ -1,0 +1,200 @@
+"""A real W&B, offline: steps that never fall over restarts, counts, alerts, no secret, one id."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from prime_train.events import (
+    AlarmRaised,
+    AttemptEnded,
+    CheckpointDeleted,
+    Evaluated,
+    LaunchAsked,
+    Record,
+    RunClosed,
+    RunOpened,
+    SpaceFreed,
+)
+from prime_train.rundir import RunDir
+from prime_train.views import wandb_mirror as mirror
+from prime_train.views import wandb_rows as rows
+from prime_train.views import wandb_state as state
+from tests.views import wandb_files
+from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Told, write_metrics, write_run
+
+ALARM = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "lost", "XID 79", "power cycle", "", 60)
+FAILED = AttemptEnded(1, -9, "failed", "signal", "killed", "from outside", "", "", 50)
+
+
+def _lines(*steps: int) -> list[bytes]:
+    return [json.dumps({"step": step, "loss": 5.0 - step / 100, "mfu": None}).encode() for step in steps]
+
+
+# --- what is logged ------------------------------------------------------------------------------------
+
+
+def test_a_step_is_logged_once_and_steps_never_fall() -> None:
+    first = rows.merged(rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
+    again = rows.merged(rows.of_metrics(_lines(5, 6, 7)), [rows.Row(6, {"run/restarts": 1})], first[-1].step)
+    assert [row.step for row in (*first, *again)] == [1, 2, 3, 4, 5, 6, 6, 7]
+    assert again[0].values == {"run/restarts": 1}
+
+
+def test_a_row_ahead_of_the_metrics_waits_for_no_step() -> None:
+    (row,) = rows.merged(rows.of_metrics(_lines(3)), [rows.Row(9, {"eval/loss": 1.0})], 0)
+    assert row == rows.Row(3, {"train/loss": 4.97, "eval/loss": 1.0})
+    assert rows.merged([], [rows.Row(9, {"eval/loss": 1.0})], 4) == [rows.Row(4, {"eval/loss": 1.0})]
+
+
+def test_what_is_no_line_of_metrics_is_left_out() -> None:
+    lines = [b"{", b"[]", b'{"loss": 1}', b'{"step": "x"}', b'{"step": 3, "loss": 2.5, "note": "x"}', b"\xff"]
+    assert rows.of_metrics(lines) == [rows.Row(3, {"train/loss": 2.5})]
+
+
+def test_events_are_counted_and_the_bad_ones_told() -> None:
+    counts = rows.Counts()
+    said = []
+    for event in (
+        *(LaunchAsked(1, 0), ALARM, FAILED, LaunchAsked(2, 50), ALARM),
+        *(CheckpointDeleted(2, 40, "superseded"), SpaceFreed(2, "/x", 2**30, "broadcast")),
+        *(SpaceFreed(2, "/y", 2**30, "broadcast", failed="busy"), Evaluated(2, 50, 4.5, 100)),
+        RunClosed("failed", 6, "three in a row"),
+    ):
+        counts, row, note = rows.of_event(event, counts, 60)
+        said.append((row, note))
+    assert counts == rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0)
+    assert said[0] == (None, None)
+    assert said[4][0] == rows.Row(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
+    assert said[6][0] == rows.Row(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
+    assert said[7] == (None, None)
+    assert said[8][0] == rows.Row(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
+    notes = [note for _, note in said if note]
+    assert [note.level for note in notes] == ["ERROR", "ERROR", "ERROR", "ERROR"]
+    assert "fix: power cycle" in notes[0].text
+    assert rows.of_event(ALARM, counts, 1)[2] is not None
+
+
+def test_no_secret_of_the_config_goes_out() -> None:
+    text = json.dumps({"run": {"name": "x"}, "env": {"A": "hf_secretsecret"}, "list": ["tok-1234 hf_secretsecret"]})
+    found = json.dumps(rows.config(text, ("tok-1234", "hf_secretsecret")))
+    assert "secret" not in found
+    assert "tok-1234" not in found
+    assert rows.config("{", ()) == {}
+
+
+def test_how_far_it_came_is_kept(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    first = state.load(run_dir)
+    record = Record(1.0, "supervisor", 7, ALARM)
+    kept = first.with_records([record], 60)
+    state.keep(run_dir, kept)
+    assert state.load(run_dir) == kept
+    assert kept.has(record)
+    assert not kept.has(Record(1.0, "supervisor", 8, ALARM))
+    assert not kept.has(Record(1.0, "trainer-002-rank0", 0, ALARM))
+    (tmp_path / "wandb" / "mirror.json").write_text("{", encoding="utf-8")
+    assert state.load(run_dir).run_id != kept.run_id
+
+
+def test_metrics_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = mirror._Lines(path)
+    assert lines.more() == []
+    path.write_bytes(b"a\nb\nto")
+    assert lines.more() == [b"a", b"b"]
+    path.write_bytes(b"a\nb\ntorn\n")
+    assert lines.more() == [b"torn"]
+    other = tmp_path / "other"
+    other.write_bytes(b"a\nc\n")
+    other.replace(path)
+    assert lines.more() == [b"a", b"c"]
+
+
+# --- the process ---------------------------------------------------------------------------------------
+
+
+RESOLVED = {
+    "run": {"name": "small"},
+    "prime_train": {"wandb": {"project": "tests", "mode": "offline"}},
+    "note": "tok-very-secret",
+}
+
+
+def _told(path: Path, told: Told, steps: int) -> RunDir:
+    """The run directory as it is by then, written anew."""
+    run_dir = RunDir(path)
+    shutil.rmtree(run_dir.events, ignore_errors=True)
+    write_run(path, told)
+    write_metrics(run_dir, steps)
+    run_dir.resolved.write_text(json.dumps(RESOLVED), encoding="utf-8")
+    return run_dir
+
+
+def _run(run_dir: RunDir, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    return subprocess.run(
+        [sys.executable, "-m", mirror.__name__, str(run_dir.path), *more],
+        env=environment | {"WANDB_SILENT": "true", "MY_TOKEN": "tok-very-secret"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    failed = (12.5, "supervisor", RunClosed("failed", 6, "three in a row"))
+    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
+    assert _run(run_dir).returncode == 0
+    first = state.load(run_dir)
+    assert first.last_step == 60
+    opened = (12.6, "supervisor", RunOpened("small", GONE, 100, "0.1.0"))
+    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
+    done = _run(run_dir)
+    assert done.returncode == 0, done.stderr
+    second = state.load(run_dir)
+    assert (second.run_id, second.last_step) == (first.run_id, 100)
+    history = wandb_files.history(tmp_path)
+    steps = [row["_step"] for row in history]
+    assert steps == sorted(steps)
+    assert [row["_step"] for row in history if "train/loss" in row] == list(range(1, 101))
+    assert next(row for row in history if row["_step"] == 100)["eval/loss"] == 4.625
+    assert [row["run/restarts"] for row in history if "run/restarts" in row] == [1]
+    assert [row["run/failures"] for row in history if "run/failures" in row] == [1]
+    kinds = [record.WhichOneof("record_type") for record in wandb_files.records(tmp_path)]
+    assert kinds.count("alert") == 3
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "wandb" in path.parts)
+    assert b"tok-very-secret" not in everything
+
+
+@pytest.mark.slow
+def test_without_a_login_it_is_kept_for_later(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
+    done = _run(run_dir, WANDB_MODE="online", WANDB_BASE_URL="http://127.0.0.1:9", HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "W&B (online)" in done.stderr
+    assert len(wandb_files.history(tmp_path)) == 100
+
+
+@pytest.mark.slow
+def test_it_goes_on_by_itself(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
+    mirror.begin(run_dir)
+    give_up_s = time.monotonic() + 60
+    while state.load(run_dir).last_step < 100:
+        assert time.monotonic() < give_up_s, state.log(run_dir).read_text(encoding="utf-8")
+        time.sleep(0.1)
+    with mirror._alone(run_dir) as is_alone:  # it has ended
+        assert is_alone
