@@ -125,6 +125,12 @@ def test_another_attempt_begins_with_nothing_learned() -> None:
     assert late == Learned(2)
 
 
+def test_before_any_launch_and_of_a_launch_that_is_past_nothing_is_learned() -> None:
+    assert learned([(0.0, Phase(0, "train")), (5.0, progress(3, attempt=0))]) == Learned()
+    known = [*TRAINS, *steps(ENOUGH, 2.0)]
+    assert learned([*known, (30.0, LaunchAsked(1, 0))]) == learned(known)
+
+
 def test_a_clock_that_was_set_is_no_slow_step() -> None:
     history = [*TRAINS, *steps(ENOUGH, 2.0)]
     jumped = [*history, (7220.0, ClockJumped(7200.0)), (7222.0, progress(11))]

@@ -7,18 +7,21 @@ evaluation, export, and every step that a checkpoint was written beside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from prime_train.events import (
     CheckpointSaved,
     CheckpointStarted,
     ClockJumped,
+    Evaluated,
     LaunchAsked,
     Phase,
     Progress,
     Record,
+    Sampled,
+    TrainerStarted,
 )
-from prime_train.events.kinds import Event
 
 EXEMPT_STEPS = 5  # of an attempt: they compile, fill caches and find their memory
 GAPS_NEEDED = 5  # fewer say little about the largest one to come
@@ -33,11 +36,13 @@ SETUP_PHASES = frozenset({"start", "setup", "tokenizer", "data", "compile"})
 SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What the events of one attempt have taught. Times are seconds since the epoch, as the events are stamped."""
+class Learned(NamedTuple):
+    """What the events of one attempt have taught. Times are seconds since the epoch, as the events are stamped.
 
-    attempt: int = 0  # 0 = not known: every event counts
+    A tuple, because it is made anew at every step of a history that a supervisor reads when it starts.
+    """
+
+    attempt: int = 0  # 0 = none was launched: nothing teaches
     heard: bool = False  # the trainer has said anything
     step: int | None = None  # of the latest progress
     steps_seen: int = 0
@@ -63,60 +68,67 @@ def learn(learned: Learned, record: Record) -> Learned:
     """What is known after one more event. Those of other attempts, and those that teach nothing, change nothing."""
     event = record.event
     match event:
+        case Progress():  # first, as nearly all events are of this kind
+            return _stepped(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
         case LaunchAsked(attempt=attempt):
-            return Learned(attempt)
+            return Learned(attempt) if attempt > learned.attempt else learned
         case ClockJumped(jump_s=jump_s):
             return _moved(learned, jump_s)
-        case _ if not _of_trainer(learned, event):
-            return learned
-        case Phase(name="train"):
-            return replace(learned, heard=True, since_s=None if learned.saving_since_s is not None else record.time_s)
-        case Phase():
-            return replace(learned, heard=True, since_s=None)
-        case CheckpointStarted():
-            return replace(learned, heard=True, since_s=None, saving_since_s=record.time_s)
-        case CheckpointSaved(write_s=write_s):
-            lasted_s = record.time_s - learned.saving_since_s if learned.saving_since_s is not None else write_s
-            longest_s = max(learned.longest_save_s, write_s, lasted_s)
-            return replace(learned, heard=True, saving_since_s=None, longest_save_s=longest_s)
-        case Progress():
-            return _stepped(learned, event, record.time_s)
+        case Phase() | CheckpointStarted() | CheckpointSaved() | TrainerStarted() | Evaluated() | Sampled():
+            return _heard(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
         case _:
-            return replace(learned, heard=True)
+            return learned
 
 
-_TRAINERS = frozenset({"trainer_started", "phase", "progress", "evaluated", "sampled"})
-_SAVES = frozenset({"checkpoint_started", "checkpoint_saved"})
-
-
-def _of_trainer(learned: Learned, event: Event) -> bool:
-    if event.kind not in _TRAINERS | _SAVES:
-        return False
-    return learned.attempt in (0, getattr(event, "attempt", learned.attempt))
+def _heard(
+    learned: Learned,
+    event: Phase | CheckpointStarted | CheckpointSaved | TrainerStarted | Evaluated | Sampled,
+    time_s: float,
+) -> Learned:
+    match event:
+        case Phase(name="train"):
+            return learned._replace(heard=True, since_s=None if learned.saving_since_s is not None else time_s)
+        case Phase():
+            return learned._replace(heard=True, since_s=None)
+        case CheckpointStarted():
+            return learned._replace(heard=True, since_s=None, saving_since_s=time_s)
+        case CheckpointSaved(write_s=write_s):
+            lasted_s = time_s - learned.saving_since_s if learned.saving_since_s is not None else write_s
+            longest_s = max(learned.longest_save_s, write_s, lasted_s)
+            return learned._replace(heard=True, saving_since_s=None, longest_save_s=longest_s)
+        case _:
+            return learned if learned.heard else learned._replace(heard=True)
 
 
 def _moved(learned: Learned, jump_s: float) -> Learned:
     """A clock that was set, or a machine that slept, is no slow step."""
-    return replace(
-        learned,
+    return learned._replace(
         since_s=None if learned.since_s is None else learned.since_s + jump_s,
         saving_since_s=None if learned.saving_since_s is None else learned.saving_since_s + jump_s,
     )
 
 
 def _stepped(learned: Learned, event: Progress, time_s: float) -> Learned:
-    gap_s = max(0.0, time_s - learned.since_s) if learned.since_s is not None else None
-    counts = gap_s is not None and learned.steps_seen >= EXEMPT_STEPS
-    taken = 1 if learned.step is None else max(0, event.step - learned.step)
-    return replace(
-        learned,
-        heard=True,
-        step=event.step,
-        steps_seen=learned.steps_seen + taken,
-        gaps_seen=learned.gaps_seen + counts,
-        largest_gap_s=max(learned.largest_gap_s, gap_s or 0.0) if counts else learned.largest_gap_s,
-        early_gap_s=learned.early_gap_s if counts else max(learned.early_gap_s, gap_s or 0.0),
-        since_s=None if learned.saving_since_s is not None else time_s,
+    attempt, _, step, steps_seen, gaps_seen, largest_gap_s, early_gap_s, since_s, saving_since_s, save_s = learned
+    if since_s is not None and time_s > since_s:
+        gap_s = time_s - since_s
+        if steps_seen < EXEMPT_STEPS:
+            early_gap_s = max(early_gap_s, gap_s)
+        else:
+            largest_gap_s, gaps_seen = max(largest_gap_s, gap_s), gaps_seen + 1
+    steps_seen += 1 if step is None else max(0, event.step - step)
+    since_s = time_s if saving_since_s is None else None
+    return Learned(
+        attempt,
+        True,
+        event.step,
+        steps_seen,
+        gaps_seen,
+        largest_gap_s,
+        early_gap_s,
+        since_s,
+        saving_since_s,
+        save_s,
     )
 
 
