@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from prime_train.backends import prime_rl as backend
-from prime_train.diagnose.cause import UNKNOWN, judge
+from prime_train.diagnose.cause import judge
 from prime_train.diagnose.match import Scan, Scanner
 from prime_train.events import Event, EventLog, TrainerFailed, TrainerStopped
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.supervise.diagnose import tail
+from prime_train.supervise.kills import killed_rank, meaning, name_of, number_of
 from prime_train.supervise.prime_rl_alarms import WATCH, alarms
 from prime_train.supervise.prime_rl_judge import Limits, Memory, Run, Sample, finished, newest_whole, take
+from prime_train.supervise.prime_rl_lines import PartFailed
 from prime_train.supervise.prime_rl_tails import Tails
 from prime_train.supervise.prime_rl_tree import parts
 from prime_train.supervise.process import Identity
@@ -27,9 +29,8 @@ from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 
 _EVERY_S = 0.5
-_LOOK_AROUND_S = 2.0  # for logs and checkpoints that are new, and for servers that are gone
+_LOOK_AROUND_S = 2.0  # for logs and checkpoints that are new
 _END_S = 10.0  # for the thread to end; one that waits for a file system is left behind
-_SCANNED_BYTES = 8 * 1024 * 1024  # of each log's end, where the cause of a failure is looked for
 _LONGEST_LINE = 300
 
 
@@ -127,18 +128,17 @@ class Observer:
 
     def _turn(self) -> None:
         now_s = time.monotonic()
-        sample = Sample(now_s)
+        sample = Sample(now_s, servers=self._running_servers())
         if now_s - self._looked_s >= _LOOK_AROUND_S:
             self._looked_s = now_s
             self._tails.follow(backend.logs(self._spec, self._run_dir, self._run.attempt))
-            found = tuple(backend.checkpoints(self._spec))
-            sample = replace(sample, checkpoints=found, servers=self._running_servers())
+            sample = replace(sample, checkpoints=tuple(backend.checkpoints(self._spec)))
         sample = replace(sample, heard=self._tails.heard(), rows=self._tails.rows())
         silent_s = max(0.0, time.time() - self._tails.changed_s)
         self._memory, events = take(self._run, self._memory, replace(sample, written_s=now_s - silent_s), self._limits)
         for event in events:
             self._say(event)
-        if self._memory.failed and not self._failed and not self._stop_asked:
+        if self._memory.failed is not None and not self._failed and not self._stop_asked:
             self._account(self._memory.failed)
         self._alarms = () if self._stop_asked else self._allowed(now_s)
 
@@ -189,36 +189,33 @@ class Observer:
                 )
             )
         else:
-            self._account("")
+            self._account(None)
 
-    def _account(self, told: str) -> None:
-        """What the logs give as the root cause; what the launcher says of it only where they give none."""
+    def _account(self, told: PartFailed | None) -> None:
+        """That a part has failed, at once: the launcher needs a while to end the rest. Why, the logs tell."""
+        killed = killed_rank(tail(Path(self._tails.paths.get("trainer", ""))))
+        if killed is None and told is None:
+            return
         self._failed = True
-        found = judge(list(self._scans())).cause
-        if found is not None and (found.id != UNKNOWN or found.raised):
-            where = f"{found.file}:{found.line}"
-            self._say(self._failure(found.cause_class, found.text[:_LONGEST_LINE], found.why, found.fix, where))
-        elif told:
-            why, fix = "its own log gives no cause", "read the end of the logs"
-            self._say(self._failure("unknown", told, why, fix, str(self._own_log)))
+        number = killed[1] if killed is not None else number_of(told.code) if told is not None else 0
+        part = "trainer" if killed is not None or told is None else told.part
+        where = self._tails.paths.get(part, str(self._own_log))
+        if number:
+            who = f"rank {killed[0]}" if killed is not None else part
+            why, fix = meaning(number)
+            self._say(self._failure("signal", f"{who} was killed by signal {name_of(number)}", why, fix, where))
+        elif told is not None:
+            found = judge([_scanned(path) for path in backend.logs(self._spec, self._run_dir, self._run.attempt)]).cause
+            what, why = f"{part} failed with exit code {told.code}", "the launcher tells no more of it"
+            if found is not None and found.raised:
+                what, why, where = found.text[:_LONGEST_LINE], what, f"{found.file}:{found.line}"
+            self._say(self._failure("unknown", what, why, f"read {where}", where))
 
     def _failure(self, cause_class: str, what: str, why: str, fix: str, where: str) -> TrainerFailed:
         return TrainerFailed(self._run.attempt, 0, cause_class, what, why, fix, where)
 
-    def _scans(self) -> Sequence[Scan]:
-        found = []
-        for path in backend.logs(self._spec, self._run_dir, self._run.attempt):
-            scanner = Scanner(str(path))
-            scanner.feed(_end_of(path))
-            found.append(scanner.finish())
-        return found
 
-
-def _end_of(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _SCANNED_BYTES))
-            return file.read()
-    except OSError:  # gone, or not ours to read: the others are judged all the same
-        return b""
+def _scanned(path: Path) -> Scan:
+    scanner = Scanner(str(path))
+    scanner.feed(tail(path).encode())
+    return scanner.finish()

@@ -17,7 +17,7 @@ WATCH = "prime_rl"
 
 def alarms(run: Run, memory: Memory, now_s: float, limits: Limits, logs: Mapping[str, str]) -> tuple[Alarm, ...]:
     """What is wrong at `now_s`. `logs` says where each writer's log is, for the message."""
-    if memory.finished or memory.failed or memory.told_to_end or memory.ended_s is not None:
+    if memory.finished or memory.failed is not None or memory.told_to_end or memory.ended_s is not None:
         return ()
     return (*_gone(memory, now_s, limits, logs), *_unheard(memory, now_s, limits, logs), *_begun_anew(run, memory))
 

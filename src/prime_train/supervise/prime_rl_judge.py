@@ -6,8 +6,9 @@ Pure: a memory and a sample give a memory and events.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.events import (
@@ -41,7 +42,7 @@ class Limits:
     300 s (orchestrator, SHUTDOWN_TIMEOUT_S), and then ends by itself."""
 
     tail_quiet_s: float = 330.0  # of every log, after the trainer has finished
-    gone_s: float = 3.0  # of a server, while the launcher lives and says nothing of it
+    gone_s: float = 1.5  # of a server: within a second the launcher says of one that failed that it did
     env_error_s: float = 120.0  # without a rollout, after a traceback in an environment server's log
     phase_every_s: float = 10.0  # between two tellings of how a batch fills
 
@@ -84,11 +85,12 @@ class Memory:
     saving: tuple[tuple[int, float], ...] = ()  # steps whose folder is there and not whole, and since when
     save_s: tuple[tuple[int, float], ...] = ()  # what the trainer says that it waited
     whole: tuple[int, ...] = ()
+    newest: str = ""  # the path of the newest whole one
     there: tuple[int, ...] = ()
     ended: tuple[str, ...] = ()
     ended_s: float | None = None  # when the trainer said so
     finished: bool = False
-    failed: str = ""  # what the launcher says of a part that failed
+    failed: PartFailed | None = None  # the first that the launcher tells of
     told_to_end: bool = False
     scratch: str = ""
     servers: tuple[str, ...] = ()  # all that were seen
@@ -140,8 +142,8 @@ def _hear(run: Run, memory: Memory, who: str, what: Said, now_s: float, limits: 
             return memory, waits if run.has_orchestrator else ()
         case Ended(who=ended):
             return replace(memory, ended=_with(memory.ended, ended)), ()
-        case PartFailed(what=failed):
-            return replace(memory, failed=memory.failed or failed), ()
+        case PartFailed():
+            return replace(memory, failed=memory.failed or what), ()
         case ToldToEnd():
             return replace(memory, told_to_end=True), ()
         case FromScratch(folder=folder) if run.resume_step:
@@ -213,7 +215,7 @@ def _saved(run: Run, memory: Memory, found: Sequence[Checkpoint], now_s: float) 
     whole = {checkpoint.step: checkpoint for checkpoint in found if checkpoint.complete}
     there = {checkpoint.step for checkpoint in found}
     if not memory.began:
-        return replace(memory, began=True, whole=tuple(sorted(whole)), there=tuple(sorted(there))), ()
+        return replace(memory, began=True, **_folders(whole, there)), ()
     since = dict(memory.saving)
     events: list[Event] = []
     for step in sorted(there - whole.keys() - since.keys() - set(memory.there)):
@@ -227,8 +229,12 @@ def _saved(run: Run, memory: Memory, found: Sequence[Checkpoint], now_s: float) 
     gone = "it is gone from the disk: superseded, as ckpt.keep_last says"
     events.extend(CheckpointDeleted(run.attempt, step, gone) for step in sorted(set(memory.whole) - there))
     left = tuple((step, at) for step, at in since.items() if step in there)
-    memory = replace(memory, saving=left, whole=tuple(sorted(whole)), there=tuple(sorted(there)))
-    return memory, tuple(events)
+    return replace(memory, saving=left, **_folders(whole, there)), tuple(events)
+
+
+def _folders(whole: Mapping[int, Checkpoint], there: set[int]) -> dict[str, Any]:
+    newest = str(whole[max(whole)].path) if whole else ""
+    return {"whole": tuple(sorted(whole)), "there": tuple(sorted(there)), "newest": newest}
 
 
 def newest_whole(memory: Memory) -> int:
@@ -240,7 +246,7 @@ def newest_whole(memory: Memory) -> int:
 
 def _end(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Told:
     """It has finished when the launcher says so, or every part that ends by itself; or where only silence follows."""
-    if memory.finished or memory.failed:
+    if memory.finished or memory.failed is not None:
         return memory, ()
     parts = {"trainer", "orchestrator"} if run.has_orchestrator else {"trainer"}
     all_ended = "launcher" in memory.ended or parts <= set(memory.ended)
@@ -254,8 +260,7 @@ def _end(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Told:
 def finished(run: Run, memory: Memory) -> Told:
     """The trainer's last word. It ends at max_steps and nowhere else."""
     step = run.max_steps if run.max_steps < ENDLESS_STEPS else max(memory.step, newest_whole(memory), 0)
-    final = f"step_{newest_whole(memory)}" if memory.whole else ""
-    return replace(memory, finished=True), (TrainerFinished(run.attempt, step, memory.loss, final),)
+    return replace(memory, finished=True), (TrainerFinished(run.attempt, step, memory.loss, memory.newest),)
 
 
 # --- servers ---------------------------------------------------------------------------------------

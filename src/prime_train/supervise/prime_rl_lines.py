@@ -20,7 +20,7 @@ _LOSS = re.compile(r"\bLoss (-?(?:\d[\d.e+-]*|nan|inf))", re.IGNORECASE)
 _THROUGHPUT = re.compile(r"\bThroughput ([\d.,]+) tokens/s")
 _BATCH = re.compile(r"\bTrain batch (\d+)/(\d+)")
 _SAVING = re.compile(r"\b(?:Saving checkpoint at step (\d+)|Writing final checkpoint)")
-_FAILED = re.compile(r"\bError: (.+ failed with exit code -?\d+)")
+_FAILED = re.compile(r"\bError: (.+) failed with exit code (-?\d+)")
 _SCRATCH = re.compile(r"No checkpoints found in (.+)\. Starting from scratch")
 _LEFTOVERS = "already contains artifacts from a previous run"
 _ENDS = (
@@ -76,9 +76,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class PartFailed:
-    """The launcher saw a part end with an exit code that is not 0, and ends all others."""
+    """The launcher saw a part ("trainer", "env server wordle") end with another exit code than 0, and ends the rest.
 
-    what: str
+    A negative code is the number of the signal that it was killed by.
+    """
+
+    part: str
+    code: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ def said(line: str) -> Said | None:
     if (batch := _BATCH.search(text)) is not None:
         return Batch(int(batch[1]), int(batch[2]))
     if (failed := _FAILED.search(text)) is not None:
-        return PartFailed(failed[1])
+        return PartFailed(_part(failed[1]), int(failed[2]))
     if (scratch := _SCRATCH.search(text)) is not None:
         return FromScratch(scratch[1])
     if (saving := _SAVING.search(text)) is not None:
@@ -147,6 +151,13 @@ def said(line: str) -> Said | None:
     if "Traceback (most recent call last)" in text:
         return Traceback()
     return Milestone(text[:120]) if any(words in text for words in _MILESTONES) else None
+
+
+def _part(told: str) -> str:
+    """A part by the name that its log goes by. Environment servers are "Env-train-wordle" to the launcher."""
+    name = told.strip().lower()
+    server = re.match(r"(?:envs?[-/ ](?:train|eval)[-/ ])(.+)", name)
+    return f"env server {server[1]}" if server else name
 
 
 def _message(line: str) -> str:

@@ -357,7 +357,7 @@ def torchrun(arguments: list[str]) -> None:
         with open(folder / "stderr.log", "wb") as errors, open(folder / "stdout.log", "wb") as out:
             kept, told = (out, errors) if rank else (None, None)
             ranks.append(subprocess.Popen(command, env=marked, stdout=kept, stderr=told))
-    while any(rank.poll() is None for rank in ranks):
+    while True:
         failed = next((number for number, rank in enumerate(ranks) if rank.poll() not in (None, 0)), None)
         if failed is not None:
             for other in ranks:
@@ -367,8 +367,9 @@ def torchrun(arguments: list[str]) -> None:
                 f"ChildFailedError:\n  rank      : {failed} (local_rank: {failed})\n  exitcode  : {code}\n"
             )
             sys.exit(1)
+        if all(rank.poll() == 0 for rank in ranks):
+            return
         time.sleep(0.01)
-    sys.exit(max(rank.returncode for rank in ranks))
 
 
 def trainer(config: dict[str, Any]) -> None:
@@ -440,14 +441,20 @@ def save(config: dict[str, Any], folders: Folders, step: int) -> None:
             subprocess.run(["rm", "-rf", str(folders.checkpoints / f"step_{old}")], check=True)
 
 
+class OutOfMemoryError(RuntimeError):
+    """As torch raises it: a traceback names it torch.OutOfMemoryError."""
+
+    __module__ = "torch"
+
+
 def misbehave(step: int, rank: int) -> None:
     if rank != int(OPTIONS.get("rank", 0)):
         return
     if is_due("trainer_raises", step):
         raise RuntimeError(f"boom at step {step}")
     if is_due("out_of_memory", step):
-        raise MemoryError(
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+        raise OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
             "79.11 GiB of which 1.20 GiB is free."
         )
     if is_due("disk_full", step):
