@@ -7,6 +7,7 @@ from typing import Any
 
 from prime_train.diagnose.cause import Cause, Diagnosis, Seen
 from prime_train.errors import UserError
+from prime_train.events import AttemptEnded
 from prime_train.views.printable import printable
 
 Paint = Callable[[str, str], str]  # text and the name of a style -> text
@@ -41,6 +42,15 @@ def _cause(cause: Cause, paint: Paint) -> list[str]:
         f"  {paint('why ', 'dim')}  {_short(cause.why)}",
         f"  {paint('fix ', 'dim')}  {_short(cause.fix)}",
     ]
+
+
+def of_attempt(ended: AttemptEnded, paint: Paint, then: str = "") -> list[str]:
+    """Why an attempt failed, in at most five lines, of which none is empty. `then`: what is done about it."""
+    known = f"[{ended.cause_id}]" if ended.cause_id else ""
+    where = f"  {_short(ended.where)}" if ended.where else ""
+    lines = [f"{paint(f'attempt {ended.attempt} {ended.outcome}{known}', 'red')}  {ended.cause_class}{where}"]
+    parts = (("what", ended.what), ("why ", ended.why), ("fix ", ended.fix), ("then", then))
+    return lines + [f"  {paint(name, 'dim')}  {_short(part)}" for name, part in parts if part.strip()]
 
 
 def _short(part: str, end: str = "") -> str:
