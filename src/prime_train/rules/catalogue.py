@@ -39,6 +39,7 @@ from prime_train.rules import (
     schema,
     secrets,
     services,
+    serving,
     stack,
     tokens,
     weights,
@@ -87,6 +88,7 @@ FAMILIES = (
     files,
     stack,
     services,
+    serving,
 )
 
 __all__ = ["FAMILIES", "RULES"]

@@ -30,6 +30,7 @@ from prime_train.rules import (
     schedule,
     schema,
     secrets,
+    serving,
     tokens,
     weights,
 )
@@ -62,6 +63,7 @@ FAMILIES = (
     secrets,
     paths,
     memory,
+    serving,
 )
 
 __all__ = ["FAMILIES"]

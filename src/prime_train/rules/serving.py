@@ -1,0 +1,149 @@
+"""[inference] of a run.toml: the vLLM server that prime-train starts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prime_train.dialects import native
+from prime_train.dialects.reading import Fault, Reading
+from prime_train.document import KeyPath, dotted
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import file_rule, rule
+from prime_train.spec import RunSpec
+
+# vLLM's argument -> the key of [inference] that says it.
+_OWN = {
+    "model": "model",
+    "served_model_name": "served_name",
+    "host": "host",
+    "port": "port",
+    "max_model_len": "ctx_tokens",
+    "dtype": "dtype",
+    "tensor_parallel_size": "tensor_parallel",
+    "gpu_memory_utilization": "gpu_memory_fraction",
+    "enforce_eager": "enforce_eager",
+}
+_SSL = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
+# Arguments under which the server could not be asked how it is, or would be another one than this file says.
+_REFUSED = {
+    "api_key": ("a key in an argument can be read by every user of the machine", "export VLLM_API_KEY before the run"),
+    "kv_cache_memory_bytes": ("`server.kv_cache_gib` says it, in GiB", "set `server.kv_cache_gib`"),
+    "uds": ("a server behind a socket file cannot be asked how it is", "take it out; `server.port` says where"),
+    "config": ("what stands in that file would not be judged", "write its settings here"),
+    "headless": ("a server without its front end answers nothing", "take it out"),
+    "disable_log_stats": ("without its counters a dead engine looks like an idle one", "take it out"),
+    **dict.fromkeys(_SSL, ("the server is asked over http, on this machine alone", "take it out")),
+}
+
+
+@file_rule("INF001", Severity.ERROR)
+def argument_out_of_place(reading: Reading) -> Iterator[Fault]:
+    """[inference.arguments] must not say what a key of [inference] says, nor hide the server from its supervisor.
+
+    vLLM takes the last of two values: what was checked, estimated and waited for would not be what runs
+
+    Source: vLLM, arguments of its OpenAI server (vllm/entrypoints/openai/cli_args.py).
+
+    Bad:
+        [inference]
+        model = "./models/mine"
+        [inference.arguments]
+        max-model-len = 4096
+    Bad:
+        [inference]
+        model = "./models/mine"
+        [inference.arguments]
+        disable_log_stats = true
+    Good:
+        [inference]
+        model = "./models/mine"
+        ctx_tokens = 4096
+        [inference.arguments]
+        max-num-seqs = 64
+    """
+    for path, value in _arguments(reading):
+        name, argument = dotted(path), str(path[-1]).replace("-", "_")
+        if argument in _OWN:
+            key = f"inference.{_OWN[argument]}"
+            patch = {name: None} if reading.says(f"server.{_OWN[argument]}") else {name: None, key: value}
+            yield Fault("INF001", path, f"{key} says the same", f"set {key} in its place", patch)
+        elif argument in _REFUSED:
+            what, fix = _REFUSED[argument]
+            told, cure = (text.replace("`server.", "inference.").replace("`", "") for text in (what, fix))
+            yield Fault("INF001", path, told, cure, hidden=argument == "api_key")
+
+
+@file_rule("INF002", Severity.WARNING)
+def argument_unknown_to_vllm(reading: Reading) -> Iterator[Fault]:
+    """vLLM should know each of [inference.arguments].
+
+    an argument that it does not know ends it, half a minute into the start
+
+    Source: registry/vllm_arguments.json, the engine and server arguments of vLLM 0.32.0.
+
+    Bad:
+        [inference]
+        model = "./models/mine"
+        [inference.arguments]
+        max_num_seq = 64
+    Good:
+        [inference]
+        model = "./models/mine"
+        [inference.arguments]
+        max_num_seqs = 64
+    """
+    written = list(_arguments(reading))
+    if not written:
+        return
+    from prime_train.dialects.nearest import nearest  # with arguments only: most files have none
+    from prime_train.dialects.prime_rl.guess import vllm_arguments
+
+    known = vllm_arguments()
+    for path, value in written:
+        argument = str(path[-1]).replace("-", "_")
+        if argument in known or argument in _OWN or argument in _REFUSED or argument.split(".")[0] in known:
+            continue
+        what = f"vLLM 0.32 has no argument --{argument.replace('_', '-')}"
+        meant = nearest(argument, sorted(known))
+        if meant is None:
+            yield Fault("INF002", path, what, "take it out, or ask the installed version: --help")
+        else:
+            there = (*path[:-1], meant)
+            patch = {dotted(path): None, dotted(there): value}
+            yield Fault("INF002", path, f"{what}; did you mean {meant}?", f"{dotted(there)}, or take it out", patch)
+
+
+def _arguments(reading: Reading) -> Iterator[tuple[KeyPath, Any]]:
+    """Key path and value of each of [inference.arguments], as the file writes it."""
+    server = reading.document.values.get("inference") if reading.dialect == native.DIALECT else None
+    given = server.get("arguments") if isinstance(server, dict) else None
+    if isinstance(given, dict):
+        yield from ((("inference", "arguments", name), value) for name, value in given.items())
+
+
+@rule("INF003", Severity.WARNING)
+def fraction_without_effect(run: RunSpec) -> Iterator[Problem]:
+    """A server takes kv_cache_gib or gpu_memory_fraction, not both.
+
+    vLLM sizes its cache by the bytes it is given and then never looks at the fraction
+
+    Source: vLLM 0.32, CacheConfig.kv_cache_memory_bytes.
+
+    Bad:
+        [inference]
+        model = "./models/mine"
+        kv_cache_gib = 8.0
+        gpu_memory_fraction = 0.9
+    Good:
+        [inference]
+        model = "./models/mine"
+        gpu_memory_fraction = 0.9
+    """
+    server = run.server
+    if server is not None and server.kv_cache_gib is not None and server.gpu_memory_fraction is not None:
+        yield Problem(
+            "server.gpu_memory_fraction",
+            f"{server.gpu_memory_fraction:g} has no effect beside `server.kv_cache_gib` {server.kv_cache_gib:g}",
+            fix="take one of the two out",
+        )
