@@ -255,11 +255,12 @@ def test_a_wedged_driver_is_told_and_asked_again(
     seen.until(lambda: [alarm.name for alarm in seen.alarms] == ["gpu_xid_119"], "an answer of the driver")
 
 
+@pytest.mark.parametrize("said", [{"init": 9}, {"init": 12}, {"count": 0}])
 def test_a_machine_without_a_driver_is_told_once_and_left_alone(
-    driver: Driver, start: Start, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, start: Start, monkeypatch: pytest.MonkeyPatch, said: dict[str, int]
 ) -> None:
     monkeypatch.setattr(gpu, "_AGAIN_S", 0.0)
-    driver(init=9)
+    driver(**said)
     seen = start()
     seen.until_alarm("gpu_no_driver")
     for _ in range(50):
@@ -372,7 +373,8 @@ def test_a_trainer_that_lives_and_lost_its_memory_is_found(
     assert seen.alarms == ()
     driver(count=1)
     alarm = seen.until_alarm("gpu_memory_gone")
-    assert (alarm.subject, alarm.answer, alarm.cause_class) == ("trainer", "restart", "hang")
+    assert (alarm.subject, alarm.answer, alarm.cause_class) == ("GPU 0", "restart", "hang")
+    assert "trainer" in alarm.what
 
 
 def test_strangers_are_told_and_orphans_of_the_run_are_not(

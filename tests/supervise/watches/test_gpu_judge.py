@@ -161,8 +161,18 @@ def test_an_xid_stands_for_its_attempt_and_not_for_the_next() -> None:
     run.read(*healthy())
     run.xid(79)
     assert ("gpu_xid_79", "GPU 1") in run.read(*healthy())
-    assert run.read(*healthy(), attempt=0) == {}
+    assert ("gpu_xid_79", "GPU 1") in run.read(*healthy(), attempt=0)
     assert run.read(*healthy(), attempt=2) == {}
+
+
+def test_an_xid_that_is_heard_after_its_attempt_has_died_is_told_and_spares_the_next() -> None:
+    run = Run()
+    run.read(*healthy())
+    assert answers(run.xid(79, attempt=0)) == {("gpu_xid_79", "GPU 1"): "restart"}
+    assert run.read(*healthy(), attempt=2) == {}
+    run = Run()
+    run.read(*healthy())
+    assert run.xid(79, attempt=2) == {}
 
 
 def test_an_xid_told_twice_is_one_with_the_words_of_the_log() -> None:
@@ -176,6 +186,7 @@ def test_an_xid_told_twice_is_one_with_the_words_of_the_log() -> None:
 
 def test_an_xid_told_before_the_gpus_finds_its_gpu() -> None:
     run = Run()
+    run.look()
     assert answers(run.xid(79)) == {("gpu_xid_79", "GPU at 0000:3c:00"): "note"}
     assert answers(run.read(*healthy())) == {("gpu_xid_79", "GPU 1"): "restart"}
 
@@ -195,11 +206,14 @@ def test_an_nvlink_error_ends_an_attempt_only_where_the_line_calls_it_fatal(text
 
 def test_a_page_fault_is_tried_again_once_and_then_told_by_where_it_came_back() -> None:
     def classes(*where: tuple[int, int]) -> list[str]:
-        run = Run()
-        run.read(*healthy())
-        return [
-            run.xid(31, index, attempt=attempt)["gpu_xid_31", f"GPU {index}"].cause_class for attempt, index in where
-        ]
+        run = Run(Limits(visible="0,1"))
+        run.read(*healthy(3))
+        run.xid(31, 2)  # met by somebody else's program
+        met = []
+        for attempt, index in where:
+            run.read(*healthy(3), attempt=attempt)
+            met.append(run.xid(31, index)["gpu_xid_31", f"GPU {index}"].cause_class)
+        return met
 
     assert classes((1, 0), (2, 0), (3, 0)) == ["unknown", "hardware", "hardware"]
     assert classes((1, 0), (2, 1)) == ["unknown", "bug"]
@@ -282,8 +296,9 @@ def test_a_server_that_lost_its_memory_is_found_while_the_trainer_goes_on() -> N
     assert run.read(gpu(0), EMPTY) == {}
     assert run.read(gpu(0), EMPTY) == {}
     found = run.read(gpu(0), EMPTY)
-    assert answers(found) == {("gpu_memory_gone", "inference"): "restart"}
-    assert found["gpu_memory_gone", "inference"].cause_class == "hang"
+    assert answers(found) == {("gpu_memory_gone", "GPU 1"): "restart"}
+    assert found["gpu_memory_gone", "GPU 1"].cause_class == "hang"
+    assert "inference" in found["gpu_memory_gone", "GPU 1"].what
     assert run.read(gpu(0), SERVED) == {}
 
 
@@ -299,7 +314,7 @@ def test_a_server_is_found_dead_while_the_trainer_saves_a_checkpoint() -> None:
     for _ in range(2):
         assert run.read(gpu(0), EMPTY, settled=frozenset({"inference"}), moving=True) == {}
     found = run.read(gpu(0), EMPTY, settled=frozenset({"inference"}), moving=True)
-    assert ("gpu_memory_gone", "inference") in found
+    assert ("gpu_memory_gone", "GPU 1") in found
 
 
 def test_a_start_may_take_and_give_memory() -> None:
@@ -307,6 +322,14 @@ def test_a_start_may_take_and_give_memory() -> None:
     run.read(gpu(0), SERVED, settled=frozenset({"trainer"}))
     for _ in range(10):
         assert run.read(gpu(0), EMPTY) == {}
+
+
+def test_one_rank_of_many_that_lost_its_memory_is_found() -> None:
+    run = Run()
+    run.read(*healthy(4))
+    for _ in range(2):
+        assert run.read(gpu(0), gpu(1), gpu(2), gpu(3, uses=())) == {}
+    assert set(run.read(gpu(0), gpu(1), gpu(2), gpu(3, uses=()))) == {("gpu_memory_gone", "GPU 3")}
 
 
 def test_a_role_that_ended_is_the_loops_to_tell() -> None:
@@ -373,6 +396,15 @@ def test_an_error_in_the_log_does_not_hide_that_the_driver_is_silent() -> None:
     for _ in range(40):
         run.look(pass_s=1.0)
     assert set(run.xid(119)) == {("gpu_driver_silent", "NVIDIA driver"), ("gpu_xid_119", "GPU 1")}
+
+
+def test_a_driver_that_goes_in_mid_run_is_no_machine_without_one() -> None:
+    run = Run()
+    run.read(*healthy())
+    assert answers(run.look(NoDriver("Driver Not Loaded"))) == {("gpu_driver_refuses", "NVIDIA driver"): "alert"}
+    for _ in range(100):
+        assert set(run.look()) == {("gpu_driver_refuses", "NVIDIA driver")}
+    assert run.read(*healthy()) == {}
 
 
 def test_no_driver_is_a_note_and_refusal_an_alert() -> None:

@@ -52,9 +52,8 @@ def judge(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) 
         if key(gpu) in ours:
             of_gpu = (*of_gpu, *_company(gpu, track, limits), *_emptied(gpu, track, limits))
         alarms += [alarm if key(gpu) in ours else replace(alarm, answer="note") for alarm in of_gpu]
-    alarms += [_xid(memory, said, ours) for said in memory.xids]
-    if ours:
-        alarms += [_gone(role, memory, ours) for role, samples in _roles(memory) if samples >= limits.empty_samples]
+    ever = used(memory, limits, frozenset())
+    alarms += [_xid(said, memory, ours, ever) for said in memory.xids]
     if limits.answer == "alert":
         alarms = [replace(alarm, answer="alert") if alarm.answer == "restart" else alarm for alarm in alarms]
     return memory, tuple(alarms)
@@ -121,7 +120,7 @@ def _driver(memory: Memory, limits: Limits) -> Iterator[Alarm]:
             "nvidia-smi; restart the container or the machine before the next start of the run",
             cause_class="env",
         )
-    if memory.silent_s > limits.silent_after_s:
+    elif memory.silent_s > limits.silent_after_s:
         yield _alarm(
             "gpu_driver_silent",
             "NVIDIA driver",
@@ -217,34 +216,17 @@ def _company(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
 
 
 def _emptied(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
-    if track.empty >= limits.empty_samples and gpu.used_bytes is not None:
-        what = f"holds {format_bytes(gpu.used_bytes)}, though the run lives and held memory on it"
+    if track.empty >= limits.empty_samples and not gpu.fault:
+        what = f"holds no memory of {track.held_by} any more, which held some and lives"
         why = "a process that lost its GPU may wait for ever without an error"
         fix = "look at the end of the log of whatever ran there"
         yield _of(gpu, "gpu_memory_gone", "restart", what, why, fix, cause_class="hang")
 
 
-# --- the roles of the run, and the driver's errors ---------------------------------------------------
+# --- the driver's errors -----------------------------------------------------------------------------
 
 
-def _roles(memory: Memory) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(memory.gone.items()))
-
-
-def _gone(role: str, memory: Memory, ours: frozenset[str]) -> Alarm:
-    gpus = ", ".join(str(gpu.index) for gpu in memory.gpus if key(gpu) in ours)
-    return _alarm(
-        "gpu_memory_gone",
-        role,
-        "restart",
-        f"{role} lives and holds no memory on any GPU ({gpus}) any more",
-        "a process that lost its GPU may wait for ever without an error",
-        f"look at the end of the log of {role}",
-        cause_class="hang",
-    )
-
-
-def _xid(memory: Memory, said: Xid, ours: frozenset[str]) -> Alarm:
+def _xid(said: Xid, memory: Memory, ours: frozenset[str], ever: frozenset[str]) -> Alarm:
     entry = xid(said.code)
     gpu = gpu_of(memory, said)
     subject = _name(gpu) if gpu else said.uuid or (f"GPU at {said.pci}" if said.pci else "a GPU")
@@ -258,7 +240,7 @@ def _xid(memory: Memory, said: Xid, ours: frozenset[str]) -> Alarm:
         f"{subject} reported XID {said.code}, {entry.name}{told}",
         entry.why,
         fix,
-        cause_class=_cause_class(entry, gpu, memory),
+        cause_class=_cause_class(entry, gpu, memory, ever),
         where=gpu.uuid if gpu else "",
     )
 
@@ -271,10 +253,14 @@ def _answer(entry: XidEntry, said: Xid) -> Answer:
     return entry.answer if entry.only_with in said.text.replace(",", " ").split() else "note"
 
 
-def _cause_class(entry: XidEntry, gpu: GpuSample | None, memory: Memory) -> str:
-    """Of an error that may be the program's: tried again once, and then it is told by where it came back."""
+def _cause_class(entry: XidEntry, gpu: GpuSample | None, memory: Memory, ever: frozenset[str]) -> str:
+    """Of an error that may be the program's: tried again once, and then it is told by where it came back.
+
+    `ever`: the GPUs of the run, those among them that were left out meanwhile.
+    """
+    of_the_run = [met for met in memory.program_xids if met.gpu in ever]
     if entry.cause_class != "unknown" or gpu is None:
         return entry.cause_class
-    if not any(earlier.attempt < memory.attempt for earlier in memory.program_xids):
+    if not any(met.attempt < memory.attempt for met in of_the_run):
         return "unknown"
-    return "hardware" if {earlier.gpu for earlier in memory.program_xids} == {key(gpu)} else "bug"
+    return "hardware" if {met.gpu for met in of_the_run} == {key(gpu)} else "bug"

@@ -14,7 +14,7 @@ from prime_train.supervise.watches.xids import xid
 HOT = 0x8 | 0x40 | 0x80
 WARM = 0x20  # the driver keeps the temperature: usual at full load
 FOREIGN = ""  # the owner of a process that is not the run's
-_OF_THE_RUN = "run"  # the owner of one that is, and of which it is not known what role it came from
+THE_RUN = "the run"  # the owner of one that is, and of which it is not known what role it came from
 _LONGEST_LOOK_S = 5.0  # a supervisor that was stopped did not hear what its child said meanwhile
 
 
@@ -60,8 +60,8 @@ class Track:
     failed_before: bool | None = None
     hot_since_s: float | None = None
     warm_since_s: float | None = None
-    held: bool = False  # memory, at some time of the attempt
-    empty: int = 0  # samples in a row
+    held_by: str = ""  # the role that held memory on it once it was past its start
+    empty: int = 0  # samples in a row without
     foreign: tuple[int, ...] = ()  # pids
     foreign_samples: int = 0
 
@@ -76,7 +76,7 @@ class ProgramXid:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The value before anything is heard is `Memory()`. What follows `known` is of the live attempt alone."""
+    """The value before anything is heard is `Memory()`. What follows `known` is of the latest attempt alone."""
 
     looked_s: float | None = None
     silent_s: float = 0.0  # in which the supervisor listened
@@ -90,8 +90,6 @@ class Memory:
     gpus: tuple[GpuSample, ...] = ()  # as of the latest reading, those that are missing in it included
     tracks: Mapping[str, Track] = field(default_factory=dict)
     xids: tuple[Xid, ...] = ()
-    holding: frozenset[str] = frozenset()  # roles that held memory
-    gone: Mapping[str, int] = field(default_factory=dict)  # role -> samples in a row without any
 
 
 def key(gpu: GpuSample) -> str:
@@ -104,7 +102,7 @@ def owner(use: Use, roles: Mapping[int, str]) -> str | None:
     if use.ancestors is None:
         return None
     role = next((roles[pid] for pid in (use.pid, *use.ancestors) if pid in roles), None)
-    return role or (_OF_THE_RUN if use.marked else FOREIGN)
+    return role or (THE_RUN if use.marked else FOREIGN)
 
 
 def used(memory: Memory, limits: Limits, left_out: frozenset[str]) -> frozenset[str]:
@@ -118,27 +116,30 @@ def used(memory: Memory, limits: Limits, left_out: frozenset[str]) -> frozenset[
 
 def after(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) -> Memory:
     """The memory after a look that brought `heard`."""
-    memory = _of_attempt(memory, scene.attempt)
     listened_s = 0.0 if memory.looked_s is None else min(scene.now_s - memory.looked_s, _LONGEST_LOOK_S)
     memory = replace(memory, looked_s=scene.now_s, silent_s=memory.silent_s + max(0.0, listened_s))
+    for said in heard:
+        if isinstance(said, Xid):  # it came before this look, and so before an attempt that this look is the first of
+            memory = _told(memory, said)
+    memory = _of_attempt(memory, scene.attempt)
     for said in heard:
         match said:
             case Reading():
                 memory = _read(memory, said, scene, limits)
-            case Xid():
-                memory = _told(memory, said)
-            case NoDriver(why=why):
+            case NoDriver(why=why) if not memory.known:
                 memory = replace(memory, no_driver=why)
-            case Refused(why=why):
+            case NoDriver(why=why) | Refused(why=why):
                 memory = replace(memory, refused=why, silent_s=0.0)
+            case Xid():
+                pass
     return memory
 
 
 def _of_attempt(memory: Memory, attempt: int) -> Memory:
-    """What was wrong in one attempt does not end the next: that is judged by what is heard in it."""
-    if attempt == memory.attempt:
-        return memory
-    return replace(memory, attempt=attempt, gpus=(), tracks={}, xids=(), holding=frozenset(), gone={})
+    """What was wrong in one attempt stands until the next begins: that is judged by what is heard in it."""
+    if attempt in (0, memory.attempt):
+        return replace(memory, attempt=attempt)
+    return replace(memory, attempt=attempt, gpus=(), tracks={}, xids=())
 
 
 def gpu_of(memory: Memory, said: Xid) -> GpuSample | None:
@@ -162,13 +163,12 @@ def _read(memory: Memory, reading: Reading, scene: Scene, limits: Limits) -> Mem
             memory = _told(memory, said)
     memory = replace(memory, gpus=gpus, comparable=comparable, silent_s=0.0, refused="")
     memory = replace(memory, log_sequence=max(memory.log_sequence, reading.log_sequence))
-    empties = bool(scene.settled) and not scene.moving
-    before = memory.tracks
-    tracks = dict(before)
+    tracks = dict(memory.tracks)
     for gpu in gpus:
-        track = _measured(before.get(key(gpu), Track()), gpu, reading.taken_s)
-        tracks[key(gpu)] = _occupied(track, gpu, owners, comparable, empties and not comparable, limits)
-    return _held(replace(memory, tracks=tracks), owners, scene)
+        track = _measured(memory.tracks.get(key(gpu), Track()), gpu, reading.taken_s)
+        holder = _holder(gpu, owners, limits, comparable=comparable)
+        tracks[key(gpu)] = _shared(_held(track, holder, scene), gpu, owners if comparable else {})
+    return replace(memory, tracks=tracks)
 
 
 def _recognised(
@@ -209,25 +209,30 @@ def _measured(track: Track, gpu: GpuSample, taken_s: float) -> Track:
     )
 
 
-def _occupied(
-    track: Track, gpu: GpuSample, owners: Mapping[int, str | None], comparable: bool, empties: bool, limits: Limits
-) -> Track:
-    others = tuple(use.pid for use in gpu.uses or () if owners.get(use.pid) == FOREIGN) if comparable else ()
-    track = replace(track, foreign=others, foreign_samples=track.foreign_samples + 1 if others else 0)
-    if gpu.fault or gpu.used_bytes is None:
-        return replace(track, empty=0)
-    holds = gpu.used_bytes >= limits.empty_bytes
-    lost = track.held and not holds and empties
-    return replace(track, held=track.held or holds, empty=track.empty + 1 if lost else 0)
+def _holder(gpu: GpuSample, owners: Mapping[int, str | None], limits: Limits, *, comparable: bool) -> str | None:
+    """Who of the run holds memory on a GPU, "" where nobody does, None where that is not known.
+
+    Where the driver counts processes by the numbers of another namespace, whoever holds memory counts as the run.
+    """
+    if comparable and gpu.uses is not None:
+        return next((name for use in gpu.uses if (name := owners.get(use.pid))), "")
+    if gpu.used_bytes is None:
+        return None
+    return THE_RUN if gpu.used_bytes >= limits.empty_bytes else ""
 
 
-def _held(memory: Memory, owners: Mapping[int, str | None], scene: Scene) -> Memory:
-    """Which roles hold memory on any GPU, and which did and do not any more."""
-    holding = {name for name in owners.values() if name}
-    unknown = any(gpu.fault or gpu.uses is None for gpu in memory.gpus)
-    missing = (memory.holding & scene.settled) - holding
-    gone = {role: memory.gone.get(role, 0) + 1 for role in missing}
-    return replace(memory, holding=memory.holding | holding, gone={} if unknown else gone)
+def _held(track: Track, holder: str | None, scene: Scene) -> Track:
+    """Whether the GPU was left by a role that lives and is past its start: one that starts may come and go."""
+    settled = scene.settled if scene.moving else scene.settled | {THE_RUN} if scene.settled else frozenset()
+    if holder:
+        return replace(track, held_by=holder if holder in settled else track.held_by, empty=0)
+    left = holder is not None and track.held_by in settled
+    return replace(track, empty=track.empty + 1 if left else 0)
+
+
+def _shared(track: Track, gpu: GpuSample, owners: Mapping[int, str | None]) -> Track:
+    others = tuple(use.pid for use in gpu.uses or () if owners.get(use.pid) == FOREIGN)
+    return replace(track, foreign=others, foreign_samples=track.foreign_samples + 1 if others else 0)
 
 
 # --- one error of the driver -------------------------------------------------------------------------

@@ -72,6 +72,10 @@ class Driver:
         self._events = self._listen()
         self.deaf = False  # it heard of errors, and does no longer
 
+    @property
+    def count(self) -> int:
+        return len(self._handles)
+
     def sample(self) -> list[dict[str, Any]]:
         return [
             named if handle is None or "fault" in named else named | _measured(handle, self._run)
@@ -276,6 +280,9 @@ def main(interval_s: float, log_path: Path, sequence: int, run: str) -> int:
     threading.Thread(target=log.follow, name="kernel-log", daemon=True).start()
     try:
         driver = Driver(run)
+        if not driver.count:
+            say({"no_driver": "its driver lists no GPU"})
+            return 0
         while True:
             due_s = time.monotonic() + interval_s
             sampled = driver.sample()
