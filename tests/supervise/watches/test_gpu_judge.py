@@ -524,6 +524,8 @@ def raised(attempt: int, name: str = "gpu_lost", gpu: str = "GPU-1", **said: str
 def test_a_gpu_on_which_two_attempts_failed_is_left_out() -> None:
     assert left_out([raised(1), raised(1, "gpu_xid_79")]) == ()
     assert left_out([raised(1), raised(2, "gpu_xid_79")]) == ("GPU-1",)
+    assert left_out([raised(1), raised(0, "gpu_xid_79")]) == ()
+    assert left_out([raised(1), raised(0, "gpu_xid_79"), raised(2)]) == ("GPU-1",)
     assert left_out([raised(1), raised(2, gpu="GPU-2"), raised(3, gpu="GPU-2"), raised(7)]) == ("GPU-2", "GPU-1")
 
 

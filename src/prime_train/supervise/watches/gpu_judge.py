@@ -62,18 +62,22 @@ def judge(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) 
 def left_out(failures: Iterable[AlarmRaised]) -> tuple[str, ...]:
     """UUIDs of the GPUs on which two attempts ended by an alarm of this watch, in the order of their second failure.
 
-    An error that the GPU gets over by itself does not count, nor one that met it as the program's fault.
+    `failures`: in the order in which they were raised. One that was raised while no attempt lived is of the attempt
+    before, for a dead trainer is often noticed sooner than what killed it. An error that the GPU gets over by itself
+    does not count, nor one that was found to be the program's.
     """
     attempts: dict[str, set[int]] = {}
     out: list[str] = []
+    latest = 0
     for raised in failures:
+        latest = raised.attempt or latest
         if raised.watch != "gpu" or raised.answer != "restart" or not raised.where.startswith("GPU-"):
             continue
         code = raised.name.removeprefix("gpu_xid_")
         if raised.cause_class not in ("hardware", "unknown") or (code.isdigit() and not xid(int(code)).leave_out):
             continue
         failed = attempts.setdefault(raised.where, set())
-        failed.add(raised.attempt)
+        failed.add(latest)
         if len(failed) >= _FAILURES_TO_LEAVE_OUT and raised.where not in out:
             out.append(raised.where)
     return tuple(out)

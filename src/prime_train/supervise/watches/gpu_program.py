@@ -64,7 +64,8 @@ class Driver:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 named["uuid"] = _text(pynvml.nvmlDeviceGetUUID(handle))
-                named["pci"] = kernel_log.address(_text(pynvml.nvmlDeviceGetPciInfo_v3(handle).busId))
+                pci = _optional(pynvml.nvmlDeviceGetPciInfo_v3, handle)
+                named["pci"] = "" if pci is None else kernel_log.address(_text(pci.busId))
             except pynvml.NVMLError as error:
                 named["fault"] = _fault(error)
             self._handles.append(handle)
