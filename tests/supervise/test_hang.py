@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
@@ -19,7 +20,9 @@ from prime_train.events import (
     Phase,
     Progress,
     Record,
+    RunOpened,
 )
+from prime_train.supervise.fold import fold
 from prime_train.supervise.hang import (
     CEILING_S,
     EXEMPT_STEPS,
@@ -35,6 +38,8 @@ from prime_train.supervise.hang import (
     longest_s,
     until_s,
 )
+from prime_train.supervise.policy import FindHang, Policy, decide
+from prime_train.supervise.state import State
 
 LEARNING = Limits()
 Timed = tuple[float, Event]
@@ -44,8 +49,8 @@ def progress(step: int, attempt: int = 1) -> Progress:
     return Progress(attempt, step, 2.0, 1000.0, step * 64)
 
 
-def records(timed: Iterable[Timed]) -> list[Record]:
-    return [Record(time_s, "trainer-001-rank0", seq, event) for seq, (time_s, event) in enumerate(timed)]
+def records(timed: Iterable[Timed], writer: str = "trainer-001-rank0") -> list[Record]:
+    return [Record(time_s, writer, seq, event) for seq, (time_s, event) in enumerate(timed)]
 
 
 def learned(timed: Iterable[Timed]) -> Learned:
@@ -198,17 +203,18 @@ def healthy_hour() -> list[Timed]:
     return sorted(history, key=lambda timed: timed[0])
 
 
-def first_suspicion_s(history: list[Timed], end_s: float) -> float | None:
-    """The first second at which the silence is beyond its limit, looking once a second as the loop does."""
-    known, phase, sign_s = Learned(), "start", 0.0
-    waiting = records(history)
-    for now_s in range(int(end_s)):
+def first_hang(history: list[Timed], end_s: float) -> FindHang | None:
+    """The first hang that the supervisor's own fold and policy find, looking once a second as its loop does."""
+    child: Timed = (0.5, ChildStarted(1, "trainer", 7, 8, "log"))
+    opening: list[Timed] = [(0.0, RunOpened("r", 1, 100_000, "0.1")), history[0], child]
+    waiting = deque([*records(opening, "supervisor"), *records(history[1:])])
+    state = State()
+    for now_s in range(1, int(end_s)):
         while waiting and waiting[0].time_s <= now_s:
-            record = waiting.pop(0)
-            known, sign_s = learn(known, record), record.time_s
-            phase = {"phase": getattr(record.event, "name", phase), "progress": "train"}.get(record.event.kind, phase)
-        if now_s - sign_s >= limit_s(known, phase, LEARNING):
-            return float(now_s)
+            state = fold(state, waiting.popleft())
+        action = decide(state, Policy(), now_s)
+        if isinstance(action, FindHang):
+            return action
     return None
 
 
@@ -217,13 +223,18 @@ def test_an_hour_of_healthy_running_with_long_evaluations_and_saves_alarms_nobod
     kinds = [event.kind for _, event in history]
     assert kinds.count("evaluated") >= 1
     assert kinds.count("checkpoint_saved") >= 1
-    assert first_suspicion_s(history, history[-1][0]) is None
+    assert first_hang(history, history[-1][0]) is None
 
 
-def test_the_same_hour_that_stops_dead_is_suspect_within_a_minute() -> None:
+@pytest.mark.parametrize(
+    ("last_step", "limit_s"), [(90, FLOOR_S), (110, FLOOR_S + SAVING_MOST_S)], ids=["in training", "beside a save"]
+)
+def test_the_same_hour_that_stops_dead_is_found_when_its_limit_has_passed(last_step: int, limit_s: float) -> None:
     history = healthy_hour()
-    last_s = next(time_s for time_s, event in history if event.kind == "progress" and getattr(event, "step", 0) == 90)
-    cut = [timed for timed in history if timed[0] <= last_s]
-    found_s = first_suspicion_s(cut, last_s + 3600)
-    assert found_s is not None
-    assert FLOOR_S <= found_s - last_s <= FLOOR_S + 1
+    stopped = next(
+        at for at, (_, event) in enumerate(history) if isinstance(event, Progress) and event.step == last_step
+    )
+    found = first_hang(history[: stopped + 1], history[stopped][0] + 3600)
+    assert found is not None
+    assert found.limit_s == limit_s
+    assert limit_s <= found.silent_s <= limit_s + 1

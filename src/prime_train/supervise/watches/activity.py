@@ -21,7 +21,7 @@ _PROGRAM = Path(__file__).with_name("activity_program.py")
 # What a hung run does all the same (heartbeats of its store, a log, telemetry) stays well under these.
 FILE_BYTES_PER_S = 256 * 1024
 NETWORK_BYTES_PER_S = 64 * 1024
-CORES = 0.2
+CORES = 0.05  # what waits takes a hundredth; what works on a crowded machine may get no more than this
 GPU_MEMORY_BYTES = GIB // 16
 COMPILERS = frozenset(
     {"cc1", "cc1plus", "cicc", "clang", "clang++", "cudafe++", "fatbinary", "g++", "gcc", "ld", "lld", "ninja"}
@@ -153,7 +153,7 @@ def _idle(done: tuple[Process, ...], after: Sample, seconds: float) -> str:
     traced = [str(process) for process in done if process.state == "tracing-stop"]
     if traced:
         return f"held by a debugger: {', '.join(traced)}"
-    spinning = [str(process) for process in done if process.cpu_s / seconds >= 0.5]
+    spinning = [str(process) for process in done if process.cpu_s / seconds >= CORES]
     if spinning:
         return f"spins on the processor and moves no data, as in a collective that never ends: {', '.join(spinning)}"
     full = [gpu.uuid for gpu in after.gpus if gpu.utilisation_percent >= 90]
