@@ -14,20 +14,22 @@ from queue import SimpleQueue
 
 from prime_train.backends import prime_rl as backend_of_prime_rl
 from prime_train.backends.backend import Backend
-from prime_train.backends.launch import Launch
+from prime_train.backends.environment_gpus import visible
+from prime_train.backends.launch import Launch, Variable
 from prime_train.diagnose.cause import Cause
 from prime_train.events import AlarmRaised, AlertSent, Event, EvidenceKept, LogNoticed, Record, ServiceReady, SpaceFreed
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise import prime_rl, service
+from prime_train.supervise.alert_text import alert
 from prime_train.supervise.alerts import Alerts
 from prime_train.supervise.ear import Ear
 from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.suspicion import Suspicion
-from prime_train.supervise.telling import alert
 from prime_train.supervise.watches.activity import Activity
 from prime_train.supervise.watches.disk_watch import DiskWatch, Freed
+from prime_train.supervise.watches.gpu import GpuWatch
 from prime_train.supervise.watches.watch import Watch
 from prime_train.supervise.watching import Watching
 
@@ -48,6 +50,7 @@ class Companions:
         self._run_dir = run_dir
         self._backend = backend
         self._inbox = inbox
+        self._gpu = next((watch for watch in watches if isinstance(watch, GpuWatch)), None)
         self._disk = next((watch for watch in watches if isinstance(watch, DiskWatch)), None)
         alerts = run.prime_train.alerts
         self._alerts = Alerts(alerts.command, alerts.webhook_env, os.environ)
@@ -75,9 +78,9 @@ class Companions:
 
     def hear(self, state: State, record: Record) -> None:
         """What was written, by whomever; `state` as it is after it."""
-        told = alert(state, record.event, self._run_dir.path) if record.time_s >= self._began_s else None
+        told = alert(record.event, state) if record.time_s >= self._began_s else None
         if told is not None:
-            self._alerts.send(told.about, told.document, at_once=told.at_once)
+            self._alerts.send(told.about, told.document, at_once=told.is_end)
 
     def told(self, state: State, message: object) -> Iterator[Event]:
         """What follows from a message that one of these has put into the inbox."""
@@ -124,6 +127,12 @@ class Companions:
             self._observer = prime_rl.Observer(run, self._run_dir, attempt, resume_step)
             self._observer.begin()
             self._watching.add(self._observer)
+
+    def variables(self, state: State) -> tuple[Variable, ...]:
+        """What the environment of an attempt says beside its plan: the GPUs that it may still use."""
+        gpus = self._gpu.remaining(()) if self._gpu is not None else ()
+        variable = visible(gpus, state.left_out, self._run.parallel.processes)
+        return (variable,) if variable is not None else ()
 
     def started(self, launch: Launch, attempt: int, identity: Identity) -> None:
         """One of its processes has been started."""

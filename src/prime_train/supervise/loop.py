@@ -305,7 +305,7 @@ class _Supervision:
     def _with_environment(self, launch: Launch, attempt: int) -> Launch:
         host = environment.Host(os.environ, process.usable_cores(), str(process.own_identity()))
         added = environment.plan(launch.role, self._run, self._run_dir, attempt, host)
-        return replace(launch, variables=(*added, *launch.variables))
+        return replace(launch, variables=(*added, *launch.variables, *self._companions.variables(self.state)))
 
     def _ended(self, running: process.Running, exited: process.Exited) -> None:
         """A child has exited: end the rest of the attempt, hear its last words, say what it was."""
