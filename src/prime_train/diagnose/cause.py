@@ -20,7 +20,6 @@ UNKNOWN = "UNKNOWN"
 _NEAR_LINES, _NEAR_S = 400, 120.0  # within these an end and an error before it belong together
 _EXPLAINS_S = 60.0  # so much later may the reason for an end be written, or the kernel's word on an error
 _GOES_ON_S = 300.0  # a log that goes on for so long was not ended by an exception that nobody knows
-_TOLD_JUST_BEFORE_S = 10.0
 _ZONE_STEP_S = 900  # time zones differ by quarters of an hour
 _MOST_FOLLOWING = 20
 _KERNEL = frozenset({"gpu", "host"})
@@ -127,6 +126,20 @@ def _follows_another(incident: _Incident) -> bool:
 
 def _incidents(scan: Scan, order: int) -> Iterable[_Incident]:
     """The incidents of one log that nothing outlived."""
+    return _in_order(list(_each(scan, order)))
+
+
+def _in_order(incidents: list[_Incident]) -> list[_Incident]:
+    """Of a log that was listened to, none later than what stands below it."""
+    incidents.sort(key=lambda item: item.hit.at)
+    for index in range(len(incidents) - 2, -1, -1):
+        this, following = incidents[index], incidents[index + 1]
+        if this.hit.heard is not None and this.time_s > following.time_s:
+            incidents[index] = this._replace(time_s=following.time_s)
+    return incidents
+
+
+def _each(scan: Scan, order: int) -> Iterable[_Incident]:
     ends = [hit for hit in scan.hits if hit.match is not None and hit.match.signature.ends]
     for _, group in groupby(sorted(scan.hits, key=lambda hit: (hit.incident, hit.at)), key=lambda hit: hit.incident):
         hits = [hit for hit in group if not (hit.match and hit.match.signature.notice)]
@@ -182,20 +195,20 @@ def _outlived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
 def _time(scan: Scan, hit: Hit) -> float:
     """Seconds since 1970 as well as the log tells; what has no time at all comes last.
 
-    A line without a time of its own that was heard as it came in has the time of then, unless the line above it that
-    has one was written just before.
+    Where somebody listened while it was written, a line's time counts for as much as it falls between the moments at
+    which the piece came in.
     """
     stamp = hit.stamp or scan.first_stamp
-    told_s = None if stamp is None else scan.clock.seconds(stamp) + _zone_s(scan)
-    if told_s is None:
-        return next((at_s for at_s in (hit.heard_s, scan.changed_s) if at_s is not None), math.inf)
-    if hit.heard_s is not None and hit.is_live and not 0 <= hit.heard_s - told_s <= _TOLD_JUST_BEFORE_S:
-        return hit.heard_s
-    return told_s
+    if hit.heard is not None:
+        told_s = hit.heard.until_s if stamp is None else scan.clock.seconds(stamp) + _zone_s(scan)
+        return told_s if hit.heard.since_s <= told_s <= hit.heard.until_s else hit.heard.until_s
+    if stamp is not None:
+        return scan.clock.seconds(stamp)
+    return math.inf if scan.changed_s is None else scan.changed_s
 
 
 def _zone_s(scan: Scan) -> float:
-    """Seconds by which the times of a log are behind, where lines came in as they were written: its time zone."""
+    """Seconds by which the times of a log are behind those of its reader: its time zone."""
     if scan.heard is None:
         return 0.0
     stamp, heard_s = scan.heard

@@ -43,6 +43,13 @@ _IGNORED = "Exception ignored in"  # Python's own words for an error on the way 
 _ASCII = bytes(range(128)) + b"?" * 128
 
 
+class Heard(NamedTuple):
+    """Between which moments, in seconds since 1970, a piece of a log was written, as its reader knows."""
+
+    since_s: float  # -inf where it was not there to see it
+    until_s: float
+
+
 class Hit(NamedTuple):
     """A line, or a traceback, that may be a cause. `match` is None where no signature knows it."""
 
@@ -54,8 +61,7 @@ class Hit(NamedTuple):
     match: Match | None
     chain: tuple[Raised, ...]  # the traceback up to here
     done_before: int  # how much progress the log had shown by then
-    heard_s: float | None = None  # when it came in (seconds since 1970), for a line without a time of its own
-    is_live: bool = False  # it was heard as it was written, and not at some time after
+    heard: Heard | None = None
 
 
 class Scan(NamedTuple):
@@ -98,21 +104,17 @@ class Scanner:
         self._lowered: list[str] = []  # the same lines in lower case, where any of them is looked at
         self._again, self._again_until = Again(), 0
         self._looks_left: int | None = None
-        self._heard_s: float | None = None
-        self._is_live = False
-        self._heard: tuple[Stamp, float] | None = None
+        self._heard: Heard | None = None
+        self._heard_stamp: tuple[Stamp, float] | None = None
         self._skipped = 0
 
-    def feed(
-        self, data: bytes, most_looks: int | None = None, heard_s: float | None = None, is_live: bool = True
-    ) -> None:
+    def feed(self, data: bytes, most_looks: int | None = None, heard: Heard | None = None) -> None:
         """Take the next bytes of the log.
 
         `most_looks`: lines to be looked at closely, the rest is counted as skipped; None for all of them. Lines that
-        say again what was just said count for nothing. `heard_s`: seconds since 1970 at which these bytes were
-        written, as far as the caller saw it happen; where they are not `is_live`, at the latest.
+        say again what was just said count for nothing. `heard`: when it was written, as the caller knows.
         """
-        self._looks_left, self._heard_s, self._is_live = most_looks, heard_s, is_live
+        self._looks_left, self._heard = most_looks, heard
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -134,10 +136,15 @@ class Scanner:
         if changed_s is not None:
             self._changed_s, self._clock = changed_s, self._clock.changed(changed_s)
         hits = [hit for hits in (*self._first.values(), *self._later.values()) for hit in hits]
+        hits += (
+            self._raised[builder.incident]._replace(chain=builder.chain)
+            for builder in self._open.values()
+            if builder.incident in self._raised
+        )
         hits.sort(key=lambda hit: (hit.at, hit.incident))
         return Scan(
             self._name, self._count, tuple(hits), self._done, self._clock,
-            self._first_stamp, self._stamp, self._changed_s, self._heard, self._skipped,
+            self._first_stamp, self._stamp, self._changed_s, self._heard_stamp, self._skipped,
         )  # fmt: skip
 
     @property
@@ -168,8 +175,8 @@ class Scanner:
                 self._line(line)
             self._close_broken()
         self._index = len(self._lines)
-        if self._time_before() is not before and self._stamp is not None and self._heard_s is not None:
-            self._heard = (self._stamp, self._heard_s)
+        if self._time_before() is not before and self._stamp is not None and self._heard is not None:
+            self._heard_stamp = (self._stamp, self._heard.until_s)
         self._count += len(self._lines)
 
     @property
@@ -286,8 +293,7 @@ class Scanner:
             match=match,
             chain=builder.chain if builder else (),
             done_before=self._done,
-            heard_s=self._heard_s if line.stamp is None else None,
-            is_live=self._is_live,
+            heard=self._heard,
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.diagnose.cause import Cause, Diagnosis, judge
-from prime_train.diagnose.match import Hit, Scanner
+from prime_train.diagnose.match import Heard, Hit, Scanner
 from prime_train.errors import UserError
 
 _PIECE_BYTES = 128 * 1024  # read at a time, so that one log's flood does not hide the others
@@ -89,10 +90,9 @@ class Listener:
 
     def _read(self, budget_s: float) -> None:
         until_s = time.monotonic() + budget_s
-        heard_s = time.time()
         waiting = list(self._logs.values())
         while waiting and time.monotonic() < until_s:
-            waiting = [log for log in waiting if log.read(heard_s)]
+            waiting = [log for log in waiting if log.read()]
 
     def _look_for_logs(self, at_once: bool = False) -> None:
         now_s = time.monotonic()
@@ -132,15 +132,16 @@ class _Log:
         self.skipped_bytes = 0
         self._offset = 0
         self._inode = 0
-        self._is_old = is_old  # what stands in it was written who knows when
+        self._seen_s = -math.inf if is_old else time.time()  # when there was nothing in it that had not been read
         if from_its_end:
             self._skip_to_end()
 
-    def read(self, heard_s: float) -> bool:
+    def read(self) -> bool:
         """Read one piece; whether there is more."""
         try:
             behind = self._behind()
             if behind <= 0:
+                self._seen_s = time.time()
                 return False
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
@@ -152,11 +153,8 @@ class _Log:
             return False
         self.problem = None
         self._offset += len(data)
-        if self._is_old and self.changed_s is not None:
-            heard_s = self.changed_s
-        self.scanner.feed(data, None if behind <= _CALM_BYTES else _HURRIED_LOOKS, heard_s, not self._is_old)
         more = behind > len(data)
-        self._is_old = self._is_old and more
+        self.scanner.feed(data, None if behind <= _CALM_BYTES else _HURRIED_LOOKS, self._heard(is_last=not more))
         return more
 
     def read_end(self) -> None:
@@ -165,9 +163,18 @@ class _Log:
             self._skip(self._behind(), _CALM_BYTES)
         except OSError:
             return  # told by the reading before
-        while self.read(time.time()):
+        while self.read():
             pass
-        self.scanner.feed(b"\n")
+        self.scanner.finish()
+
+    def _heard(self, *, is_last: bool) -> Heard:
+        """When what was just read was written. The file's own time is nearer, unless its clock is another one."""
+        now_s = time.time()
+        changed_s = self.changed_s if is_last and self.changed_s is not None else now_s
+        heard = Heard(self._seen_s, changed_s if self._seen_s <= changed_s <= now_s else now_s)
+        if is_last:
+            self._seen_s = now_s
+        return heard
 
     def _behind(self) -> int:
         """Bytes that were not read yet. A file that was replaced or cut begins anew."""
