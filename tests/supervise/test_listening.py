@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.diagnose.cause import judge
+from prime_train.diagnose.match import scan
 from prime_train.supervise import listening
 from prime_train.supervise.listening import Listener, Notice
 
+CORPUS = Path(__file__).parents[1] / "corpus" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 FULL = "OSError: [Errno 28] No space left on device\n"
 DEAD = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.\n"
@@ -99,6 +103,21 @@ def test_what_slows_a_run_is_told_once_and_while_it_runs(tmp_path: Path) -> None
     assert notice.signature == "VLLM034"
     _add(log, REJECTED)
     assert listener.poll() == ()
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.log")), ids=lambda path: path.stem)
+def test_a_log_says_the_same_while_it_grows_as_when_it_is_whole(tmp_path: Path, path: Path) -> None:
+    data = path.read_bytes().partition(b"\n")[2]
+    whole = judge([scan([data], "whole", path.stat().st_mtime)]).cause
+    draw, log = random.Random(path.name), tmp_path / "a.log"
+    listener = Listener([log])
+    while data:
+        size = draw.randint(1, 3000)
+        _add(log, data[:size])
+        data = data[size:]
+        listener.poll()
+    cause = listener.cause()
+    assert (cause and (cause.id, cause.line)) == (whole and (whole.id, whole.line))
 
 
 def test_logs_that_appear_in_a_folder_are_followed_and_old_ones_from_their_end(
