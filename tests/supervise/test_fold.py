@@ -29,7 +29,8 @@ from prime_train.events import (
     TrainerStopped,
     Unrecognised,
 )
-from prime_train.supervise.fold import ATTEMPTS_KEPT, SAMPLES_KEPT, fold, fold_all
+from prime_train.supervise.fold import ATTEMPTS_KEPT, fold, fold_all
+from prime_train.supervise.fold_trainer import SAMPLES_KEPT
 from prime_train.supervise.state import Child, State, Validation
 from tests.test_events import any_event
 

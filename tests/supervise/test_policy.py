@@ -36,6 +36,7 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.spec.supervision import Heartbeat, PrimeTrain, Restart
+from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.policy import Policy, decide
@@ -81,15 +82,15 @@ def test_the_policy_is_what_the_config_asks_for() -> None:
 
 
 def test_a_run_that_was_opened_is_launched() -> None:
-    assert decide(history((0.0, OPENED)), POLICY, 0.0) == rules.Launch(1)
+    assert decide(history((0.0, OPENED)), POLICY, 0.0) == actions.Launch(1)
 
 
 def test_a_crash_is_retried_after_a_wait_that_doubles() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 10.0)]
-    assert decide(history(*events), POLICY, 10.5) == rules.Wait(11.0)
-    assert decide(history(*events), POLICY, 11.0) == rules.Launch(2)
+    assert decide(history(*events), POLICY, 10.5) == actions.Wait(11.0)
+    assert decide(history(*events), POLICY, 11.0) == actions.Launch(2)
     events += [*launched(2, 11.0), ended(2, 20.0)]
-    assert decide(history(*events), POLICY, 21.9) == rules.Wait(22.0)
+    assert decide(history(*events), POLICY, 21.9) == actions.Wait(22.0)
 
 
 @pytest.mark.parametrize(("fruitless", "wait_s"), [(0, 1.0), (1, 1.0), (2, 2.0), (3, 4.0), (7, 60.0), (10_000, 60.0)])
@@ -100,14 +101,14 @@ def test_back_off(fruitless: int, wait_s: float) -> None:
 def test_the_third_attempt_without_a_checkpoint_is_the_last() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2, 2.0), ended(2, 3.0), *launched(3, 5.0)]
     action = decide(history(*events, ended(3, 6.0)), POLICY, 100.0)
-    assert isinstance(action, rules.Close)
+    assert isinstance(action, actions.Close)
     assert (action.state, action.exit_code) == ("failed", ExitCode.RETRIES_SPENT)
 
 
 def test_a_checkpoint_on_the_way_fills_the_budget_again() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2, 2.0), ended(2, 3.0)]
     events += [*launched(3, 5.0), ended(3, 6.0, newest=40)]
-    assert decide(history(*events), POLICY, 100.0) == rules.Launch(4)
+    assert decide(history(*events), POLICY, 100.0) == actions.Launch(4)
 
 
 def test_writing_the_same_checkpoint_again_is_no_progress() -> None:
@@ -116,26 +117,26 @@ def test_writing_the_same_checkpoint_again_is_no_progress() -> None:
     for attempt in (2, 3, 4):
         events += [*launched(attempt, attempt * 10.0, 20), ended(attempt, attempt * 10.0 + 1, newest=40)]
     action = decide(history(*events), POLICY, 1000.0)
-    assert isinstance(action, rules.Close)
+    assert isinstance(action, actions.Close)
     assert action.exit_code == ExitCode.RETRIES_SPENT
 
 
 @pytest.mark.parametrize("cause_class", ["config", "auth", "bug", "disk", "env", "oom"])
 def test_what_would_fail_the_same_way_is_not_retried(cause_class: str) -> None:
     action = decide(history((0.0, OPENED), *launched(), ended(1, 1.0, cause_class)), POLICY, 100.0)
-    assert isinstance(action, rules.Close)
+    assert isinstance(action, actions.Close)
     assert action.exit_code == ExitCode.RUN_FAILED
 
 
 def test_an_unreadable_checkpoint_is_retried_whatever_its_class() -> None:
     unreadable = (1.0, CheckpointUnreadable(1, 40, "bad bytes"))
     state = history((0.0, OPENED), *launched(1, 0.0, 40), unreadable, ended(1, 2.0, "disk", newest=20))
-    assert decide(state, POLICY, 100.0) == rules.Launch(2)
+    assert decide(state, POLICY, 100.0) == actions.Launch(2)
 
 
 def test_a_new_supervisor_has_a_new_budget() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 1.0, "config"), (2.0, RunClosed("failed", 5, "x")), (9.0, OPENED)]
-    assert decide(history(*events), POLICY, 9.0) == rules.Launch(2)
+    assert decide(history(*events), POLICY, 9.0) == actions.Launch(2)
 
 
 @pytest.mark.parametrize(
@@ -154,69 +155,70 @@ def test_silence_is_a_hang_by_the_limit_of_its_phase(
 ) -> None:
     state = history((0.0, OPENED), *launched(), *events)
     until_s = silent_from_s + limit_s
-    assert decide(state, POLICY, silent_from_s + 1.0) == rules.Wait(until_s - rules.SUSPECT_S)
-    assert decide(state, POLICY, until_s - 1.0) == rules.Suspect(1, until_s)
+    assert decide(state, POLICY, silent_from_s + 1.0) == actions.Wait(until_s - rules.SUSPECT_S)
+    assert decide(state, POLICY, until_s - 1.0) == actions.Suspect(1, until_s)
     found = decide(state, POLICY, silent_from_s + limit_s + 1.0)
-    assert isinstance(found, rules.FindHang)
+    assert isinstance(found, actions.FindHang)
     assert found.silent_s == pytest.approx(limit_s + 1.0)
 
 
 def test_a_hang_leaves_its_stacks_and_is_killed() -> None:
     events = [(0.0, OPENED), *launched(), (1000.0, HangFound(1, 999.0, 900.0, "data"))]
-    assert decide(history(*events), POLICY, 1000.0) == rules.KeepEvidence(1)
+    assert decide(history(*events), POLICY, 1000.0) == actions.KeepEvidence(1)
     patience = 1000.0 + POLICY.evidence_limit_s
-    assert decide(history(*events), POLICY, patience) == rules.Signal(1, "SIGABRT", "it hangs; stacks go to the log")
+    assert decide(history(*events), POLICY, patience) == actions.Signal(1, "SIGABRT", "it hangs; stacks go to the log")
     events.append((1000.0, EvidenceKept(1, "evidence", ("stacks",))))
-    assert decide(history(*events), POLICY, 1000.0) == rules.Signal(1, "SIGABRT", "it hangs; stacks go to the log")
+    assert decide(history(*events), POLICY, 1000.0) == actions.Signal(1, "SIGABRT", "it hangs; stacks go to the log")
     events.append((1000.0, SignalSent(1, "SIGABRT", "")))
-    assert decide(history(*events), POLICY, 1001.0) == rules.Wait(1002.0)
-    assert decide(history(*events), POLICY, 1002.0) == rules.Signal(1, "SIGKILL", "it hangs")
+    assert decide(history(*events), POLICY, 1001.0) == actions.Wait(1002.0)
+    assert decide(history(*events), POLICY, 1002.0) == actions.Signal(1, "SIGKILL", "it hangs")
 
 
 def test_a_stop_asks_then_terminates_then_kills() -> None:
     events = [(0.0, OPENED), *launched(), (1.0, StopAsked("SIGTERM"))]
-    assert decide(history(*events), POLICY, 1.0) == rules.AskStop(1, "SIGTERM")
+    assert decide(history(*events), POLICY, 1.0) == actions.AskStop(1, "SIGTERM")
     events.append((1.0, SignalSent(1, "stop_requested", "")))
-    assert decide(history(*events), POLICY, 60.0) == rules.Wait(61.0)
+    assert decide(history(*events), POLICY, 60.0) == actions.Wait(61.0)
     action = decide(history(*events), POLICY, 61.0)
-    assert isinstance(action, rules.Signal)
+    assert isinstance(action, actions.Signal)
     assert action.signal == "SIGTERM"
     events.append((61.0, SignalSent(1, "SIGTERM", "")))
-    assert decide(history(*events), POLICY, 65.0) == rules.Wait(66.0)
+    assert decide(history(*events), POLICY, 65.0) == actions.Wait(66.0)
     action = decide(history(*events), POLICY, 66.0)
-    assert isinstance(action, rules.Signal)
+    assert isinstance(action, actions.Signal)
     assert action.signal == "SIGKILL"
 
 
 def test_asking_again_does_not_wait_for_the_checkpoint_but_a_doubled_signal_is_one_wish() -> None:
     events = [(0.0, OPENED), *launched(), (1.0, StopAsked("SIGTERM")), (1.0, SignalSent(1, "stop_requested", ""))]
     doubled = history(*events, (1.2, StopAsked("SIGTERM")))
-    assert decide(doubled, POLICY, 2.0) == rules.Wait(61.0)
+    assert decide(doubled, POLICY, 2.0) == actions.Wait(61.0)
     again = history(*events, (4.0, StopAsked("SIGINT")))
-    assert decide(again, POLICY, 4.0) == rules.Signal(1, "SIGTERM", "asked again")
+    assert decide(again, POLICY, 4.0) == actions.Signal(1, "SIGTERM", "asked again")
 
 
 def test_a_machine_that_slept_is_no_hang_and_uses_up_no_grace() -> None:
     awake = [(0.0, OPENED), *launched(), (6.0, Progress(1, 1, 2.0, 3.0, 4))]
     slept = (10_000.0, ClockJumped(9_900.0))
-    assert decide(history(*awake, slept), POLICY, 10_000.0) == rules.Wait(6.0 + 9_900.0 + STEP_LIMIT_S - rules.SUSPECT_S)
+    until_s = 6.0 + 9_900.0 + STEP_LIMIT_S - rules.SUSPECT_S
+    assert decide(history(*awake, slept), POLICY, 10_000.0) == actions.Wait(until_s)
     stopping = [*awake, (90.0, StopAsked("SIGINT")), (90.0, SignalSent(1, "stop_requested", ""))]
-    assert decide(history(*stopping, slept), POLICY, 10_000.0) == rules.Wait(90.0 + 9_900.0 + POLICY.stop_grace_s)
-    assert decide(history((0.0, OPENED), *launched(), ended(1, 9.5), slept), POLICY, 9_910.0) == rules.Wait(9_910.5)
+    assert decide(history(*stopping, slept), POLICY, 10_000.0) == actions.Wait(90.0 + 9_900.0 + POLICY.stop_grace_s)
+    assert decide(history((0.0, OPENED), *launched(), ended(1, 9.5), slept), POLICY, 9_910.0) == actions.Wait(9_910.5)
 
 
 def test_a_stop_between_attempts_launches_no_other() -> None:
     state = history((0.0, OPENED), *launched(), ended(1, 1.0), (1.5, StopAsked("SIGINT")))
     action = decide(state, POLICY, 100.0)
-    assert isinstance(action, rules.Close)
+    assert isinstance(action, actions.Close)
     assert (action.state, action.exit_code) == ("stopped", ExitCode.RESUMABLE)
 
 
 def test_a_trainer_that_said_its_last_word_and_stays_is_killed() -> None:
     state = history((0.0, OPENED), *launched(), (9.0, TrainerFinished(1, 300, 1.0, "x")))
-    assert decide(state, POLICY, 10.0) == rules.Wait(9.0 + POLICY.exit_grace_s)
+    assert decide(state, POLICY, 10.0) == actions.Wait(9.0 + POLICY.exit_grace_s)
     action = decide(state, POLICY, 9.0 + POLICY.exit_grace_s)
-    assert isinstance(action, rules.Signal)
+    assert isinstance(action, actions.Signal)
     assert action.signal == "SIGKILL"
 
 
@@ -243,7 +245,7 @@ class World:
     saved: int = 0
     launches: int = 0
     live: bool = False
-    closed: list[rules.Close] = field(default_factory=list)
+    closed: list[actions.Close] = field(default_factory=list)
     spoken: list[Record] = field(default_factory=list)
 
     def say(self, event: Event, writer: str = "supervisor") -> None:
@@ -286,57 +288,57 @@ class World:
                 return
         self.end(cause_class=behaviour if behaviour in (*NEVER_RETRIED, "oom") else "unknown")
 
-    def act(self, action: rules.Action) -> None:
+    def act(self, action: actions.Action) -> None:
         match action:
-            case rules.Launch(attempt=attempt):
+            case actions.Launch(attempt=attempt):
                 assert not self.live, "two live attempts"
                 self.launches += 1
                 assert attempt == self.launches
                 self.live = True
                 roles = ("trainer",) if self.behaviour() != "served" else ("inference", "trainer")
                 self.say(LaunchAsked(attempt, self.saved, (), roles, roles[:-1]))
-            case rules.StartRole(attempt=attempt, role=role):
+            case actions.StartRole(attempt=attempt, role=role):
                 assert self.live
                 self.say(ChildStarted(attempt, role, attempt, 1, "log"))
                 if role == "inference":
-                    assert not isinstance(decide(self.state, self.policy, self.now_s), rules.StartRole)
+                    assert not isinstance(decide(self.state, self.policy, self.now_s), actions.StartRole)
                     self.say(ServiceReady(attempt, role, "http://127.0.0.1", 1.0))
                 else:
                     self.trains()
-            case rules.Wait(until_s=until_s):
+            case actions.Wait(until_s=until_s):
                 assert until_s > self.now_s, "a wait that is over"
                 self.now_s = until_s if self.stop_at_s is None else min(until_s, max(self.now_s, self.stop_at_s))
                 if self.stop_at_s is not None and self.now_s >= self.stop_at_s:
                     self.stop_at_s = None
                     self.say(StopAsked("SIGTERM"))
-            case rules.Suspect(until_s=until_s):
-                self.act(rules.Wait(until_s))
-            case rules.AskStop(attempt=attempt):
+            case actions.Suspect(until_s=until_s):
+                self.act(actions.Wait(until_s))
+            case actions.AskStop(attempt=attempt):
                 self.say(SignalSent(attempt, "stop_requested", ""))
                 if self.behaviour() in ("hang", "disk fills", "slow"):  # hangs by the clock, yet hears a request
                     self.say(TrainerStopped(attempt, 5), f"trainer-{attempt}")
                     self.end("stopped", "")
-            case rules.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
+            case actions.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
                 self.say(HangFound(attempt, silent_s, limit_s, phase))
-            case rules.Signal(attempt=attempt, signal=name):
+            case actions.Signal(attempt=attempt, signal=name):
                 self.say(SignalSent(attempt, name, ""))
                 if name == "SIGKILL" or self.behaviour() != "deaf":
                     self.end("stopped" if self.state.stop_asked_s is not None else "failed", "hang")
-            case rules.KeepEvidence(attempt=attempt):
+            case actions.KeepEvidence(attempt=attempt):
                 self.say(EvidenceKept(attempt, "", ()))
-            case rules.Pause(reason=reason):
+            case actions.Pause(reason=reason):
                 self.say(StopAsked(reason))
-            case rules.Shrink(attempt=attempt, micro_batch=micro_batch):
+            case actions.Shrink(attempt=attempt, micro_batch=micro_batch):
                 assert self.state.micro_batch is None or micro_batch < self.state.micro_batch
                 self.say(BatchShrunk(attempt, micro_batch))
-            case rules.LeaveOut(gpu=gpu, reason=reason):
+            case actions.LeaveOut(gpu=gpu, reason=reason):
                 assert gpu not in self.state.left_out
                 self.say(GpuLeftOut(gpu, reason))
-            case rules.Close() as close:
+            case actions.Close() as close:
                 self.closed.append(close)
                 self.say(RunClosed(close.state, int(close.exit_code), close.reason))
 
-    def run(self) -> Iterator[rules.Action]:
+    def run(self) -> Iterator[actions.Action]:
         self.say(OPENED)
         for _ in range(40 * (len(self.script) + 10)):
             if self.state.closed:
@@ -380,7 +382,7 @@ def test_every_world_comes_to_its_end_within_the_budget(world: World) -> None:
     assert all(behaviour not in ("finish", "stop") for behaviour in behaviours[:-1])
     assert (close.state == "finished") == (bool(behaviours) and behaviours[-1] == "finish")
     assert (close.exit_code == ExitCode.RESUMABLE) == (close.state == "stopped")
-    assert decide(world.state, world.policy, world.now_s + 1e6) == rules.Nothing()
+    assert decide(world.state, world.policy, world.now_s + 1e6) == actions.Nothing()
 
 
 @given(worlds, st.data())

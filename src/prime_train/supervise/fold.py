@@ -11,31 +11,21 @@ from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
     BatchShrunk,
-    CheckpointSaved,
-    CheckpointStarted,
-    CheckpointUnreadable,
     ChildStarted,
     ClockJumped,
-    Evaluated,
     EvidenceKept,
     GpuLeftOut,
     HangFound,
     LaunchAsked,
-    Phase,
-    Progress,
     Record,
     RunClosed,
     RunOpened,
-    Sampled,
     ServiceReady,
     SignalSent,
     StopAsked,
-    TrainerFailed,
-    TrainerFinished,
     Trainers,
-    TrainerStarted,
-    TrainerStopped,
 )
+from prime_train.supervise.fold_trainer import fold_trainer
 from prime_train.supervise.hang import learn
 from prime_train.supervise.state import (
     Attempt,
@@ -47,14 +37,14 @@ from prime_train.supervise.state import (
     Sent,
     Standing,
     State,
-    Validation,
-    Word,
     changed,
+    lives,
+    with_attempt,
+    with_live,
 )
 from prime_train.supervise.wording import describe
 
 ATTEMPTS_KEPT = 100
-SAMPLES_KEPT = 16
 SERVED_S = 600.0  # so long must a service have answered for its failure to be no fruitless attempt
 # `timeout` and some schedulers send a signal to the process and to its group: the same wish, twice.
 SAME_WISH_S = 1.0
@@ -67,7 +57,7 @@ def fold(state: State, record: Record) -> State:
         return state
     folded = state
     if not state.closed or isinstance(record.event, RunOpened):
-        folded = _trainer(_supervisor(state, record), record)
+        folded = fold_trainer(_supervisor(state, record), record)
         learned = learn(folded.learned, record)
         folded = folded if learned is folded.learned else changed(folded, learned=learned)
     told = "" if folded is state else describe(record.event)
@@ -104,13 +94,13 @@ def _supervisor(state: State, record: Record) -> State:
         case LaunchAsked() as event:
             return _launched(state, event, record.time_s)
         case ChildStarted(attempt=number) as event:
-            return _started(state, event, record.time_s) if _lives(state, number) else state
+            return _started(state, event, record.time_s) if lives(state, number) else state
         case HangFound(attempt=number) as event:
-            return _doomed(state, event, record.time_s) if _lives(state, number) else state
+            return _doomed(state, event, record.time_s) if lives(state, number) else state
         case SignalSent(attempt=number) as event:
-            return _sent(state, Sent(event.signal, record.time_s)) if _lives(state, number) else state
+            return _sent(state, Sent(event.signal, record.time_s)) if lives(state, number) else state
         case AttemptEnded(attempt=number) as event:
-            return _ended(state, event, record.time_s) if _lives(state, number) else state
+            return _ended(state, event, record.time_s) if lives(state, number) else state
         case StopAsked(by=by):
             if state.stop_asked_s is None:
                 return changed(state, stop_asked_s=record.time_s, stop_by=by)
@@ -140,13 +130,13 @@ def _watched(
         case AlarmCleared(watch=watch, name=name, subject=subject):
             left = (standing for standing in state.alarms if standing.key != (watch, name, subject))
             return changed(state, alarms=tuple(left))
-        case ServiceReady(attempt=number, role=role) if _lives(state, number):
+        case ServiceReady(attempt=number, role=role) if lives(state, number):
             return _answers(state, role, time_s)
-        case ActivitySeen(attempt=number, until_s=until_s) if _lives(state, number):
-            return _live(state, excused_until_s=until_s)
-        case EvidenceKept(attempt=number) if _lives(state, number):
+        case ActivitySeen(attempt=number, until_s=until_s) if lives(state, number):
+            return with_live(state, excused_until_s=until_s)
+        case EvidenceKept(attempt=number) if lives(state, number):
             assert state.live is not None
-            return _live(state, doom=changed(state.live.doom, evidence=True)) if state.live.doom else state
+            return with_live(state, doom=changed(state.live.doom, evidence=True)) if state.live.doom else state
         case _:
             return state
 
@@ -156,7 +146,7 @@ def _alarmed(state: State, event: AlarmRaised, time_s: float) -> State:
     standing = Standing(event, time_s)
     others = tuple(other for other in state.alarms if other.key != standing.key)
     state = changed(state, alarms=(*others, standing))
-    if event.answer != "restart" or not _lives(state, event.attempt):
+    if event.answer != "restart" or not lives(state, event.attempt):
         return state
     if event.watch == "gpu" and event.where:
         failures = sorted({*state.gpu_failures, (event.where, event.attempt)})
@@ -166,14 +156,14 @@ def _alarmed(state: State, event: AlarmRaised, time_s: float) -> State:
 
 def _doomed(state: State, found: HangFound | AlarmRaised, time_s: float) -> State:
     assert state.live is not None
-    return state if state.live.doom else _live(state, doom=Doom(found, time_s))
+    return state if state.live.doom else with_live(state, doom=Doom(found, time_s))
 
 
 def _answers(state: State, role: str, time_s: float) -> State:
     assert state.live is not None
     ready = (*state.live.ready, *([] if role in state.live.ready else [role]))
     since_s = time_s if set(ready) >= set(state.live.services) else None
-    state = _live(state, ready=ready, ready_s=since_s, last_sign_s=time_s)
+    state = with_live(state, ready=ready, ready_s=since_s, last_sign_s=time_s)
     assert state.live is not None
     return changed(state, state="running") if state.live.serves_only and since_s is not None else state
 
@@ -206,7 +196,7 @@ def _launched(state: State, event: LaunchAsked, time_s: float) -> State:
         return state
     if state.live is not None:  # the line of its end is lost: the supervisor launches only where none lives
         lost = "its end was not written down"
-        state = _attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
+        state = with_attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
     if event.resume_step == 0:  # what was measured is of weights that are gone
         state = changed(state, first_validation=None, last_validation=None, samples=())
     before = state.attempt
@@ -230,21 +220,21 @@ def _started(state: State, event: ChildStarted, time_s: float) -> State:
     assert state.live is not None
     child = Child(event.role, event.pid, event.start_ticks, event.log)
     began_s = state.attempts[-1].started_s
-    state = _attempt(state, started_s=time_s if began_s is None else began_s)
-    return _live(state, children=(*state.live.children, child), last_sign_s=time_s)  # type: ignore[union-attr]
+    state = with_attempt(state, started_s=time_s if began_s is None else began_s)
+    return with_live(state, children=(*state.live.children, child), last_sign_s=time_s)  # type: ignore[union-attr]
 
 
 def _sent(state: State, sent: Sent) -> State:
     assert state.live is not None
     if any(earlier.signal == sent.signal for earlier in state.live.sent):
         return state
-    return _live(state, sent=(*state.live.sent, sent))
+    return with_live(state, sent=(*state.live.sent, sent))
 
 
 def _ended(state: State, event: AttemptEnded, time_s: float) -> State:
     assert state.live is not None
     fruitful = event.newest_complete > state.best_complete or _served_long(state.live, time_s)
-    state = _attempt(
+    state = with_attempt(
         state,
         ended_s=time_s,
         outcome=event.outcome,
@@ -288,90 +278,7 @@ def _jumped(state: State, jump_s: float) -> State:
         doom = changed(live.doom, since_s=live.doom.since_s + jump_s) if live.doom else None
         ready_s = None if live.ready_s is None else live.ready_s + jump_s
         signs = {"last_sign_s": live.last_sign_s + jump_s, "excused_until_s": live.excused_until_s + jump_s}
-        return _live(state, **signs, word=word, sent=sent, doom=doom, ready_s=ready_s)
+        return with_live(state, **signs, word=word, sent=sent, doom=doom, ready_s=ready_s)
     if state.attempt is not None and state.attempt.ended_s is not None:
-        return _attempt(state, ended_s=state.attempt.ended_s + jump_s)
+        return with_attempt(state, ended_s=state.attempt.ended_s + jump_s)
     return state
-
-
-# --- the trainer's events --------------------------------------------------------------------------
-
-
-def _trainer(state: State, record: Record) -> State:
-    """Only the live attempt speaks; what an earlier one says late is not about the present."""
-    number = getattr(record.event, "attempt", None)
-    if number is None or not _lives(state, number) or not isinstance(record.event, Trainers):
-        return state
-    state = _live(state, last_sign_s=record.time_s)
-    match record.event:
-        case TrainerStarted() as event:
-            return changed(state, started=event) if event.rank == 0 else state
-        case Phase(name=name, detail=detail):
-            state = _live(state, phase=name, phase_detail=detail)
-            return changed(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
-        case Progress() as event:
-            return _progressed(state, event, record)
-        case Evaluated() as event:
-            seen = Validation(event.step, event.loss, event.tokens)
-            return changed(state, first_validation=state.first_validation or seen, last_validation=seen)
-        case Sampled() as event:
-            same = state.samples if state.samples and state.samples[-1].step == event.step else ()
-            return changed(state, samples=(*same, event)[-SAMPLES_KEPT:])
-        case CheckpointStarted(step=step):
-            return changed(state, saving_step=step)
-        case CheckpointSaved(step=step):
-            readable = tuple(other for other in state.unreadable if other != step)  # written again, by this attempt
-            return changed(state, newest_complete=step, saving_step=None, unreadable=readable)
-        case CheckpointUnreadable(step=step):
-            return changed(state, unreadable=tuple(sorted({*state.unreadable, step})))
-        case TrainerFailed() as event:
-            return _failed(state, event, record.time_s)
-        case TrainerStopped(step=step):
-            return _stands_at(_live(state, word=Word("stopped", record.time_s, step)), step)
-        case TrainerFinished(step=step, final=final):
-            return changed(_stands_at(_live(state, word=Word("finished", record.time_s, step)), step), final=final)
-        case _:
-            return state
-
-
-def _progressed(state: State, event: Progress, record: Record) -> State:
-    assert state.live is not None
-    state = _live(state, phase="train", phase_detail="", first_progress=state.live.first_progress or record)
-    state = _attempt(state, last_step=event.step)
-    return changed(
-        state,
-        state="running",
-        step=event.step,
-        loss=event.loss,
-        tokens_per_s=event.tokens_per_s,
-        tokens_seen=event.tokens_seen,
-        progress_s=record.time_s,
-    )
-
-
-def _stands_at(state: State, step: int) -> State:
-    """The last word names the step exactly; progress is told only a few times a second."""
-    return changed(_attempt(state, last_step=step), step=step)
-
-
-def _failed(state: State, event: TrainerFailed, time_s: float) -> State:
-    assert state.live is not None
-    if state.live.failure is not None:
-        return state
-    return _live(state, failure=event, word=state.live.word or Word("failed", time_s, state.step))
-
-
-# --- small steps -----------------------------------------------------------------------------------
-
-
-def _lives(state: State, number: int) -> bool:
-    return state.live is not None and state.live.number == number
-
-
-def _live(state: State, **changes: object) -> State:
-    assert state.live is not None
-    return changed(state, live=changed(state.live, **changes))
-
-
-def _attempt(state: State, **changes: object) -> State:
-    return changed(state, attempts=(*state.attempts[:-1], changed(state.attempts[-1], **changes)))

@@ -6,12 +6,11 @@ that is killed at any line is followed by one that knows the same.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -20,6 +19,7 @@ from prime_train import __version__
 from prime_train.backends import bundled, environment
 from prime_train.backends.backend import Backend
 from prime_train.backends.launch import Launch, to_json
+from prime_train.checkpoints.layout import Checkpoint
 from prime_train.errors import ExitCode
 from prime_train.events import (
     ActivitySeen,
@@ -41,9 +41,10 @@ from prime_train.events import (
 )
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec
+from prime_train.supervise import actions, process
 from prime_train.supervise import policy as rules
-from prime_train.supervise import process
 from prime_train.supervise.children import Children
+from prime_train.supervise.choosing import choice, would_lose_much
 from prime_train.supervise.companions import Companions
 from prime_train.supervise.diagnose import (
     Cause,
@@ -61,6 +62,7 @@ from prime_train.supervise.diagnose import (
 from prime_train.supervise.fold import fold
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.prepare import with_micro_batch
+from prime_train.supervise.signals import signals_into
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.standard import standard
 from prime_train.supervise.watches.watch import Watch
@@ -90,7 +92,7 @@ def supervise(
     looked_after = standard(run, run_dir, chosen) if watches is None else tuple(watches)
     try:
         supervision = _Supervision(run, run_dir, show, backend, chosen, looked_after)
-        with _signals_into(supervision.inbox):
+        with signals_into(supervision.inbox):
             try:
                 supervision.begin()
                 while not supervision.state.closed:
@@ -102,23 +104,6 @@ def supervise(
             raise
         raise unwritable(error, run_dir) from error
     return ExitCode(supervision.state.exit_code or 0)
-
-
-@contextlib.contextmanager
-def _signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
-    """Requests to stop become messages: SimpleQueue.put may be called from a signal handler, Queue.put may not.
-
-    A hang-up that is ignored (nohup) stays ignored.
-    """
-    names = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        names.append(signal.SIGHUP)
-    before = {name: signal.signal(name, lambda number, _: inbox.put(signal.Signals(number))) for name in names}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 class _Supervision:
@@ -164,37 +149,37 @@ class _Supervision:
         for event in self._companions.turn(self.state, now_s):
             self._say(event)
         match decide(self.state, self._policy, now_s):
-            case rules.Launch() if not self._companions.may_launch:
+            case actions.Launch() if not self._companions.may_launch:
                 self._wait(now_s + TICK_S)
-            case rules.Launch(attempt=attempt):
+            case actions.Launch(attempt=attempt):
                 self._launch(attempt)
-            case rules.StartRole(attempt=attempt, role=role):
+            case actions.StartRole(attempt=attempt, role=role):
                 self._start(attempt, role)
-            case rules.AskStop(attempt=attempt, reason=reason):
+            case actions.AskStop(attempt=attempt, reason=reason):
                 self._say(SignalSent(attempt, "stop_requested", reason))
                 self._run_dir.stop_request(attempt).touch()
-            case rules.Pause(reason=reason):
+            case actions.Pause(reason=reason):
                 self._say(StopAsked(reason))
-            case rules.Suspect(until_s=until_s):
+            case actions.Suspect(until_s=until_s):
                 self._companions.suspect(self.state)
                 self._wait(until_s)
-            case rules.FindHang() as found:
+            case actions.FindHang() as found:
                 self._silent(found, now_s)
-            case rules.KeepEvidence(attempt=attempt):
+            case actions.KeepEvidence(attempt=attempt):
                 self._companions.keep_evidence(self.state, attempt)
                 self._wait(now_s + TICK_S)
-            case rules.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
+            case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
                 self._say(SignalSent(attempt, name, reason))
                 self._children.signal(signal.Signals[name], roots=roots)
-            case rules.Shrink(attempt=attempt, micro_batch=micro_batch):
+            case actions.Shrink(attempt=attempt, micro_batch=micro_batch):
                 self._say(BatchShrunk(attempt, micro_batch))
-            case rules.LeaveOut(gpu=gpu, reason=reason):
+            case actions.LeaveOut(gpu=gpu, reason=reason):
                 self._say(GpuLeftOut(gpu, reason))
-            case rules.Close(state=end, exit_code=exit_code, reason=reason):
+            case actions.Close(state=end, exit_code=exit_code, reason=reason):
                 self._say(RunClosed(end, int(exit_code), reason))
-            case rules.Wait(until_s=until_s):
+            case actions.Wait(until_s=until_s):
                 self._wait(until_s)
-            case rules.Nothing():
+            case actions.Nothing():
                 pass
 
     def release(self) -> None:
@@ -211,7 +196,7 @@ class _Supervision:
         if abs(jump_s) > CLOCK_JUMP_S:
             self._say(ClockJumped(round(jump_s, 3)))
 
-    def _silent(self, found: rules.FindHang, now_s: float) -> None:
+    def _silent(self, found: actions.FindHang, now_s: float) -> None:
         """Beyond its limit: a hang, unless its processes are seen at work and its time is not up."""
         activity = self._companions.activity(self.state)
         if activity is None:
@@ -259,13 +244,14 @@ class _Supervision:
     def _launch(self, attempt: int) -> None:
         """Plan the next attempt. Its processes are started one by one, as each may wait for those before it."""
         self._companions.stand_still()
-        chosen, rejected = self._choose_checkpoint()
+        found = self._checkpoints()
+        chosen, rejected = choice(found, self.state.unreadable)
         self._run = with_micro_batch(self._run, self._run_dir, self.state.micro_batch)
         self._launches = self._backend.plan(self._run, self._run_dir, attempt, chosen)
         roles = tuple(launch.role for launch in self._launches)
         services = tuple(launch.role for launch in self._launches if launch.ready is not None)
         self._say(LaunchAsked(attempt, chosen, rejected, roles, services))
-        if chosen == 0 and self._would_lose_much():
+        if chosen == 0 and would_lose_much(found, self._run.checkpoint.interval_steps):
             self._end_attempt(None, nothing_loads(rejected, self._run_dir))
             return
         self._oom_kills = oom_kills()
@@ -287,20 +273,8 @@ class _Supervision:
         self._say(ChildStarted(attempt, role, named.pid, named.start_ticks, str(launch.log)))
         self._companions.started(launch, attempt, named)
 
-    def _choose_checkpoint(self) -> tuple[int, tuple[str, ...]]:
-        """The step to resume from, and why each newer checkpoint was not taken."""
-        rejected: list[str] = []
-        for checkpoint in self._backend.checkpoints(self._run, self._run_dir):
-            if checkpoint.complete and checkpoint.step not in self.state.unreadable:
-                return checkpoint.step, tuple(rejected)
-            problem = checkpoint.problem or "the trainer could not load it"
-            rejected.append(f"step_{checkpoint.step}: {problem}")
-        return 0, tuple(rejected)
-
-    def _would_lose_much(self) -> bool:
-        """A start from the beginning costs more than the one interval that any crash may cost."""
-        newest = next((checkpoint.step for checkpoint in self._backend.checkpoints(self._run, self._run_dir)), 0)
-        return newest > (self._run.checkpoint.interval_steps or 0)
+    def _checkpoints(self) -> list[Checkpoint]:
+        return self._backend.checkpoints(self._run, self._run_dir)
 
     def _with_environment(self, launch: Launch, attempt: int) -> Launch:
         host = environment.Host(os.environ, process.usable_cores(), str(process.own_identity()))
@@ -340,14 +314,12 @@ class _Supervision:
             self._end_attempt(None, judge(self.state, live, Evidence(None, log, tail(log), 0)))
 
     def _end_attempt(self, returncode: int | None, cause: Cause) -> None:
-        found = self._backend.checkpoints(self._run, self._run_dir)
-        usable = (c.step for c in found if c.complete and c.step not in self.state.unreadable)
+        newest, _ = choice(self._checkpoints(), self.state.unreadable)
         number = self.state.attempt_number
         told = {
             name: environment.redact(getattr(cause, name), self._secrets) for name in ("what", "why", "fix", "where")
         }
         told |= {"cause_id": cause.id, "retry": cause.retry}
-        newest = next(usable, 0)
         self._say(AttemptEnded(number, returncode, cause.outcome, cause.cause_class, newest_complete=newest, **told))
         self._companions.attempt_ended()
 

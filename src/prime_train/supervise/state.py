@@ -214,3 +214,16 @@ class State:
     @property
     def attempt_number(self) -> int:
         return self.attempts[-1].number if self.attempts else 0
+
+
+def lives(state: State, number: int) -> bool:
+    return state.live is not None and state.live.number == number
+
+
+def with_live(state: State, **changes: object) -> State:
+    assert state.live is not None
+    return changed(state, live=changed(state.live, **changes))
+
+
+def with_attempt(state: State, **changes: object) -> State:
+    return changed(state, attempts=(*state.attempts[:-1], changed(state.attempts[-1], **changes)))
