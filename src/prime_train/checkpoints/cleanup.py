@@ -46,7 +46,7 @@ class Keep:
     keep_last: int | None = None  # None: all of them, as long as there is room
     keep_every_steps: int | None = None
     saving_step: int | None = None
-    loading_step: int | None = None  # of the attempt that has not yet loaded it
+    loading_step: int | None = None  # of the attempt that has not yet loaded it; until then no whole checkpoint goes
     unreadable: frozenset[int] = frozenset()  # complete to look at, yet the trainer could not load them
     broadcasts: int = READ_AT_ONCE  # the newest whole ones, which an engine or the orchestrator may still read
     writing: bool = True  # somebody may be writing what is unfinished
@@ -151,7 +151,7 @@ def _unfinished(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: 
 def _beyond(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
     """Complete checkpoints beyond keep_last, and those older than the newest one that could not be loaded."""
     usable = _usable(items, keep)
-    if not usable:
+    if not usable or keep.loading_step is not None:  # whether the newest one loads is not known yet
         return []
     found = []
     if keep.keep_last is not None:
@@ -168,6 +168,8 @@ def _beyond(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Del
 def _within(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
     """Complete checkpoints within keep_last that a newer one has superseded."""
     usable = _usable(items, keep)
+    if keep.loading_step is not None:
+        return []
     may = {item.paths for item in free} - {one.item.paths for one in _beyond(items, free, keep)}
     return [
         Deletion(item, f"step {usable[-1].step} is newer and complete", last_resort=True)

@@ -85,8 +85,10 @@ def _goes_then(items: Sequence[Item], one_bytes: int, keep: Keep, limits: Limits
         return total_bytes(may_go(after, replace(keep, saving_step=None, loading_step=None), now_s))
     if keep.keep_last is None:
         return 0
-    saved = [item for item in after if item.kind == "checkpoint"]
-    return sum(item.size_bytes for item in superseded(saved, keep.keep_last, keep.keep_every_steps))
+    now, then = ([item for item in found if item.kind == "checkpoint"] for found in (items, after))
+    if keep.saving_step is None and superseded(now, keep.keep_last, keep.keep_every_steps):
+        return 0  # the trainer should have deleted these, and has not
+    return sum(item.size_bytes for item in superseded(then, keep.keep_last, keep.keep_every_steps))
 
 
 def total_bytes(deletions: Sequence[Deletion]) -> int:
