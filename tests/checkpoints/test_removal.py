@@ -23,10 +23,10 @@ def test_the_manifest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             removal.remove(folder)
-    assert (folder / "0.distcp").exists()
-    assert not layout.inspect(folder).complete
-    removal.remove(folder)
-    assert not folder.exists()
+    (left,) = removal.set_aside(tmp_path)
+    assert (left / "0.distcp").exists()
+    assert removal.is_decided(left)
+    assert layout.scan(tmp_path) == []
 
 
 def test_nothing_to_remove_is_fine(tmp_path: Path) -> None:

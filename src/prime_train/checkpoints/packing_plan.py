@@ -37,6 +37,10 @@ class Stored:
     size_bytes: int
 
     @property
+    def saved_bytes(self) -> int:
+        return self.size_bytes - self.stored_bytes
+
+    @property
     def saved(self) -> float:
         """The part that packing saves, from 0 to 1."""
         return 1 - self.stored_bytes / self.size_bytes if self.size_bytes else 0.0

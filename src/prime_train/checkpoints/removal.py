@@ -24,10 +24,16 @@ MARKERS = (
 
 
 def remove(folder: Path) -> None:
-    """Delete the folder, its manifest first: killed half-way, it is incomplete. Fine if it is not there."""
+    """Delete the folder, its manifest first: killed half-way, it is incomplete. Fine if it is not there.
+
+    It is renamed before the rest goes: a process that packs it meanwhile can put no file into it any more, which would
+    fail the deletion, nor a manifest.
+    """
     (folder / MANIFEST).unlink(missing_ok=True)
-    if folder.exists():
-        shutil.rmtree(folder)
+    aside = folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(aside)
+        finish(aside)
 
 
 def remove_unless(folders: Sequence[Path], hindered: Callable[[Sequence[Path]], str]) -> str:

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,13 @@ Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="On
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+class Moments(StrEnum):
+    """What `ckpt compress` can round moments to."""
+
+    BF16 = "bf16"
+
 
 app = typer.Typer(
     help="Checkpoints: list, verify, prune, compress, restore.",
@@ -136,6 +144,10 @@ def prune(
 def compress(
     run: RunName,
     step: Step = None,
+    moments: Annotated[
+        Moments | None,
+        typer.Option("--moments", help="LOSSY: round AdamW's moments to this type, for ever; weights stay bit-equal."),
+    ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
@@ -145,26 +157,33 @@ def compress(
     A checkpoint in fp32 loses about a sixth of its size, one in bf16 about a third. It needs 256 MiB of room,
     may be interrupted at any moment and given again, and nothing is cut off before it was unpacked and compared.
 
+    With --moments bf16 half of one in fp32 goes. What is rounded off does not come back: a run that resumes from it
+    goes on from the same weights, and takes steps that differ a little.
+
     Examples:
 
       prime-train ckpt compress quickstart --dry-run
 
       prime-train ckpt compress quickstart --step 500
+
+      prime-train ckpt compress quickstart --step 500 --moments bf16 --dry-run
     """
     from prime_train.checkpoints import archive, packing_plan
-    from prime_train.views.checkpoint_work import Worked
+    from prime_train.views import checkpoint_work as view
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
     _keep_freed_memory()
+    lossy = moments is not None
+    work = archive.compress_lossy if lossy else archive.compress
+    left = packing_plan.lossy_work_bytes if lossy else packing_plan.work_bytes
     with _alone(run_dir):
-        complete = _complete(run_dir, step)
-        chosen = [c for c in complete if packing_plan.work_bytes(c.path) or packing_plan.unfinished(c.path)]
+        chosen = [c for c in _complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
         if dry_run:
-            results = [Worked(found.step, packing_plan.expected(found.path)) for found in chosen]
+            results = [view.planned(found, lossy=lossy) for found in chosen]
         else:
-            with _progress(sum(packing_plan.work_bytes(found.path) for found in chosen), "packing") as on_read:
-                results = [_worked(found, partial(archive.compress, on_read=on_read)) for found in chosen]
+            with _progress(sum(left(found.path) for found in chosen), "packing") as on_read:
+                results = [_worked(found, partial(work, on_read=on_read)) for found in chosen]
     _tell_worked(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
 
@@ -216,7 +235,8 @@ def _worked(found: "Checkpoint", work: "Callable[[Path], None]") -> "Worked":
         work(found.path)
     except archive.DamagedError as error:
         return Worked(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
-    return Worked(found.step, packing_plan.stored(found.path), time.perf_counter() - began)
+    took_s = time.perf_counter() - began
+    return Worked(found.step, packing_plan.stored(found.path), took_s, lossy=packing_plan.is_lossy(found.path))
 
 
 def _complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":

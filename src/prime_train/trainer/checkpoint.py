@@ -224,10 +224,13 @@ def _disk_error(cause: str, folder: Path, needed_bytes: int) -> UserError:
 
 
 def clear_unfinished(attempt: Attempt) -> None:
-    """Delete what killed saves left: folders without a manifest. Nobody else is writing: the run is locked."""
+    """Delete what killed saves and deletions left. Nobody else is writing: the run is locked."""
     if attempt.rank != 0:
         return
     for found in layout.scan(attempt.run_dir.checkpoints):
         if not (found.path / layout.MANIFEST).exists():
             removal.remove(found.path)
             attempt.tell(CheckpointDeleted(attempt.number, found.step, found.problem))
+    for left in removal.set_aside(attempt.run_dir.checkpoints):
+        if removal.is_decided(left):
+            removal.finish(left)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, scan
 from prime_train.checkpoints.packing_plan import Stored
 from prime_train.checkpoints.retention import superseded
@@ -74,10 +75,21 @@ class Worked:
     stored: Stored  # afterwards; of a plan, as expected
     seconds: float | None = None  # None = a plan
     problem: str = ""
+    lossy: bool = False  # its moments were, or would be, rounded to bf16
+    note: str = ""
 
     @property
     def mb_per_s(self) -> float | None:
         return self.stored.size_bytes / 1e6 / self.seconds if self.seconds else None
+
+
+def planned(found: Checkpoint, *, lossy: bool) -> Worked:
+    """What packing a checkpoint will come to; a packed one is not judged where it is to be restored first."""
+    if not lossy:
+        return Worked(found.step, packing_plan.expected(found.path), lossy=packing_plan.is_lossy(found.path))
+    if packing_plan.packed_without_loss(found.path):
+        return Worked(found.step, packing_plan.stored(found.path), lossy=True, note="restored first, so not reckoned")
+    return Worked(found.step, packing_plan.expected(found.path, edits=packing_plan.edits(found.path)), lossy=True)
 
 
 def worked_rows(results: Iterable[Worked]) -> list[tuple[str, str, str, str, str]]:
@@ -87,7 +99,8 @@ def worked_rows(results: Iterable[Worked]) -> list[tuple[str, str, str, str, str
         took = f"{format_seconds(one.seconds)}, {one.mb_per_s:.0f} MB/s" if one.seconds and one.mb_per_s else ""
         stored, whole = one.stored.stored_bytes, one.stored.size_bytes
         saved = f"{one.stored.saved:.1%}"
-        rows.append((str(one.step), format_bytes(whole), format_bytes(stored), saved, one.problem or took))
+        remark = ", ".join(filter(None, (one.note, "moments in bf16" if one.lossy else "", took)))
+        rows.append((str(one.step), format_bytes(whole), format_bytes(stored), saved, one.problem or remark))
     return rows
 
 
@@ -103,6 +116,7 @@ def worked_as_json(run: str, results: Iterable[Worked], *, dry_run: bool) -> dic
                 "size_bytes": one.stored.size_bytes,
                 "stored_bytes": one.stored.stored_bytes,
                 "saved": round(one.stored.saved, 4),
+                "lossy": "moments bf16" if one.lossy else None,
                 "seconds": None if one.seconds is None else round(one.seconds, 3),
                 "mb_per_s": None if one.mb_per_s is None else round(one.mb_per_s, 1),
                 "problem": one.problem or None,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
+from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect, scan
+from prime_train.checkpoints.packing_plan import Stored
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.units import format_bytes, format_seconds
@@ -22,15 +25,32 @@ class Listed:
     age_s: float
     problem: str  # "" = complete
     resume: bool  # a resume takes this one
+    packing: Packing | None = None  # None = as it was saved, or not complete
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """What became of a complete checkpoint after it was saved."""
+
+    stored: Stored
+    packed: bool
+    lossy: bool  # its moments were rounded to bf16
 
 
 def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[Listed]:
     """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
-    return listed(((c, _written_s(c)) for c in scan(run_dir.checkpoints)), unreadable, now_s)
+    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in scan(run_dir.checkpoints)]
+    packings = {c.step: packing for c, _ in found if c.complete and (packing := _packing(c)) is not None}
+    return listed(found, unreadable, now_s, packings)
 
 
-def listed(found: Iterable[tuple[Checkpoint, float]], unreadable: Collection[int], now_s: float) -> list[Listed]:
-    """The same from what the disk said: each checkpoint and when it was written, newest first."""
+def listed(
+    found: Iterable[tuple[Checkpoint, float]],
+    unreadable: Collection[int],
+    now_s: float,
+    packings: Mapping[int, Packing] = MappingProxyType({}),
+) -> list[Listed]:
+    """The same from what the disk said: each checkpoint and when it was written, newest first; packings by step."""
     rows: list[Listed] = []
     for checkpoint, written_s in found:
         problem = checkpoint.problem
@@ -38,7 +58,8 @@ def listed(found: Iterable[tuple[Checkpoint, float]], unreadable: Collection[int
             problem = "the trainer could not load it"
         first = not problem and not any(row.resume for row in rows)
         age_s = max(0.0, now_s - written_s)
-        rows.append(Listed(checkpoint.step, str(checkpoint.path), checkpoint.size_bytes, age_s, problem, first))
+        path, packing = str(checkpoint.path), packings.get(checkpoint.step)
+        rows.append(Listed(checkpoint.step, path, checkpoint.size_bytes, age_s, problem, first, packing))
     return rows
 
 
@@ -55,6 +76,9 @@ def as_json(run: str, rows: Iterable[Listed]) -> dict[str, Any]:
                 "complete": not row.problem,
                 "resume": row.resume,
                 "size_bytes": row.size_bytes,
+                "packed": row.packing is not None and row.packing.packed,
+                "lossy": "moments bf16" if row.packing is not None and row.packing.lossy else None,
+                "saved_bytes": row.packing.stored.saved_bytes if row.packing is not None else 0,
                 "age_s": round(row.age_s, 1),
                 "problem": row.problem or None,
                 "path": row.path,
@@ -71,10 +95,21 @@ def as_rows(rows: Iterable[Listed]) -> list[tuple[str, str, str, str]]:
             str(row.step),
             format_bytes(row.size_bytes),
             format_seconds(row.age_s),
-            row.problem or ("complete; a resume takes this one" if row.resume else "complete"),
+            row.problem or "; ".join(("complete", *_packed_how(row), *(["a resume takes this one"] * row.resume))),
         )
         for row in rows
     ]
+
+
+def _packed_how(row: Listed) -> Iterator[str]:
+    packing = row.packing
+    if packing is None:
+        return
+    if packing.packed:
+        saved_bytes = format_bytes(packing.stored.saved_bytes)
+        yield f"packed{', moments in bf16' * packing.lossy}, saves {saved_bytes} ({packing.stored.saved:.1%})"
+    elif packing.lossy:
+        yield "moments were rounded to bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +169,15 @@ def verified_as_json(run: str, results: Iterable[Verified]) -> dict[str, Any]:
             {"step": found.step, "state": found.state, "problem": found.problem or None} for found in results
         ],
     }
+
+
+def _packing(checkpoint: Checkpoint) -> Packing | None:
+    folder = checkpoint.path
+    try:
+        packing = Packing(packing_plan.stored(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
+    except FileNotFoundError:  # retention took it away in the meantime
+        return None
+    return packing if packing.packed or packing.lossy else None
 
 
 def _written_s(checkpoint: Checkpoint) -> float:

@@ -1,0 +1,75 @@
+"""Packs superseded checkpoints of a live run, one after the other, and tells each as a JSON line. Never the newest.
+
+packing_program.py CHECKPOINTS NEWEST_STEP
+
+It gives way to everything: the lowest priority for the cores, and the disk only where nobody else wants it. It may be
+killed at any moment, and a checkpoint may be deleted under it at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from prime_train.checkpoints import archive, in_use, layout, packing_plan
+from prime_train.errors import UserError
+
+
+def main() -> None:
+    root, newest_step = Path(sys.argv[1]), int(sys.argv[2])
+    os.nice(19)
+    psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    for found in to_pack(root, newest_step):
+        began_s = time.monotonic()
+        problem = pack(found.path)
+        if (found.path / layout.MANIFEST).exists():
+            stored = packing_plan.stored(found.path)
+            row = {"step": found.step, "size_bytes": stored.size_bytes, "stored_bytes": stored.stored_bytes}
+            _tell(row | {"s": round(time.monotonic() - began_s, 3), "problem": problem})
+    _tell({"done": newest_step})
+
+
+def _tell(row: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(row) + "\n")
+    sys.stdout.flush()
+
+
+def to_pack(root: Path, newest_step: int) -> list[layout.Checkpoint]:
+    """Complete checkpoints before `newest_step` and before the newest there is: those last that are deleted first."""
+    complete = [found for found in layout.scan(root) if found.complete]
+    return [found for found in complete[1:] if found.step < newest_step]
+
+
+def pack(folder: Path) -> str:
+    """Pack one checkpoint; why it was not, empty where it was or is gone. Raises OSError."""
+    try:
+        if user := in_use.marked_by(folder):
+            return f"{user} uses it"
+        if not packing_plan.work_bytes(folder) and not packing_plan.unfinished(folder):
+            return ""
+        _drop_dead_marks(folder)
+        with in_use.using(folder):
+            archive.compress(folder)
+    except FileNotFoundError:  # deleted meanwhile, by the retention of the trainer
+        return ""
+    except archive.DamagedError as error:
+        return str(error) if (folder / layout.MANIFEST).exists() else ""
+    except UserError as error:
+        return f"{error.what}: {error.why}"
+    return ""
+
+
+def _drop_dead_marks(folder: Path) -> None:
+    """Nobody uses the folder: the marks in it are of processes that were killed."""
+    for mark in folder.glob(f"{in_use.MARK}.*"):
+        mark.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
