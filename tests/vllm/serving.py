@@ -1,0 +1,154 @@
+"""Runs `prime-train run serve.toml` as a process of its own, and looks at what it writes and starts."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from prime_train.backends.environment import RUN
+from prime_train.document import to_toml
+from prime_train.events import Event, read
+from prime_train.rundir import RunDir
+
+PROGRAM = Path(sys.executable).with_name("prime-train")
+START_LIMIT_S = 400.0  # a start takes 20 s where two cores are free, and minutes where they are not
+END_LIMIT_S = 60.0
+E = TypeVar("E", bound=Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One run under supervision."""
+
+    run_dir: RunDir
+    port: int
+    supervisor: subprocess.Popen[bytes]
+
+    def events(self, kind: type[E]) -> list[E]:
+        return [record.event for record in read(self.run_dir.events) if isinstance(record.event, kind)]
+
+    def wait_for(self, kind: type[E], attempt: int, limit_s: float = START_LIMIT_S) -> E:
+        """The first event of that kind in that attempt. Fails where it does not come, or where the run has ended."""
+
+        def found() -> E | None:
+            return next((event for event in self.events(kind) if getattr(event, "attempt", 0) == attempt), None)
+
+        def ended() -> bool:
+            return self.supervisor.poll() is not None
+
+        wait_until(lambda: found() is not None or ended(), limit_s)
+        event = found()
+        assert event is not None, f"no {kind.kind} in attempt {attempt}:\n{self.told()}"
+        return event
+
+    def told(self) -> str:
+        """What happened, for a test that fails."""
+        return "\n".join(f"{record.time_s:.1f} {record.event}" for record in read(self.run_dir.events))
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the run, whatever its parent and session are."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(RUN) == str(self.run_dir.path):
+                    found.append(process)
+        return found
+
+    def engine_core(self) -> psutil.Process:
+        (core,) = (process for process in self.processes() if process.name() == "VLLM::EngineCor")  # 15 letters
+        return core
+
+    def complete(self, tokens: int = 4, limit_s: float = 60.0) -> dict[str, Any]:
+        """A completion. Raises OSError where none comes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=limit_s)
+        body = {"model": "tiny", "prompt": "def", "max_tokens": tokens, "ignore_eos": True}
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+        finally:
+            connection.close()
+        assert response.status == 200, text
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+    def health(self) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float) -> None:
+    """Return when `holds` does, or when time is up: what follows says what is missing."""
+    give_up_s = time.monotonic() + limit_s
+    while not holds() and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+
+
+def unused_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def config(python: str, model: Path, port: int, server: Mapping[str, Any] | None = None, more: str = "") -> str:
+    """A run.toml that serves `model`; a value of `server` that is None is left out."""
+    keys = {
+        "model": str(model),
+        "served_name": "tiny",
+        "python": python,
+        "port": port,
+        "ctx_tokens": 512,
+        "dtype": "float32",
+        "kv_cache_gib": 0.0625,
+        "enforce_eager": True,
+        "ready_limit_s": START_LIMIT_S,
+        **(server or {}),
+    }
+    told = "".join(f"{key} = {to_toml(value)}\n" for key, value in keys.items() if value is not None)
+    return f'[run]\nname = "served"\nkind = "serve"\n\n[inference]\n{told}\n{more}'
+
+
+@contextlib.contextmanager
+def started(root: Path, text: str, port: int, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """The run of a config in the folder `root`. At the end everything it started is ended."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "serve.toml").write_text(text, encoding="utf-8")
+    with open(root / "console.log", "wb") as console:
+        supervisor = subprocess.Popen(
+            [PROGRAM, "run", "serve.toml", "--no-validate"],
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            env=os.environ | dict(variables or {}),
+            start_new_session=True,
+        )
+    served = Served(RunDir((root / "runs" / "served").resolve()), port, supervisor)
+    try:
+        yield served
+    finally:
+        supervisor.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            supervisor.wait(END_LIMIT_S)
+        supervisor.kill()
+        supervisor.wait()
+        for process in served.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()

@@ -1,0 +1,99 @@
+"""A real server dies in every way it can while it serves: found, named, and started anew.
+
+The tests of this file share one run and follow each other: each leaves it serving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from prime_train.errors import ExitCode
+from prime_train.events import AlarmRaised, AttemptEnded, ChildStarted, RunClosed, ServiceReady
+from tests.vllm.serving import END_LIMIT_S, START_LIMIT_S, Served, config, started, unused_port, wait_until
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+STILL_LIMIT_S = 300.0  # the watch waits for a minute of silence
+
+
+@pytest.fixture(scope="module")
+def served(python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    port = unused_port()
+    text = config(python, model, port, more="[prime_train.restart]\nmax_fruitless_attempts = 10\nbackoff_s = 0.1\n")
+    with started(tmp_path_factory.mktemp("serving"), text, port) as run:
+        yield run
+
+
+def test_it_serves(served: Served) -> None:
+    ready = served.wait_for(ServiceReady, 1)
+    assert ready.role == "inference"
+    assert served.complete(tokens=4)["usage"]["completion_tokens"] == 4
+    assert [child.role for child in served.events(ChildStarted)] == ["inference"]
+
+
+def test_an_engine_core_that_is_killed_ends_the_attempt_and_another_serves(served: Served) -> None:
+    served.engine_core().kill()
+    ended = served.wait_for(AttemptEnded, 1, END_LIMIT_S)
+    assert (ended.outcome, ended.cause_id) == ("failed", "VLLM007"), served.told()
+    served.wait_for(ServiceReady, 2)
+    assert served.complete()["choices"]
+
+
+def test_a_server_whose_processes_are_all_killed_at_once_is_started_anew(served: Served) -> None:
+    for process in served.processes():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    ended = served.wait_for(AttemptEnded, 2, END_LIMIT_S)
+    assert (ended.outcome, ended.returncode, ended.cause_class) == ("failed", -signal.SIGKILL, "signal"), served.told()
+    served.wait_for(ServiceReady, 3)
+    assert served.complete()["choices"]
+
+
+def test_an_engine_that_stands_still_behind_good_health_is_found_by_its_counters(served: Served) -> None:
+    asking = [threading.Thread(target=_ask, args=(served,), daemon=True) for _ in range(2)]
+    for thread in asking:
+        thread.start()
+    core = served.engine_core()
+    core.suspend()
+    assert served.health() == 200
+    alarm = served.wait_for(AlarmRaised, 3, STILL_LIMIT_S)
+    assert (alarm.name, alarm.answer) == ("engine_still", "restart")
+    assert "/health still answers 200" in alarm.what
+    ended = served.wait_for(AttemptEnded, 3, END_LIMIT_S)
+    assert (ended.cause_class, ended.cause_id) == ("hang", "engine_still"), served.told()
+    assert not core.is_running()
+    served.wait_for(ServiceReady, 4)
+    assert served.complete()["choices"]
+
+
+def _ask(served: Served) -> None:
+    with contextlib.suppress(OSError, AssertionError):  # the server is ended below it
+        served.complete(tokens=500, limit_s=START_LIMIT_S)
+
+
+def test_at_the_end_no_process_and_no_port_is_left(served: Served) -> None:
+    begun = served.processes()
+    assert len(begun) >= 3  # the API server, the engine core, a worker
+    served.supervisor.send_signal(signal.SIGTERM)
+    assert served.supervisor.wait(END_LIMIT_S) == ExitCode.RESUMABLE
+    assert served.processes() == []
+    assert not any(process.is_running() for process in begun)
+    with pytest.raises(OSError, match="refused"):
+        served.complete()
+    (closed,) = served.events(RunClosed)
+    assert closed.state == "stopped"
+    wait_until(lambda: not _shared_memory(begun), END_LIMIT_S)
+    assert not _shared_memory(begun)
+
+
+def _shared_memory(owners: list[psutil.Process]) -> list[str]:
+    """Files of vLLM's processes in /dev/shm: what a killed server leaves takes memory from the next."""
+    pids = {str(owner.pid) for owner in owners}
+    return [path.name for path in Path("/dev/shm").glob("*") if any(pid in path.name.split("_") for pid in pids)]

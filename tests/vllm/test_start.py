@@ -1,0 +1,43 @@
+"""A server beside a trainer, and one whose port was taken."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from prime_train.errors import ExitCode
+from prime_train.events import AttemptEnded, ChildStarted, RunClosed, ServiceReady
+from tests.vllm.serving import START_LIMIT_S, config, started, unused_port
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+
+def test_a_port_that_was_taken_is_named_and_served_on_once_it_is_free(python: str, model: Path, tmp_path: Path) -> None:
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", 0))
+        thief.listen()
+        port = int(thief.getsockname()[1])
+        with started(tmp_path, config(python, model, port), port) as served:
+            ended = served.wait_for(AttemptEnded, 1)
+            assert (ended.outcome, ended.cause_id) == ("failed", "TORCH003"), served.told()
+            thief.close()
+            served.wait_for(ServiceReady, 2)
+            assert served.complete()["choices"]
+
+
+def test_a_server_beside_a_trainer_is_up_before_it_and_ends_with_it(python: str, model: Path, tmp_path: Path) -> None:
+    port = unused_port()
+    trains = (
+        '[data]\nctx_tokens = 64\nloader_workers = 0\n[[data.sources]]\nkind = "python-stdlib"\n'
+        "[model]\nlayers = 1\nhidden_size = 64\nheads = 2\n[batch]\nmicro_batch = 2\n"
+        "[tokenizer]\nvocab_size = 300\n[eval]\nbatches = 1\n[checkpoint]\ninterval_steps = 4\n"
+    )
+    text = config(python, model, port, more=trains).replace('kind = "serve"', 'kind = "pretrain"\nmax_steps = 8')
+    with started(tmp_path, text, port) as served:
+        served.wait_for(ServiceReady, 1)
+        assert served.supervisor.wait(START_LIMIT_S) == ExitCode.OK, served.told()
+        assert [child.role for child in served.events(ChildStarted)] == ["inference", "trainer"]
+        assert [closed.state for closed in served.events(RunClosed)] == ["finished"]
+        assert served.processes() == []
