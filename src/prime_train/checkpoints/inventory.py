@@ -92,7 +92,7 @@ class Stock:
         """Everything that there is at `now_s` (epoch), by kind and step. Raises OSError but for what vanishes."""
         places = self.places
         if places.prime_rl is None:
-            items = [self._ours(folder, now_s) for _, (folder,) in _steps((places.checkpoints,))]
+            items = [self._ours(step, folder, now_s) for step, (folder,) in _steps((places.checkpoints,))]
         else:
             found = places.prime_rl
             items = [self._saved(step, folders, now_s) for step, folders in _steps(found.checkpoints)]
@@ -110,11 +110,11 @@ class Stock:
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
 
-    def _ours(self, folder: Path, now_s: float) -> Item:
-        found = layout.inspect(folder)
+    def _ours(self, step: int, folder: Path, now_s: float) -> Item:
+        problem = layout.problem(folder)
         has_manifest = (folder / layout.MANIFEST).exists()
-        wholeness: Wholeness = "complete" if found.complete else "broken" if has_manifest else "unfinished"
-        return self._item("checkpoint", found.step, [folder], wholeness, found.problem, now_s)
+        wholeness: Wholeness = "complete" if not problem else "broken" if has_manifest else "unfinished"
+        return self._item("checkpoint", step, [folder], wholeness, problem, now_s)
 
     def _saved(self, step: int, folders: list[Path], now_s: float) -> Item:
         problem = prime_rl_layout.problem(folders, orchestrated=self.places.orchestrated)
