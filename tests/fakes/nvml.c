@@ -2,7 +2,7 @@
  * Names: init (return code), hang, count, capability (90 is 9.0), cuda (12080 is 12.8), used (bytes), user (pid),
  * lost (number of the GPU that does not answer, from 1), old (a driver without the third process list), gone (number of
  * the GPU that is listed no more), wedge (every question about a GPU blocks), reset (number of the GPU that must be
- * reset), util, reasons, ecc, remap_pending, remap_failed, recovery (what the calls of that kind say), deaf (no events),
+ * reset), util, reasons, ecc, remap_pending, remap_failed, recovery (what the calls of that kind say), deaf (no events), mute (who waits for events is sent away),
  * bare (nothing beyond memory and processes).
  * "NAME.2 VALUE" is said of the second GPU alone. xid: the number of an error; it is told to who waits for events each
  * time that event (a count) grows, of the GPU xid_gpu.
@@ -194,7 +194,7 @@ int nvmlEventSetWait_v2(void *events, event_t *event, unsigned timeout_ms)
 {
     (void)events;
     for (unsigned waited_ms = 0; waited_ms <= timeout_ms; waited_ms += 10) {
-        if (said("lost", 0))
+        if (said("lost", 0) || said("mute", 0))
             return LOST;
         if (said("event", 0) > told) {
             told = said("event", 0);

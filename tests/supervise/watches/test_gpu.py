@@ -197,6 +197,18 @@ def test_an_xid_comes_by_the_drivers_events(driver: Driver, start: Start) -> Non
     assert len(seen.recorded.readings) == 1  # long before the next sample
 
 
+@pytest.mark.parametrize("said", [{"mute": 1}, {"lost": 2}])
+def test_events_are_heard_again_after_a_set_that_failed(driver: Driver, start: Start, said: dict[str, int]) -> None:
+    driver(**said)
+    seen = start()
+    seen.readings(3)
+    driver()
+    seen.until_well()
+    seen.readings(3)
+    driver(event=1, xid=48)
+    assert seen.until_alarm("gpu_xid_48").subject == "GPU 0"
+
+
 @pytest.mark.parametrize("kind", ["file", "fifo"])
 def test_an_xid_comes_by_the_kernels_log(driver: Driver, start: Start, tmp_path: Path, kind: str) -> None:
     driver(deaf=1)
