@@ -50,6 +50,9 @@ def run(
     no_validate: Annotated[
         bool, typer.Option("--no-validate", help="Leave out the checks of this machine: memory, disk, paths.")
     ] = False,
+    verbose_vllm: Annotated[
+        bool, typer.Option("--verbose-vllm", help="Show the log of the vLLM server as it comes.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="At the end, the status as one JSON document.")] = False,
     _no_color: NoColor = False,
 ) -> None:
@@ -73,7 +76,7 @@ def run(
     if dry_run:
         typer.echo(plan.text(judged.spec, judged.run_dir, wanted, judged.backend(text, writes=False)))
         return
-    raise typer.Exit(_supervised(text, judged, wanted, command, as_json))
+    raise typer.Exit(_supervised(text, judged, wanted, command, as_json, verbose_vllm=verbose_vllm))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +237,14 @@ def _tell(verdict: "Verdict", config: str) -> None:
         typer.echo(f"{notes} note{'' if notes == 1 else 's'}: prime-train validate {shlex.quote(config)}", err=True)
 
 
-def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, as_json: bool) -> ExitCode:
+def _supervised(
+    text: str, judged: Judged, wanted: "Resume", command: Command, as_json: bool, *, verbose_vllm: bool
+) -> ExitCode:
     from prime_train.dialects.read import STDIN
     from prime_train.supervise.lock import held, unwritable
     from prime_train.supervise.loop import supervise
     from prime_train.views.console import shown
+    from prime_train.views.service_log import ServiceLog
 
     run_dir = judged.run_dir
     if command.config == STDIN:  # what was piped in is not there a second time; the run keeps it, options and all
@@ -254,7 +260,7 @@ def _supervised(text: str, judged: Judged, wanted: "Resume", command: Command, a
             typer.echo(note, err=True)
         code = ExitCode.OK
         if not opened.finished:
-            with shown(sys.stderr) as show:
+            with shown(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
                 code = supervise(opened.run, run_dir, show, backend)
         with _uninterrupted():
             _close(run_dir, command, 2 * opened.run.run.max_steps, as_json)

@@ -36,6 +36,7 @@ from prime_train.events.watched import (
     AlarmRaised,
     AlertSent,
     BatchShrunk,
+    CheckpointPacked,
     EvidenceKept,
     GpuLeftOut,
     LogNoticed,
@@ -51,6 +52,7 @@ __all__ = [
     "AttemptEnded",
     "BatchShrunk",
     "CheckpointDeleted",
+    "CheckpointPacked",
     "CheckpointSaved",
     "CheckpointStarted",
     "CheckpointUnreadable",
@@ -103,6 +105,7 @@ Watched = (
     | ActivitySeen
     | EvidenceKept
     | SpaceFreed
+    | CheckpointPacked
     | GpuLeftOut
     | BatchShrunk
 )

@@ -99,6 +99,18 @@ class SpaceFreed:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointPacked:
+    """A superseded checkpoint was packed without loss, beside the run; `problem` says why not, empty where it was."""
+
+    kind: ClassVar[str] = "checkpoint_packed"
+    step: int
+    size_bytes: int
+    stored_bytes: int
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuLeftOut:
     """A GPU on which two attempts failed is not used again by this run."""
 

@@ -17,13 +17,24 @@ from prime_train.backends.backend import Backend
 from prime_train.backends.environment_gpus import visible
 from prime_train.backends.launch import Launch, Variable
 from prime_train.diagnose.cause import Cause
-from prime_train.events import AlarmRaised, AlertSent, Event, EvidenceKept, LogNoticed, Record, ServiceReady, SpaceFreed
+from prime_train.events import (
+    AlarmRaised,
+    AlertSent,
+    CheckpointPacked,
+    Event,
+    EvidenceKept,
+    LogNoticed,
+    Record,
+    ServiceReady,
+    SpaceFreed,
+)
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise import prime_rl, service
 from prime_train.supervise.alert_text import alert
 from prime_train.supervise.alerts import Alerts
 from prime_train.supervise.ear import Ear
+from prime_train.supervise.packing import Packing
 from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.suspicion import Suspicion
@@ -54,6 +65,7 @@ class Companions:
         self._disk = next((watch for watch in watches if isinstance(watch, DiskWatch)), None)
         alerts = run.prime_train.alerts
         self._alerts = Alerts(alerts.command, alerts.webhook_env, os.environ)
+        self._packing = Packing(run_dir, run.prime_train.backup.compress)
         self._observer: prime_rl.Observer | None = None
         self._watching = Watching(watches, run_dir)
         self._suspicion = Suspicion(run_dir, inbox, hidden)
@@ -73,6 +85,10 @@ class Companions:
         """What is new, at each turn of the loop."""
         yield from self._watching.look(state, now_s)
         yield from self._alerts.results()
+        self._packing.consider(state)
+        for packed in self._packing.results():
+            told = (packed.step, packed.size_bytes, packed.stored_bytes, round(packed.seconds, 3), packed.problem)
+            yield CheckpointPacked(*told)
         for freed in self._disk.freed() if self._disk is not None else ():
             yield _freed(freed, state.attempt_number)
 
@@ -99,11 +115,17 @@ class Companions:
 
     def processes(self) -> tuple[Identity, ...]:
         """Processes that belong to no attempt."""
-        return (*self._watching.processes(), *self._suspicion.processes(), *self._alerts.processes())
+        return (
+            *self._watching.processes(),
+            *self._suspicion.processes(),
+            *self._alerts.processes(),
+            *self._packing.processes(),
+        )
 
     def end(self) -> list[AlertSent]:
         """Stop everything; what became of the last alerts."""
         self.attempt_ended()
+        self._packing.end()
         self._watching.end()
         return self._alerts.close()
 
@@ -115,7 +137,8 @@ class Companions:
         return not self._memory_awaited
 
     def stand_still(self) -> None:
-        """Delete no checkpoint while one is chosen."""
+        """Delete and pack no checkpoint while one is chosen."""
+        self._packing.stand_still()
         if self._disk is not None:
             self._disk.stand_still()
 

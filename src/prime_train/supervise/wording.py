@@ -10,6 +10,7 @@ from prime_train.events import (
     AttemptEnded,
     BatchShrunk,
     CheckpointDeleted,
+    CheckpointPacked,
     CheckpointSaved,
     CheckpointStarted,
     CheckpointUnreadable,
@@ -75,6 +76,7 @@ def describe(event: Event) -> str:
             | ActivitySeen()
             | EvidenceKept()
             | SpaceFreed()
+            | CheckpointPacked()
             | GpuLeftOut()
             | BatchShrunk()
         ):
@@ -116,6 +118,7 @@ def _watched(
     | ActivitySeen
     | EvidenceKept
     | SpaceFreed
+    | CheckpointPacked
     | GpuLeftOut
     | BatchShrunk,
 ) -> str:
@@ -137,6 +140,11 @@ def _watched(
         case SpaceFreed(path=path, size_bytes=size_bytes, reason=reason, failed=failed):
             freed = f"{size_bytes / _MIB:,.0f} MiB of {path}"
             return f"could not delete {freed}: {failed}" if failed else f"deleted {freed}: {reason}"
+        case CheckpointPacked(step=step, problem=problem) if problem:
+            return f"checkpoint of step {step} was not packed: {problem}"
+        case CheckpointPacked() as packed:
+            saved = 1 - packed.stored_bytes / packed.size_bytes if packed.size_bytes else 0.0
+            return f"checkpoint of step {packed.step} packed in the background, {saved:.1%} smaller"
         case GpuLeftOut(gpu=gpu, reason=reason):
             return f"{gpu} is left out from here on: {reason}"
         case BatchShrunk(micro_batch=micro_batch):

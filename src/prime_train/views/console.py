@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from prime_train.events import (
+    AlarmRaised,
     AttemptEnded,
     CheckpointDeleted,
     CheckpointStarted,
@@ -22,7 +23,9 @@ from prime_train.events import (
 from prime_train.supervise.state import State
 from prime_train.supervise.wording import describe
 from prime_train.units import format_count, format_seconds
+from prime_train.views.cause import of_attempt
 from prime_train.views.printable import printable
+from prime_train.views.service_log import ServiceLog
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,19 +33,23 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0  # of the live screen: a drawing takes 1 to 2 ms, and all of supervision may cost 1 % of a core
 PLAIN_EVERY_S = 10.0
 PLAIN_EVERY_PART = 0.05  # of max_steps
+ALARMS_SHOWN = 3
 
 Show = Callable[[State, Sequence[Record]], None]
 
 
 @contextlib.contextmanager
-def shown(stream: TextIO) -> Iterator[Show]:
-    """What `supervise` calls at each turn: shows the state on `stream` until the block ends."""
+def shown(stream: TextIO, service: ServiceLog | None = None) -> Iterator[Show]:
+    """What `supervise` calls at each turn: shows the state on `stream` until the block ends.
+
+    `service`: the log of a server that is to be seen line by line.
+    """
     started_s = time.time()
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        with _live(stream, started_s) as show:
+        with _live(stream, started_s, service) as show:
             yield show
     else:
-        yield plain(lambda line: print(line, file=stream, flush=True), started_s)
+        yield plain(lambda line: print(line, file=stream, flush=True), started_s, service)
 
 
 # --- what is said ----------------------------------------------------------------------------------
@@ -59,11 +66,27 @@ def notice(record: Record) -> str:
             return printable(describe(event)).replace("\n", " ")
 
 
+def notices(record: Record) -> list[str]:
+    """The lines that a person should see pass by: most events have one, a failure and an alarm say what to do."""
+    match record.event:
+        case AttemptEnded(outcome="failed") as ended:
+            return of_attempt(ended, lambda text, _: text)
+        case AlarmRaised(answer=answer, fix=fix) if answer != "note" and fix:
+            return [notice(record), f"  fix   {printable(fix)}".replace("\n", " ")]
+        case _:
+            words = notice(record)
+            return [words] if words else []
+
+
 def style(record: Record) -> str:
     """ "red" for what went wrong, "green" for a good end, else nothing."""
     match record.event:
         case AttemptEnded(outcome="failed") | RunClosed(state="failed"):
             return "red"
+        case AlarmRaised(answer="restart" | "pause"):
+            return "red"
+        case AlarmRaised(answer="alert"):
+            return "yellow"
         case RunClosed(state="finished"):
             return "green"
         case _:
@@ -109,7 +132,7 @@ def restarts(state: State) -> str:
 # --- plain lines -----------------------------------------------------------------------------------
 
 
-def plain(write: Callable[[str], None], started_s: float) -> Show:
+def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | None = None) -> Show:
     """A line per notable event, and one of progress every ten seconds or twentieth of the run.
 
     What happened before `started_s` is not told again.
@@ -120,9 +143,11 @@ def plain(write: Callable[[str], None], started_s: float) -> Show:
     def show(state: State, records: Sequence[Record]) -> None:
         nonlocal told_s, told_step
         for record in records:
-            words = notice(record)
-            if words and record.time_s >= started_s:
-                write(f"{_clock(record.time_s)}  {words}")
+            lines = notices(record) if record.time_s >= started_s else []
+            for number, words in enumerate(lines):
+                write(f"{_clock(record.time_s) if number == 0 else ' ' * len(_clock(0.0))}  {words}")
+        for line in service.more(state) if service is not None else ():
+            write(line)
         if state.live is None or state.live.first_progress is None or state.progress_s is None:
             return  # what an earlier attempt reached is no progress of this one
         if state.progress_s < started_s or state.step == told_step:
@@ -151,7 +176,7 @@ def _clock(time_s: float) -> str:
 
 
 @contextlib.contextmanager
-def _live(stream: TextIO, started_s: float) -> Iterator[Show]:
+def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Iterator[Show]:
     """Notable events scroll by; below them stands the state of the run, drawn by the supervisor's own thread."""
     from rich.console import Console
     from rich.live import Live
@@ -167,11 +192,13 @@ def _live(stream: TextIO, started_s: float) -> Iterator[Show]:
         def show(state: State, records: Sequence[Record]) -> None:
             nonlocal drawn_s, latest
             latest = state
-            said = [(words, style(record), record.time_s) for record in records if (words := notice(record))]
-            for words, color, time_s in said:
-                if time_s >= started_s:
-                    line = Text(f"{_clock(time_s)}  ", style="dim").append(words, style=color or "not dim")
-                    console.print(line, soft_wrap=False)
+            for record in records:
+                for number, words in enumerate(notices(record) if record.time_s >= started_s else []):
+                    clock = _clock(record.time_s) if number == 0 else " " * len(_clock(0.0))
+                    color = style(record) if number == 0 else ""
+                    console.print(Text(f"{clock}  ", style="dim").append(words, style=color or "not dim"))
+            for words in service.more(state) if service is not None else ():
+                console.print(Text(words, style="dim"))
             now_s = time.time()
             if now_s - drawn_s >= REFRESH_S:
                 drawn_s = now_s
@@ -182,7 +209,7 @@ def _live(stream: TextIO, started_s: float) -> Iterator[Show]:
 
 
 def screen(state: State, now_s: float) -> RenderableType:
-    """The state of a run in five lines."""
+    """The state of a run in a few lines."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -208,6 +235,10 @@ def screen(state: State, now_s: float) -> RenderableType:
         Text("  ".join(numbers(state))),
         Text(f"checkpoint {newest}{saving}", style="dim"),
     ]
+    if state.live is not None and state.live.serves_only:
+        rows[1:3] = [Text("serves" if state.live.ready_s is not None else "starts to serve", style="not bold")]
+    loud = [printable(standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note"]
+    rows.extend(Text(what, style="yellow", overflow="ellipsis", no_wrap=True) for what in loud[-ALARMS_SHOWN:])
     troubles = restarts(state)
     if troubles:
         rows.append(Text(troubles, style="yellow"))

@@ -15,7 +15,7 @@ from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import holder
 from prime_train.supervise.process import Identity
-from prime_train.supervise.state import Attempt, State
+from prime_train.supervise.state import Attempt, Standing, State
 from prime_train.units import GIB, format_count, format_seconds
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
@@ -123,6 +123,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "attempt": state.attempt_number,
         "restarts": state.restarts,
         "cause": _cause(failure),
+        "alarms": [_alarm(standing) for standing in state.alarms],
         "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised},
         "children": [{"role": c.role, "pid": c.pid, "alive": c.alive} for c in status.children],
         "gpus": [],
@@ -145,7 +146,19 @@ def _cause(failure: Attempt | None) -> dict[str, Any] | None:
     if failure is None:
         return None
     told = {"what": failure.what, "why": failure.why, "fix": failure.fix}
-    return {"id": None, "class": failure.cause_class, "line": failure.what, "attempt": failure.number, **told}
+    return {
+        "id": failure.cause_id or None,
+        "class": failure.cause_class,
+        "line": failure.what,
+        "attempt": failure.number,
+        **told,
+    }
+
+
+def _alarm(standing: Standing) -> dict[str, Any]:
+    alarm = standing.alarm
+    named = {"watch": alarm.watch, "name": alarm.name, "subject": alarm.subject, "answer": alarm.answer}
+    return named | {"what": alarm.what, "why": alarm.why, "fix": alarm.fix, "since_s": round(standing.since_s, 3)}
 
 
 def as_lines(status: Status) -> list[tuple[str, str]]:
@@ -166,6 +179,7 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     lines.append(("attempt", f"{state.attempt_number}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"))
     if failure is not None:
         lines.append(("last failure", f"attempt {failure.number} at step {failure.last_step}: {failure.what}"))
+    lines.extend(("alarm", standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note")
     if status.supervised and state.supervisor_pid:
         lines.append(("supervisor", f"pid {state.supervisor_pid}"))
     lines.extend((c.role, f"pid {c.pid}, {_ALIVE[c.alive]}") for c in status.children)
