@@ -202,7 +202,8 @@ def test_in_a_hurry_lines_are_skipped_and_counted(tmp_path: Path, monkeypatch: p
         for d in words
         for e in words
     )
-    listener = Listener([_add(tmp_path / "a.log", unlike + OOM)])
+    half = len(unlike) // 2
+    listener = Listener([_add(tmp_path / "a.log", unlike[:half] + "\n" + OOM + unlike[half:] * 3)])
     told = _all(listener)
     (skipped,) = [notice for notice in told if notice.signature == "SKIPPED"]
     assert "too fast" in skipped.what

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from prime_train.diagnose.cause import Diagnosis, judge
-from prime_train.diagnose.match import Scan, Scanner
+from prime_train.diagnose.match import Scanner
+from prime_train.diagnose.scans import Scan
 from prime_train.errors import UserError
 
 _CHUNK_BYTES = 1024 * 1024

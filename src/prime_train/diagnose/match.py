@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 from prime_train.diagnose.again import Again
 from prime_train.diagnose.clean import ANSI, Line, clean, unwrapped
 from prime_train.diagnose.progress import ENOUGH, progress
+from prime_train.diagnose.scans import Heard, Hit, Scan
 from prime_train.diagnose.screen import holds_any
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.times import Clock, Stamp
-from prime_train.diagnose.tracebacks import HEADER, Builder, Raised, exception_alone
+from prime_train.diagnose.tracebacks import HEADER, Builder, exception_alone
 
 _HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # what is looked at of a long line
 _LONGEST_REST = 64 * 1024
 _LONGEST_TEXT = 2000
 _LOOK_BACK = 60  # lines, for the time of a line that has none
 _FIRST_HITS, _LAST_HITS = 200, 50  # of one kind that are kept
+_HURRIED_OF_A_KIND = 5
 _SILENT_LINES = 5000  # of all writers, after which a traceback that broke off is over
 _TRACEBACK = HEADER.lower()
 _INDENTED = (b"  ", b"\t")  # such a line begins with no time
@@ -41,42 +42,6 @@ _IGNORED = "Exception ignored in"  # Python's own words for an error on the way 
 # What is searched for is ASCII, and where the text is not the regex engine takes a thousand times as long: 26 s for
 # 3 MB of progress bars.
 _ASCII = bytes(range(128)) + b"?" * 128
-
-
-class Heard(NamedTuple):
-    """Between which moments, in seconds since 1970, a piece of a log was written, as its reader knows."""
-
-    since_s: float  # -inf where it was not there to see it
-    until_s: float
-
-
-class Hit(NamedTuple):
-    """A line, or a traceback, that may be a cause. `match` is None where no signature knows it."""
-
-    at: int  # line number, from 1
-    text: str
-    stamp: Stamp | None
-    incident: int  # hits of one traceback, or of one line, share it
-    weak: bool
-    match: Match | None
-    chain: tuple[Raised, ...]  # the traceback up to here
-    done_before: int  # how much progress the log had shown by then
-    heard: Heard | None = None
-
-
-class Scan(NamedTuple):
-    """What one log holds."""
-
-    name: str
-    lines: int
-    hits: tuple[Hit, ...]  # in the order of the lines
-    done: int  # progress at its end; only as far as any hit needs it
-    clock: Clock
-    first_stamp: Stamp | None
-    last_stamp: Stamp | None
-    changed_s: float | None
-    heard: tuple[Stamp, float] | None = None  # a time that a line told, and when that line came in
-    skipped: int = 0  # lines with a word of a failure that were not looked at, because there were too many at once
 
 
 class Scanner:
@@ -106,15 +71,17 @@ class Scanner:
         self._looks_left: int | None = None
         self._heard: Heard | None = None
         self._heard_stamp: tuple[Stamp, float] | None = None
+        self._hurried: Counter[tuple[bool, ...]] = Counter()
         self._skipped = 0
 
     def feed(self, data: bytes, most_looks: int | None = None, heard: Heard | None = None) -> None:
         """Take the next bytes of the log.
 
-        `most_looks`: lines to be looked at closely, the rest is counted as skipped; None for all of them. Lines that
-        say again what was just said count for nothing. `heard`: when it was written, as the caller knows.
+        `most_looks`: lines to be looked at closely; of the rest a few of each kind are, the others counted as skipped.
+        None for all of them. Lines that say again what was just said count for nothing. `heard`: when it was written.
         """
         self._looks_left, self._heard = most_looks, heard
+        self._hurried.clear()
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -189,11 +156,9 @@ class Scanner:
             self._done += progress(lowered)
         if not (self._open or self._is_loud(lowered)) or self._is_told(lowered):
             return
-        if self._looks_left is not None:
-            if not self._looks_left:
-                self._skipped += 1
-                return
-            self._looks_left -= 1
+        if not self._has_time(lowered):
+            self._skipped += 1
+            return
         raw = self._lines[self._index]
         if len(raw) > _HEAD_BYTES + _TAIL_BYTES:
             raw = _cut(raw)
@@ -203,6 +168,18 @@ class Scanner:
         for part in text.split("\r"):
             for line in unwrapped(part):
                 self._look(line)
+
+    def _has_time(self, lowered: str) -> bool:
+        """Whether the line is to be looked at closely. In a hurry a few of each kind are all the same, whatever came
+        before: another failure may stand amid the flood."""
+        if self._looks_left is None:
+            return True
+        if self._looks_left:
+            self._looks_left -= 1
+            return True
+        kind = self._known.families(lowered)
+        self._hurried[kind] += 1
+        return self._hurried[kind] <= _HURRIED_OF_A_KIND
 
     def _is_told(self, lowered: str) -> bool:
         """Whether the line only repeats what was looked at often enough."""

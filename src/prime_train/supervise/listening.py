@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.diagnose.cause import Cause, Diagnosis, judge
-from prime_train.diagnose.match import Heard, Hit, Scanner
+from prime_train.diagnose.match import Scanner
+from prime_train.diagnose.scans import Heard, Hit
 from prime_train.errors import UserError
 
 _PIECE_BYTES = 128 * 1024  # read at a time, so that one log's flood does not hide the others
