@@ -13,7 +13,8 @@ from pathlib import Path
 
 from prime_train.backends import prime_rl as backend
 from prime_train.diagnose.cause import judge
-from prime_train.diagnose.match import Scan, Scanner
+from prime_train.diagnose.match import Scanner
+from prime_train.diagnose.scans import Scan
 from prime_train.events import Event, EventLog, TrainerFailed, TrainerStopped
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
