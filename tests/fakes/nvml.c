@@ -2,8 +2,9 @@
  * Names: init (return code), hang, count, capability (90 is 9.0), cuda (12080 is 12.8), used (bytes), user (pid),
  * lost (number of the GPU that does not answer, from 1), old (a driver without the third process list), gone (number of
  * the GPU that is listed no more), wedge (every question about a GPU blocks), reset (number of the GPU that must be
- * reset), util, reasons, ecc, remap_pending, remap_failed, recovery (what the calls of that kind say), deaf (no events), mute (who waits for events is sent away),
- * bare (nothing beyond memory and processes).
+ * reset), half (number of one that must be and still tells its memory), bare (nothing beyond memory and processes),
+ * deaf (no events), mute (who waits for events is sent away), util, reasons, ecc, remap_pending, remap_failed and
+ * recovery (what the calls of that kind say).
  * "NAME.2 VALUE" is said of the second GPU alone. xid: the number of an error; it is told to who waits for events each
  * time that event (a count) grows, of the GPU xid_gpu.
  * Return codes and layouts: nvml.h, version 13. */
@@ -122,7 +123,12 @@ typedef struct {
 } field_t;
 static const unsigned long long XID_EVENT = 8;
 
-static int measured(void *handle) { return said("bare", 0) ? NOT_SUPPORTED : state(handle); }
+static int measured(void *handle)
+{
+    if (said("half", 0) == number(handle))
+        return RESET_REQUIRED;
+    return said("bare", 0) ? NOT_SUPPORTED : state(handle);
+}
 
 int nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2_t *memory)
 {

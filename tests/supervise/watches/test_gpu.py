@@ -29,7 +29,7 @@ from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Watch
 
 SOURCE = Path(__file__).parents[2] / "fakes" / "nvml.c"
-INTERVAL_S = 0.1
+INTERVAL_S = 0.05
 DEADLINE_S = 60.0
 GIB = 2**30
 Driver = Callable[..., None]
@@ -157,6 +157,7 @@ def test_the_watch_is_a_watch(tmp_path: Path) -> None:
     [
         ({"lost": 2}, "gpu_lost", "GPU 1", "restart"),
         ({"reset": 1}, "gpu_reset_required", "GPU 0", "restart"),
+        ({"half": 2}, "gpu_reset_required", "GPU 1", "restart"),
         ({"recovery__2": 1}, "gpu_recovery", "GPU 1", "restart"),
         ({"ecc__2": 3}, "gpu_ecc", "GPU 1", "restart"),
         ({"remap_failed__1": 1}, "gpu_remap_failed", "GPU 0", "restart"),

@@ -181,23 +181,15 @@ def _errors(gpu: GpuSample, track: Track) -> Iterator[Alarm]:
 
 
 def _slow(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
-    latest_s = track.sampled_s
-    for since_s, name, answer, what, why in (
-        (
-            track.hot_since_s,
-            "gpu_throttled",
-            "alert",
-            "is held back by heat or power",
-            "every GPU waits for the slowest",
-        ),
-        (track.warm_since_s, "gpu_warm", "note", "lowers its clocks to keep its temperature", "usual at full load"),
-    ):
-        if since_s is not None and latest_s - since_s >= limits.slow_after_s:
-            told = f"{what}, for {format_seconds(latest_s - since_s)}"
-            said: Answer = "alert" if answer == "alert" else "note"
-            yield _of(
-                gpu, name, said, told, why, f"{_LOOK_AT}PERFORMANCE,TEMPERATURE -i INDEX; cool it, or leave the node"
-            )
+    hot_s = 0.0 if track.hot_since_s is None else track.sampled_s - track.hot_since_s
+    warm_s = 0.0 if track.warm_since_s is None else track.sampled_s - track.warm_since_s
+    fix = f"{_LOOK_AT}PERFORMANCE,TEMPERATURE -i INDEX; cool it, or leave the node"
+    if hot_s >= limits.slow_after_s:
+        what = f"is held back by heat or power, for {format_seconds(hot_s)}"
+        yield _of(gpu, "gpu_throttled", "alert", what, "every GPU of the run waits for the slowest", fix)
+    if warm_s >= limits.slow_after_s:
+        what = f"lowers its clocks to keep its temperature, for {format_seconds(warm_s)}"
+        yield _of(gpu, "gpu_warm", "note", what, "usual at full load", fix)
 
 
 def _company(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
