@@ -35,7 +35,7 @@ LIMITS = Limits()
 
 
 def story(*samples: Sample, run: Run = RUN) -> tuple[Memory, list[Event]]:
-    memory, told = Memory(), []
+    memory, told = Memory(), list[Event]()
     for sample in samples:
         memory, events = take(run, memory, sample, LIMITS)
         told += events

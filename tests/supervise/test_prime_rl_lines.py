@@ -41,6 +41,7 @@ LINES: list[tuple[str, Said | None]] = [
     ("12:01:02 SUCCESS RL training finished!", Ended("launcher")),
     ("12:01:02 SUCCESS Training finished!", Ended("launcher")),
     ("12:01:02   ERROR Error: Trainer failed with exit code 1", PartFailed("trainer", 1)),
+    ("12:01:02   ERROR Orchestrator failed with exit code 1", PartFailed("orchestrator", 1)),
     ("12:01:02   ERROR Error: Env-train-words failed with exit code -9", PartFailed("env server words", -9)),
     ("12:01:02 WARNING Received SIGTERM, terminating all processes...", ToldToEnd()),
     ("12:01:02 WARNING Received interrupt signal, terminating all processes...", ToldToEnd()),

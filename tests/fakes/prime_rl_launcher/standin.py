@@ -155,6 +155,10 @@ class Launcher:
                 self.end_all()
                 sys.exit(1)
             time.sleep(0.05)  # a second in prime-rl
+        if self.failures:  # of a part that was awaited: seen after the last look at the errors
+            say("ERROR", self.failures[0])
+            self.end_all()
+            sys.exit(1)
         say("SUCCESS", "Training finished!")
         self.end_all()
 
