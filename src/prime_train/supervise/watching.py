@@ -63,6 +63,7 @@ class Watching:
                 yield from watch.look(state, now_s)
             except Exception as error:  # as above
                 self._rest(watch, error)
+                yield self._failed[watch.name]
 
     def _rest(self, watch: Watch, error: Exception) -> None:
         log = self._log(watch)
