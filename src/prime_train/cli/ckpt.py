@@ -17,10 +17,12 @@ from prime_train.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from prime_train import spec
+    from prime_train.checkpoints.cleanup import Keep
+    from prime_train.checkpoints.inventory import Places
     from prime_train.checkpoints.layout import Checkpoint
     from prime_train.rundir import RunDir
-    from prime_train.views.checkpoint_work import Going, Worked
+    from prime_train.views.checkpoint_work import Worked
+    from prime_train.views.pruning import Pruning
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")]
@@ -113,7 +115,8 @@ def prune(
     """Delete checkpoints that newer ones have superseded, and what saves that did not finish left behind.
 
     Never the newest complete one, nor one at a multiple of checkpoint.keep_every_steps, nor one with a file
-    PINNED in its folder. A run that is alive is left alone: its trainer keeps checkpoint.keep_last itself.
+    PINNED in its folder, nor one that somebody reads. A run that is alive is left alone. Of a run of prime-rl
+    also broadcasts that no engine reads any more, and rollouts from before the newest complete checkpoint.
 
     Examples:
 
@@ -121,23 +124,32 @@ def prune(
 
       prime-train ckpt prune quickstart --keep-last 1
     """
+    from dataclasses import replace
+
+    from prime_train.checkpoints.inventory import Stock
     from prime_train.cli.render import table
-    from prime_train.views import checkpoint_work as view
+    from prime_train.views import pruning as view
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    config = _kept_by(run_dir)
+    places, keep = _kept_by(run_dir)
     with _alone(run_dir):
-        going = view.may_go(run_dir, keep_last or config.keep_last, config.keep_every_steps)
-        rows = view.kept_rows(run_dir, going, config.keep_every_steps)
-        if not dry_run:
-            _delete(run_dir, going)
+        keep = replace(keep, keep_last=keep_last or keep.keep_last)
+        plan = view.pruning(Stock(places).take(time.time()), keep, time.time())
+        failed = {} if dry_run else _delete(run_dir, places, plan)
+    rows = view.rows(plan, failed)
     if as_json:
-        typer.echo(json.dumps(view.pruned_as_json(run_dir.path.name, going, dry_run=dry_run), indent=1))
+        typer.echo(json.dumps(view.as_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
     elif rows:
-        typer.echo(table(rows, ("STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY"), right=frozenset({0, 1})))
+        header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
+        if places.prime_rl is None:
+            typer.echo(table([row[1:] for row in rows], header[1:], right=frozenset({0, 1})))
+        else:
+            typer.echo(table(rows, header, right=frozenset({1, 2})))
     else:
-        typer.echo(f"no checkpoint in {run_dir.checkpoints}", err=True)
+        typer.echo(f"no checkpoint in {places.checkpoints}", err=True)
+    if failed:
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 @app.command("compress")
@@ -258,29 +270,41 @@ def _complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":
     return [found]
 
 
-def _kept_by(run_dir: "RunDir") -> "spec.Checkpoint":
-    """What the run's config keeps; the defaults where the run was never resolved."""
+def _kept_by(run_dir: "RunDir") -> "tuple[Places, Keep]":
+    """Where the run keeps what grows, and what its config keeps; the defaults where the run was never resolved."""
     from prime_train import spec
+    from prime_train.checkpoints.cleanup import Keep
+    from prime_train.checkpoints.inventory import Places
+    from prime_train.supervise.watches.disk_watch import keep_of, places_of
 
     try:
-        return spec.from_json(run_dir.resolved.read_text(encoding="utf-8")).checkpoint
+        run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return spec.Checkpoint()
+        return Places(run_dir.path, run_dir.checkpoints), Keep(keep_last=spec.Checkpoint().keep_last, writing=False)
+    return places_of(run, run_dir), keep_of(run)
 
 
-def _delete(run_dir: "RunDir", going: "list[Going]") -> None:
-    from prime_train.checkpoints.removal import remove
-    from prime_train.events import CheckpointDeleted, EventLog
+def _delete(run_dir: "RunDir", places: "Places", plan: "Pruning") -> "dict[tuple[Path, ...], str]":
+    """Do what is planned and tell it as events; what was not done, and why."""
+    from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
+    from prime_train.supervise.watches.disk_removal_program import Order, carry_out
     from prime_train.views.status import fold_events
 
     attempt = fold_events(run_dir).attempt_number
+    failed = {}
     log = EventLog(run_dir.events, "ckpt")
     try:
-        for one in going:
-            remove(one.checkpoint.path)
-            log.append(CheckpointDeleted(attempt, one.checkpoint.step, f"pruned: {one.reason}"))
+        for one, problem in carry_out(Order(places, plan.keep, plan.deletions)):
+            item = one.item
+            if problem:
+                failed[item.paths] = problem
+            elif item.kind == "checkpoint":
+                log.append(CheckpointDeleted(attempt, item.step, f"pruned: {one.reason}"))
+            else:
+                log.append(SpaceFreed(attempt, str(item.paths[0]), item.size_bytes, f"pruned: {one.reason}"))
     finally:
         log.close()
+    return failed
 
 
 def _keep_freed_memory() -> None:

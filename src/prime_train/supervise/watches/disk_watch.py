@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from prime_train.backends import prime_rl
 from prime_train.checkpoints import removal
 from prime_train.checkpoints.cleanup import READ_AT_ONCE, Deletion, Keep, Kind
 from prime_train.checkpoints.inventory import Places
@@ -204,28 +205,29 @@ def places_of(run: RunSpec, run_dir: RunDir) -> Places:
     """Where a run keeps what grows: the bundled trainer below the run directory, prime-rl where its file says."""
     if run.is_native:
         return Places(run_dir.path, run_dir.checkpoints)
-    launch = run.launch
-    root = Path((launch.output_dir if launch else None) or "outputs").absolute()
-    if launch is not None and launch.generation == "2026-08" and (name := launch.run_dir or launch.run_name):
-        root = root / name
+    root = prime_rl.folder(run)
     saved = run.saving.output_dir if run.saving is not None else None
     found = roots(root, Path(saved).absolute() if saved else None)
     return Places(root, found.checkpoints[0], found, orchestrated=run.rollout is not None)
 
 
-def keep_of(run: RunSpec, state: State) -> Keep:
-    """What must stay while the run is where `state` says."""
+def keep_of(run: RunSpec, state: State | None = None) -> Keep:
+    """What must stay while the run is where `state` says; None: while it does not run.
+
+    What prime-rl writes may be written by a launcher that is not ours, so that its unfinished folders have to be quiet.
+    """
     keep_last = run.checkpoint.keep_last if run.is_native else (run.saving.keep_last if run.saving else None)
+    behind = (run.rollout.max_async_level if run.rollout is not None else None) or 0
+    keep = Keep(keep_last, run.checkpoint.keep_every_steps, broadcasts=READ_AT_ONCE + behind)
+    if state is None:
+        return replace(keep, writing=not run.is_native)
     attempt = state.attempt
     is_loading = state.live is not None and state.live.first_progress is None and attempt is not None
-    behind = (run.rollout.max_async_level if run.rollout is not None else None) or 0
-    return Keep(
-        keep_last=keep_last,
-        keep_every_steps=run.checkpoint.keep_every_steps,
+    return replace(
+        keep,
         saving_step=state.saving_step,
         loading_step=attempt.resume_step if is_loading and attempt is not None and attempt.resume_step else None,
         unreadable=frozenset(state.unreadable),
-        broadcasts=READ_AT_ONCE + behind,
     )
 
 
