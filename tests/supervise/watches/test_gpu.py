@@ -276,10 +276,10 @@ def test_a_machine_without_a_driver_is_told_once_and_left_alone(
     driver(**said)
     seen = start()
     seen.until_alarm("gpu_no_driver")
+    seen.until(lambda: seen.watch.processes() == (), "an end of the child")
     for _ in range(50):
         alarms = seen.watch.look(seen.state, time.time())
         assert [(alarm.name, alarm.answer) for alarm in alarms] == [("gpu_no_driver", "note")]
-    seen.until(lambda: seen.watch.processes() == (), "an end of the child")
     assert len(seen.recorded.samplers) == 1
 
 

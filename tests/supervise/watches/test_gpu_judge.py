@@ -220,6 +220,14 @@ def test_a_page_fault_is_tried_again_once_and_then_told_by_where_it_came_back() 
     assert classes((1, 0), (1, 1), (2, 0)) == ["unknown", "unknown", "bug"]
 
 
+def test_a_page_fault_heard_after_its_attempt_has_died_counts_as_of_that_attempt() -> None:
+    run = Run()
+    run.read(*healthy())
+    assert run.xid(31, 0, attempt=0)["gpu_xid_31", "GPU 0"].cause_class == "unknown"
+    run.read(*healthy(), attempt=2)
+    assert run.xid(31, 1, attempt=0)["gpu_xid_31", "GPU 1"].cause_class == "bug"
+
+
 # --- which GPUs count --------------------------------------------------------------------------------
 
 

@@ -86,7 +86,7 @@ class Memory:
     comparable: bool = False  # the driver's process numbers are those of this machine
     program_xids: tuple[ProgramXid, ...] = ()
     known: tuple[GpuSample, ...] = ()  # every GPU that ever was there
-    attempt: int = 0
+    attempt: int = 0  # the latest, also where it lives no more
     gpus: tuple[GpuSample, ...] = ()  # as of the latest reading, those that are missing in it included
     tracks: Mapping[str, Track] = field(default_factory=dict)
     xids: tuple[Xid, ...] = ()
@@ -138,7 +138,7 @@ def after(memory: Memory, heard: Sequence[Heard], scene: Scene, limits: Limits) 
 def _of_attempt(memory: Memory, attempt: int) -> Memory:
     """What was wrong in one attempt stands until the next begins: that is judged by what is heard in it."""
     if attempt in (0, memory.attempt):
-        return replace(memory, attempt=attempt)
+        return memory
     return replace(memory, attempt=attempt, gpus=(), tracks={}, xids=())
 
 
