@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from prime_train.supervise import service
 from prime_train.supervise.process import Identity, identify, own_identity
 from prime_train.supervise.service import Answers, MemoryBack, NeverReady, Waiting
 
+FAKE_NVML = Path(__file__).parents[1] / "fakes" / "nvml.c"
 ANSWER_S = 30.0  # for what must come at all
 GIB = 2**30
 
@@ -203,6 +205,28 @@ def test_memory_is_held_above_what_an_idle_gpu_and_others_take() -> None:
 
 def test_a_gpu_that_does_not_answer_is_not_waited_for() -> None:
     assert service.held([{"fault": "GPU is lost"}], {}, ()) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to build the stand-in for NVML with")
+def test_memory_that_a_process_gives_back_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, state = tmp_path / "libnvidia-ml.so.1", tmp_path / "state"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, FAKE_NVML], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("FAKE_NVML", str(state))
+    state.write_text(f"used {GIB}\n")
+    before = service.used_bytes()
+    assert set(before.values()) == {GIB}  # somebody else's
+    state.write_text(f"used {40 * GIB}\n")
+    inbox: SimpleQueue[object] = SimpleQueue()
+    service.await_memory(1, inbox, before)
+    with pytest.raises(Empty):
+        inbox.get(timeout=service.FREED_POLL_S + 1.0)
+    state.write_text(f"used {GIB}\n")
+    back = inbox.get(timeout=ANSWER_S)
+    assert isinstance(back, MemoryBack)
+    assert back.held == ()
+    assert back.waited_s > service.FREED_POLL_S
 
 
 def test_without_a_driver_nothing_is_waited_for() -> None:
