@@ -1,8 +1,11 @@
-"""Measures how fast `diagnose` reads a healthy log of 100 MB, beside `grep -E` with the same patterns, on one core.
+"""Measures how fast `diagnose` reads a healthy log of 100 MB, beside `grep -E` with the same patterns, on one core;
+and how many lines a second it takes of floods of which every line matches.
 
 Two logs: what a server and a trainer write all day, where lines differ in their numbers; and one whose every line
 says something else (samples of text), on which nothing can be remembered. Neither may give a finding. The time is
 that of the process, so that a busy machine counts little. grep gets the patterns that can be said in its language.
+The floods are one error with other numbers, one traceback, and errors whose words all differ; the last is read as the
+supervisor reads a log that it is behind on, in pieces of 128 KiB of which 100 lines are looked at closely.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from prime_train.diagnose.match import Scanner
 from prime_train.diagnose.signatures import catalogue
 
 _CHUNK_BYTES = 1024 * 1024
+_PIECE_BYTES, _HURRIED_LOOKS = 128 * 1024, 100  # as supervise/listening.py
+_FLOOD_LINES = 200_000
 _WORDS = (
     "the", "model", "answers", "with", "sum", "of", "two", "numbers", "and", "then", "thinks", "again", "about", "what",
     "question", "asks", "while", "tokens", "are", "drawn", "one", "after", "another", "until", "end", "text", "is",
@@ -56,6 +61,40 @@ def _unlike(draw: random.Random) -> Iterator[str]:
     while True:
         words = " ".join(draw.choices(_WORDS, k=18))
         yield f"DEBUG 11-21 07:40:38 [samples.py:12] cmpl-{draw.getrandbits(64):016x} answered: {words}"
+
+
+def _same(draw: random.Random) -> Iterator[str]:
+    while True:
+        yield (
+            f"2026-11-21 10:{draw.randrange(60):02}:{draw.randrange(60):02} ERROR torch.OutOfMemoryError: CUDA out of "
+            f"memory. Tried to allocate {draw.uniform(1, 9):.2f} GiB. GPU {draw.randrange(8)}"
+        )
+
+
+def _tracebacks(draw: random.Random) -> Iterator[str]:
+    while True:
+        yield "Traceback (most recent call last):"
+        yield f'  File "/src/env.py", line {draw.randrange(50)}, in score'
+        yield "    answer = client.get(url)"
+        yield '  File "/usr/lib/python3.11/site-packages/requests/api.py", line 73, in get'
+        yield '    return request("get", url)'
+        yield "ConnectionRefusedError: [Errno 111] Connection refused"
+
+
+def _unlike_errors(draw: random.Random) -> Iterator[str]:
+    while True:
+        yield f"ERROR {' '.join(draw.choices(_WORDS, k=8))}: connection refused"
+
+
+def _flooded(lines: Iterator[str], count: int, most_looks: int | None) -> float:
+    """Seconds of the process for `count` lines."""
+    data = "\n".join(next(lines) for _ in range(count)).encode() + b"\n"
+    scanner = Scanner("flood.log")
+    begun = time.process_time()
+    for start in range(0, len(data), _PIECE_BYTES):
+        scanner.feed(data[start : start + _PIECE_BYTES], most_looks)
+    scanner.finish()
+    return time.process_time() - begun
 
 
 def _write(path: Path, lines: Iterator[str], size: int) -> None:
@@ -129,6 +168,10 @@ def main() -> None:
                 rows.append(
                     record.emit(f"grep_{name}", [_grep(path, patterns)], megabytes=asked.megabytes, patterns=count)
                 )
+    floods = (("same", _same, None), ("tracebacks", _tracebacks, None), ("unlike", _unlike_errors, _HURRIED_LOOKS))
+    for name, flood, most_looks in floods:
+        samples = [_flooded(flood(random.Random(1)), _FLOOD_LINES, most_looks) for _ in range(asked.samples)]
+        rows.append(record.emit(f"diagnose_flood_{name}", samples, lines=_FLOOD_LINES))
     if asked.write:
         record.write("diagnose", rows)
 

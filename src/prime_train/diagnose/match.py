@@ -10,7 +10,7 @@ from prime_train.diagnose.again import Again
 from prime_train.diagnose.clean import ANSI, Line, clean, unwrapped
 from prime_train.diagnose.progress import ENOUGH, progress
 from prime_train.diagnose.scans import Heard, Hit, Scan
-from prime_train.diagnose.screen import holds_any
+from prime_train.diagnose.screen import ERRORS, holds_any
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.times import Clock, Stamp
 from prime_train.diagnose.tracebacks import HEADER, Builder, exception_alone
@@ -24,16 +24,6 @@ _HURRIED_OF_A_KIND = 5
 _SILENT_LINES = 5000  # of all writers, after which a traceback that broke off is over
 _TRACEBACK = HEADER.lower()
 _INDENTED = (b"  ", b"\t")  # such a line begins with no time
-# What is looked at although no signature has it: tracebacks, and errors that nobody knows.
-_ALWAYS = (
-    r"traceback \(most recent call last",
-    r"^[^a-z\n]{0,60}\b(?:error|critical|fatal|exception)\b",  # a level behind a time
-    r"\berror \d\d-\d\d ",  # behind the process, as vLLM writes it
-    r"[-|\[(]\s{0,9}(?:error|critical|fatal)\s{0,9}[-|\])]",
-    r"\be\d{3,4} \d\d:",
-    r'"(?:error|critical|fatal)"',
-    r"^\S{0,80}(?:error|exception)(?::|$)",
-)
 # Advice in a message is no symptom: "this can cause ... Too many open files".
 _ADVICE = re.compile(
     r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
@@ -50,8 +40,8 @@ class Scanner:
     def __init__(self, name: str, changed_s: float | None = None, known: Catalogue | None = None) -> None:
         self._name, self._changed_s = name, changed_s
         self._known = known or catalogue()
-        self._is_loud = holds_any((word for item in self._known.signatures for word in item.literals), _ALWAYS)
-        self._is_error = holds_any((), _ALWAYS)
+        self._is_loud = holds_any((word for item in self._known.signatures for word in item.literals), ERRORS)
+        self._is_error = holds_any((), ERRORS)
         self._clock = Clock(changed_s)
         self._rest = b""
         self._count = 0

@@ -13,6 +13,17 @@ from pydantic_core import SchemaValidator, core_schema
 
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$#&~-])")
 
+# What is looked at although no signature has it: tracebacks, and errors that nobody knows.
+ERRORS = (
+    r"traceback \(most recent call last",
+    r"^[^a-z\n]{0,60}\b(?:error|critical|fatal|exception)\b",  # a level behind a time
+    r"\berror \d\d-\d\d ",  # behind the process, as vLLM writes it
+    r"[-|\[(]\s{0,9}(?:error|critical|fatal)\s{0,9}[-|\])]",
+    r"\be\d{3,4} \d\d:",
+    r'"(?:error|critical|fatal)"',
+    r"^\S{0,80}(?:error|exception)(?::|$)",
+)
+
 
 def holds_any(literals: Iterable[str], patterns: Iterable[str] = ()) -> Callable[[str], bool]:
     """Whether a text holds one of the literals, or of the (simple) patterns, whose ^ and $ are those of a line.
