@@ -3,11 +3,15 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from prime_train import spec
 from prime_train.checkpoints import layout
@@ -77,6 +81,48 @@ def test_one_step_is_packed_verified_and_restored_alone(tmp_path: Path) -> None:
     assert "__0_0.distcp.planes.0" in content(run_dir.checkpoint(50))
     verified = json.loads(prime_train("ckpt", "verify", "small", "--step", "50", "--json", cwd=tmp_path).stdout)
     assert [(row["step"], row["state"]) for row in verified["checkpoints"]] == [(50, "verified")]
+
+
+def test_the_list_says_what_is_packed_and_what_that_saves(tmp_path: Path) -> None:
+    run_dir = write_steps(tmp_path, 50, 100)
+    prime_train("ckpt", "compress", "small", "--step", "50", cwd=tmp_path)
+    stored_bytes = sum(map(len, content(run_dir.checkpoint(50)).values()))
+    newest, older = json.loads(prime_train("ckpt", "list", "small", "--json", cwd=tmp_path).stdout)["checkpoints"]
+    assert (newest["packed"], newest["saved_bytes"], newest["lossy"]) == (False, 0, None)
+    assert (older["packed"], older["saved_bytes"], older["lossy"]) == (True, len(WEIGHTS) - stored_bytes, None)
+    first, second = prime_train("ckpt", "list", "small", cwd=tmp_path).stdout.splitlines()[1:]
+    assert first.endswith("complete; a resume takes this one")
+    assert re.search(r"complete; packed, saves [\d.]+ KiB \(1\d\.\d%\)$", second)
+
+
+def test_moments_are_rounded_only_by_choice_and_named_lossy(tmp_path: Path) -> None:
+    run_dir = write_steps(tmp_path, 50)
+    folder = run_dir.checkpoint(100)
+    drawn = torch.Generator().manual_seed(1)
+    state = {name: torch.randn(40_000, generator=drawn) for name in ("model.a", "optimizer.a.exp_avg")}
+    save(state, storage_writer=FileSystemWriter(folder, thread_count=1, sync_files=False), no_dist=True)
+    layout.write_manifest(folder, 100)
+    (planned,) = json.loads(
+        prime_train(
+            *("ckpt", "compress", "small", "--step", "100", "--moments", "bf16", "--dry-run", "--json"), cwd=tmp_path
+        ).stdout
+    )["checkpoints"]
+    done = prime_train("ckpt", "compress", "small", "--step", "100", "--moments", "bf16", "--json", cwd=tmp_path)
+    (found,) = json.loads(done.stdout)["checkpoints"]
+    assert found["lossy"] == "moments bf16"
+    assert found["saved"] > 0.35
+    assert planned["saved"] == pytest.approx(found["saved"], abs=0.05)
+    assert "packed, moments in bf16, saves" in prime_train("ckpt", "list", "small", cwd=tmp_path).stdout
+    prime_train("ckpt", "restore", "small", cwd=tmp_path)
+    assert "moments were rounded to bf16" in prime_train("ckpt", "list", "small", cwd=tmp_path).stdout
+    assert json.loads((folder / layout.MANIFEST).read_text())["files"]["__0_0.distcp"]["lossy"]["moments"] == "bf16"
+
+    refused = prime_train("ckpt", "compress", "small", "--step", "50", "--moments", "bf16", cwd=tmp_path)
+    assert refused.returncode == ExitCode.USAGE
+    assert "its moments cannot be found" in refused.stderr
+    unknown = prime_train("ckpt", "compress", "small", "--moments", "fp8", cwd=tmp_path)
+    assert unknown.returncode == ExitCode.USAGE
+    assert content(run_dir.checkpoint(50)) == {"__0_0.distcp": WEIGHTS}
 
 
 @pytest.mark.parametrize("command", ["verify", "compress", "restore"])

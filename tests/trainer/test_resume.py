@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,51 @@ def test_a_checkpoint_loads_under_another_layout(
     assert code == 0, output
     expected = [line["loss"] for line in tiny.metrics(straight)]
     assert [line["loss"] for line in tiny.metrics(moved)] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dp_shard", [1, 2], ids=["DDP", "FSDP2"])
+def test_two_ranks_go_on_from_a_packed_checkpoint_as_from_one_that_was_not(
+    texts: Path, tmp_path: Path, dp_shard: int
+) -> None:
+    run = tiny.run_spec(
+        texts,
+        checkpoint=spec.Checkpoint(interval_steps=5),
+        eval=spec.Eval(interval_steps=None),
+        parallel=spec.Parallel(processes=2, dp_shard=dp_shard),
+        batch=spec.Batch(micro_batch=2, global_batch=4),
+    )
+    straight = tiny.prepare(tmp_path / "straight", run)
+    assert tiny.train(straight, processes=2)[0] == 0
+    packed = RunDir(Path(shutil.copytree(straight.path, tmp_path / "packed")))
+    removal.remove(packed.checkpoint(10))
+    archive.compress(packed.checkpoint(5), PACKS_SMALL)
+    assert packing_plan.is_packed(packed.checkpoint(5))
+    code, output = tiny.train(packed, number=2, resume_step=5, processes=2)
+    assert code == 0, output
+    one = contents(straight.checkpoint(10), tmp_path / "one.pt")
+    assert differences(one, contents(packed.checkpoint(10), tmp_path / "other.pt")) == []
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_rounded_moments_with_losses_that_hardly_differ(texts: Path, tmp_path: Path) -> None:
+    run = tiny.run_spec(texts, checkpoint=spec.Checkpoint(interval_steps=5), eval=spec.Eval(interval_steps=None))
+    straight = tiny.prepare(tmp_path / "straight", run)
+    assert tiny.train(straight)[0] == 0
+    rounded = RunDir(Path(shutil.copytree(straight.path, tmp_path / "rounded")))
+    removal.remove(rounded.checkpoint(10))
+    before = contents(rounded.checkpoint(5), tmp_path / "before.pt")
+    archive.compress_lossy(rounded.checkpoint(5), PACKS_SMALL)
+    assert packing_plan.stored(rounded.checkpoint(5)).saved > 0.4
+    code, output = tiny.train(rounded, number=2, resume_step=5)
+    assert code == 0, output
+    after = contents(rounded.checkpoint(5), tmp_path / "after.pt")
+    assert differences(before["model"], after["model"]) == []
+    assert {name.rpartition(".")[2] for name in differences(before, after)} == {"exp_avg", "exp_avg_sq"}
+    losses = [line["loss"] for line in tiny.metrics(rounded)]
+    assert losses[5] == tiny.metrics(straight)[5]["loss"]  # of the same weights
+    assert losses == pytest.approx([line["loss"] for line in tiny.metrics(straight)], rel=1e-3)
+    assert losses != [line["loss"] for line in tiny.metrics(straight)]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.packing_plan import Stored
 from prime_train.rundir import RunDir
 from prime_train.views import checkpoints
 from tests.golden import same_as_golden
@@ -27,6 +28,22 @@ def test_a_resume_takes_the_newest_complete_one_that_loads() -> None:
     rows = checkpoints.listed([_found(40, "broken"), _found(30), _found(20), _found(10)], {30}, NOW_S)
     assert [(row.step, row.resume) for row in rows] == [(40, False), (30, False), (20, True), (10, False)]
     assert checkpoints.as_rows(rows)[1] == ("30", "29.3 KiB", "30 s", "the trainer could not load it")
+
+
+def test_what_is_packed_or_rounded_is_told_with_what_it_saves() -> None:
+    packings = {
+        30: checkpoints.Packing(Stored(840, 1000), packed=True, lossy=False),
+        20: checkpoints.Packing(Stored(500, 1000), packed=True, lossy=True),
+        10: checkpoints.Packing(Stored(1000, 1000), packed=False, lossy=True),
+    }
+    rows = checkpoints.listed([_found(30), _found(20), _found(10)], (), NOW_S, packings)
+    assert [remark for *_, remark in checkpoints.as_rows(rows)] == [
+        "complete; packed, saves 160 B (16.0%); a resume takes this one",
+        "complete; packed, moments in bf16, saves 500 B (50.0%)",
+        "complete; moments were rounded to bf16",
+    ]
+    told = [(row["packed"], row["lossy"], row["saved_bytes"]) for row in checkpoints.as_json("s", rows)["checkpoints"]]
+    assert told == [(True, None, 160), (True, "moments bf16", 500), (False, "moments bf16", 0)]
 
 
 def test_the_disk_is_read_newest_first_and_ages_count_from_the_manifest(tmp_path: Path) -> None:
