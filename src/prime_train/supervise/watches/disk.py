@@ -17,6 +17,7 @@ from prime_train.supervise.watches.disk_room import (
     Room,
     Wanted,
     chosen,
+    in_writing,
     room_of,
     total_bytes,
     wanted_of,
@@ -54,6 +55,7 @@ class Verdict:
 def judge(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: float) -> Verdict:
     """The verdict on one sample, `now_s` on the clock of the files (epoch)."""
     memory = _remember(memory, sample, doing, keep, limits, now_s)
+    doing = replace(doing, saving=doing.saving or bool(in_writing(sample.items, keep, now_s)))
     due_s = _due_s(memory, doing)
     alarms = [words.refuses(refusal, _at_save(due_s, doing, limits)) for refusal in sample.refusals]
     if not sample.spaces:

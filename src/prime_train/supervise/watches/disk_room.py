@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from prime_train.checkpoints.cleanup import Deletion, Item, Keep, may_go, newest_usable, plan
+from prime_train.checkpoints.cleanup import QUIET_S, Deletion, Item, Keep, may_go, newest_usable, plan
 from prime_train.checkpoints.retention import superseded
 from prime_train.supervise.watches.disk_sample import Sample, Space
 
@@ -66,13 +66,24 @@ def room_of(sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: flo
     one_bytes = max((item.size_bytes for item in saved[-3:]), default=doing.first_save_bytes)
     if one_bytes is None or not doing.settled:
         return None
-    newest = newest_usable(sample.items, keep)
-    begun = [i for i in sample.items if i.kind == "checkpoint" and i.wholeness == "unfinished"]
-    in_flight = sum(i.size_bytes for i in begun if i.step == keep.saving_step or newest is None or i.step > newest.step)
+    in_flight = sum(item.size_bytes for item in in_writing(sample.items, keep, now_s))
     free_bytes = sample.spaces[0].free_bytes + in_flight
     goes_bytes = total_bytes(may_go(sample.items, keep, now_s)) if limits.delete else 0
     then_bytes = free_bytes - one_bytes + _goes_then(sample.items, one_bytes, keep, limits, now_s)
     return Room(one_bytes + _margin(one_bytes, limits), free_bytes, goes_bytes, then_bytes)
+
+
+def in_writing(items: Sequence[Item], keep: Keep, now_s: float) -> list[Item]:
+    """Checkpoints that are being saved: as was told, or by what changes on the disk where nobody tells."""
+    newest = newest_usable(items, keep)
+    return [
+        item
+        for item in items
+        if item.kind == "checkpoint"
+        and item.wholeness == "unfinished"
+        and (newest is None or item.step > newest.step)
+        and (item.step == keep.saving_step or now_s - item.changed_s < QUIET_S)
+    ]
 
 
 def _goes_then(items: Sequence[Item], one_bytes: int, keep: Keep, limits: Limits, now_s: float) -> int:
