@@ -43,7 +43,17 @@ def base_url(server: Server) -> str:
     return f"http://{host}:{server.port}"
 
 
+def gpus(server: Server) -> int:
+    """GPUs that the server takes."""
+    count = server.tensor_parallel
+    for name in ("pipeline_parallel_size", "data_parallel_size"):
+        part = server.argument(name)
+        count *= part if type(part) is int and part > 0 else 1
+    return count
+
+
 def python(server: Server) -> str:
+    """The interpreter that has vLLM."""
     return str(Path(server.python).expanduser()) if server.python is not None else sys.executable
 
 
