@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from prime_train.supervise.process import Identity, identify
 from prime_train.supervise.state import Child, Live, State
 from prime_train.supervise.watches import gpu
 from prime_train.supervise.watches.gpu import GpuWatch
-from prime_train.supervise.watches.gpu_program import KernelLog
+from prime_train.supervise.watches.gpu_log_reader import KernelLog
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Watch
 
@@ -421,22 +420,22 @@ def test_a_gpu_that_was_left_out_ends_nothing_any_more(driver: Driver, start: St
 # --- the kernel's log --------------------------------------------------------------------------------
 
 
-def test_a_second_child_reads_on_where_the_first_one_stood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_child_reads_on_where_the_first_one_stood(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_text("4,5,1,-;NVRM: Xid (PCI:0000:3b:00): 62, from before the run\n")
-    first = KernelLog(path, -1)
+    said: list[dict[str, Any]] = []
+    first = KernelLog(path, -1, said.append)
     assert first.sequence == 5
     with open(path, "a") as file:
         file.write("4,6,1,-;NVRM: Xid (PCI:0000:3b:00): 119, between the two\n")
-    second = KernelLog(path, first.sequence)
+    second = KernelLog(path, first.sequence, said.append)
     assert second.sequence == 6
-    (line,) = capsys.readouterr().out.splitlines()
-    assert (json.loads(line)["code"], json.loads(line)["log_sequence"]) == (119, 6)
+    assert [(line["code"], line["log_sequence"]) for line in said] == [(119, 6)]
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder"])
 def test_a_log_that_cannot_be_read_is_done_without(tmp_path: Path, kind: str) -> None:
-    log = KernelLog(tmp_path if kind == "folder" else tmp_path / "none", -1)
+    log = KernelLog(tmp_path if kind == "folder" else tmp_path / "none", -1, print)
     log.follow()  # returns
     assert log.sequence == -1
 
@@ -447,7 +446,7 @@ def test_the_log_of_this_machine_is_read_to_its_end() -> None:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         pytest.skip(f"the kernel's log is not for this user to read: {error.strerror}")
-    assert KernelLog(path, -1).sequence > 0
+    assert KernelLog(path, -1, print).sequence > 0
 
 
 @pytest.mark.slow

@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import os
-import select
 import sys
 import threading
 import time
@@ -26,7 +24,8 @@ import psutil
 import pynvml
 
 from prime_train.backends import environment
-from prime_train.supervise.watches import gpu_kernel_log as kernel_log
+from prime_train.supervise.watches.gpu_kernel_log import address
+from prime_train.supervise.watches.gpu_log_reader import KernelLog
 from prime_train.supervise.watches.gpu_samples import LOST, RESET_REQUIRED
 
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -38,9 +37,7 @@ _EVENTS = (
     | 0x8000  # GpuRecoveryAction
 )
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.h 12.8
-_RECORD_BYTES = 65536  # a read of /dev/kmsg with less room than its record fails
 _SOON_S = 1.0  # between an event and the sample that tells of it: events may come in storms
-_FILE_POLL_S = 0.2  # a file at its end is always "ready": there is nothing to wait for
 _SAYING = threading.Lock()
 
 
@@ -65,7 +62,7 @@ class Driver:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 named["uuid"] = _text(pynvml.nvmlDeviceGetUUID(handle))
                 pci = _optional(pynvml.nvmlDeviceGetPciInfo_v3, handle)
-                named["pci"] = "" if pci is None else kernel_log.address(_text(pci.busId))
+                named["pci"] = "" if pci is None else address(_text(pci.busId))
             except pynvml.NVMLError as error:
                 named["fault"] = _fault(error)
             self._handles.append(handle)
@@ -217,67 +214,8 @@ def _text(value: str | bytes) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-class KernelLog:
-    """The kernel's log from where it stands now, or from after the record `sequence` where that is not negative."""
-
-    def __init__(self, path: Path, sequence: int) -> None:
-        self.place = kernel_log.Place(sequence)
-        self._rest = b""
-        self._file = -1  # where it cannot be read
-        try:
-            self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:  # not for everyone to read: kernel.dmesg_restrict, a container
-            return
-        for record in self._read():
-            number, _ = kernel_log.split(record)
-            if sequence >= 0 and number is not None and number > sequence:
-                self._judge(record)
-            elif number is not None:
-                self.place = self.place._replace(sequence=max(number, sequence))
-
-    @property
-    def sequence(self) -> int:
-        return self.place.sequence
-
-    def follow(self) -> None:
-        """Say each XID. Returns where the log cannot be read."""
-        poll = select.poll()
-        if self._file >= 0:
-            poll.register(self._file, select.POLLIN)
-        while self._file >= 0:
-            poll.poll()
-            records = list(self._read())
-            for record in records:
-                self._judge(record)
-            if not records:
-                time.sleep(_FILE_POLL_S)
-
-    def _judge(self, record: str) -> None:
-        self.place, found = kernel_log.read(self.place, record)
-        if found is not None:
-            say({"taken_s": time.monotonic(), **found._asdict(), "log_sequence": self.sequence})
-
-    def _read(self) -> Iterator[str]:
-        """Whole lines, as many as there are at present."""
-        while self._file >= 0:
-            try:
-                piece = os.read(self._file, _RECORD_BYTES)
-            except BrokenPipeError:  # records were overwritten before they were read: the next read goes on
-                continue
-            except BlockingIOError:
-                return
-            except OSError:
-                os.close(self._file)
-                self._file = -1
-                return
-            if not piece:
-                return
-            *lines, self._rest = (self._rest + piece).split(b"\n")
-            yield from (line.decode(errors="replace") for line in lines)
-
-
 def main(interval_s: float, log_path: Path, sequence: int, run: str) -> int:
-    log = KernelLog(log_path, sequence)
+    log = KernelLog(log_path, sequence, say)
     threading.Thread(target=log.follow, name="kernel-log", daemon=True).start()
     try:
         driver = Driver(run)
