@@ -49,7 +49,9 @@ def main() -> None:
         return
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     ranks = [
-        subprocess.Popen([sys.executable, __file__, str(folder), how, str(number)], env=environment)
+        subprocess.Popen(
+            [sys.executable, __file__, str(folder), how, str(number)], env=environment | {"RANK": str(number)}
+        )
         for number in range(2)
     ]
     deadline_s = time.monotonic() + DEADLINE_S

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from prime_train.backends import environment
-from prime_train.supervise.evidence import Tools, collect, find_tools
+from prime_train.supervise.evidence import Tools, collect, find_tools, where_stood
+from prime_train.supervise.evidence_stacks import stands_at, tell
 from prime_train.supervise.process import identify
 from prime_train.supervise.state import Child
 from tests import fakes
@@ -107,6 +108,35 @@ def test_where_nothing_can_be_written_each_item_says_so(tmp_path: Path) -> None:
     assert "last-lines-trainer.log: File exists" in collect(tmp_path / "evidence", [], [log], (), tools=Tools())
 
 
+DUMP = """Process 7: python -m prime_train.trainer
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 8 (active): "watch"
+    _watch (prime_train/trainer/stop.py:100)
+Thread 7 (idle): "MainThread"
+    _engine_run_backward (torch/autograd/graph.py:979)
+    Tensor.backward (torch/_tensor.py:623)
+    accumulate (prime_train/trainer/step.py:96)
+    <module> (prime_train/trainer/__main__.py:82)
+    _run_code (<frozen runpy>:88)
+Thread 9 (idle): "writer"
+    _worker (concurrent/futures/thread.py:81)
+"""
+
+
+def test_a_rank_stands_at_the_innermost_line_that_is_the_programs_own() -> None:
+    assert stands_at(DUMP) == "accumulate (prime_train/trainer/step.py:96), in _engine_run_backward"
+    assert stands_at('Thread 7 (idle): "MainThread"\n    f (train.py:3)\n') == "f (train.py:3)"
+    assert stands_at('Thread 7 (idle): "MainThread"\n    g (torch/x.py:1)\n') == "g (torch/x.py:1)"
+    assert stands_at(DUMP.replace(': "MainThread"', "")) == stands_at(DUMP)  # of a stopped process
+    assert stands_at("Process 7: ruby") == ""
+
+
+def test_the_rank_that_stands_apart_is_told_first() -> None:
+    places = {"rank 0": "reduce (a.py:1)", "rank 1": "load (b.py:2)", "rank 2": "reduce (a.py:1)"}
+    assert tell(places) == "rank 1: load (b.py:2)\nrank 0, rank 2: reduce (a.py:1)\n"
+
+
 @pytest.mark.slow
 def test_the_stack_and_the_waits_of_a_process_are_kept_without_its_secrets(tmp_path: Path) -> None:
     log = tmp_path / "trainer.log"
@@ -137,6 +167,7 @@ def test_a_stopped_process_shows_its_stack_and_stays_stopped(tmp_path: Path) -> 
     name = f"stacks-trainer-rank0-{child.pid}.txt"
     assert name in items
     assert "waits_for_ever" in (tmp_path / "evidence" / name).read_text()
+    assert f"(pid {child.pid}, which is stopped): waits_for_ever (" in where_stood(tmp_path / "evidence")
     assert "  stopped  " in (tmp_path / "evidence" / "processes.txt").read_text()
 
 
@@ -181,6 +212,10 @@ def test_both_ranks_of_a_collective_that_hangs_show_where_they_stand(tmp_path: P
         items = collect(tmp_path / "evidence", [child], [log], (), 30.0, tools=find_tools())
     stacks = [item for item in items if item.startswith("stacks-")]
     assert len(stacks) == 3  # the launcher and two ranks
+    assert where_stood(tmp_path / "evidence").startswith("trainer rank 1 (pid ")
+    lines = (tmp_path / "evidence" / "where.txt").read_text().splitlines()
+    assert "rank (" in lines[0]
+    assert "the_collective_that_hangs (" in lines[1]
     text = "".join((tmp_path / "evidence" / item).read_text() for item in stacks)
     assert "the_collective_that_hangs" in text
     assert "all_reduce" in text

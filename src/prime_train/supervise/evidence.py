@@ -14,18 +14,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.facts.child import Answer, ask
 from prime_train.facts.facts import NotKnown
 from prime_train.supervise.evidence_items import Item, Keep
+from prime_train.supervise.evidence_stacks import stands_at, tell
 from prime_train.supervise.process import Identity
 from prime_train.supervise.state import Child
 
 _PROGRAM = Path(__file__).with_name("evidence_program.py")
 _FLIGHT_RECORDER = "collectives_rank_"  # the start of the names of its dumps: see backends/environment.py
+WHERE = "where.txt"
 _LOG_LINES = 200
 _LOG_BYTES = 512 * 1024
 _LONGEST_LINE = 2000
@@ -53,10 +55,25 @@ class Found:
     python: bool = True
     dumps: bool = False
     command: str = ""
+    worker: bool = False  # of the rank it descends from
 
     @property
     def label(self) -> str:
-        return f"{self.role}-rank{self.rank}-{self.pid}" if self.rank else f"{self.role}-{self.pid}"
+        rank = f"-rank{self.rank}" if self.rank else ""
+        return f"{self.role}{rank}{'-worker' if self.worker else ''}-{self.pid}"
+
+    @property
+    def who(self) -> str:
+        stopped = ", which is stopped" if self.state == "stopped" else ""
+        return f"{self.role} rank {self.rank} (pid {self.pid}{stopped})" if self.rank else f"{self.role} ({self.pid})"
+
+
+def where_stood(folder: Path) -> str:
+    """Where the rank stood for which the others waited, as far as it is known; empty where it is not."""
+    try:
+        return (folder / WHERE).read_text(encoding="utf-8").partition("\n")[0]
+    except OSError:
+        return ""
 
 
 def find_tools() -> Tools:
@@ -92,7 +109,8 @@ def collect(
     logs_s = deadline_s * _LOGS_SHARE
     table = "".join(f"{one.label}  {one.state}  {one.command}\n" for one in found)
     first = [Item("processes.txt", lambda _: table or NotKnown("none is left"))]
-    first += [_stacks(tools.py_spy, one) for one in found if one.python]
+    dumps: dict[int, str] = {}
+    first += [_stacks(tools.py_spy, one, dumps) for one in found if one.python]
     first += [Item(f"process-{one.label}.txt", _asks("process", str(one.pid))) for one in found]
     first += [Item("nvidia-smi.txt", _tells((*tools.nvidia_smi, "-q")))] if tools.nvidia_smi else []
     first += [Item("flight-recorder.txt", _asks("files", str(folder.parent), _FLIGHT_RECORDER))]
@@ -100,7 +118,8 @@ def collect(
     told += [f"{len(left_out)} more processes were left out"] if left_out else []
     told = _with_dumps(told, found, logs, min(_DUMPED_S, deadline_s * _LOGS_SHARE / 2))
 
-    last = [Item(f"last-lines-{log.name}", _last_lines(log, _LOG_LINES, keep.redact)) for log in logs]
+    last = [Item(WHERE, lambda _: _where(found, dumps) or NotKnown("no stack of a rank could be taken"))]
+    last += [Item(f"last-lines-{log.name}", _last_lines(log, _LOG_LINES, keep.redact)) for log in logs]
     last += [Item("metrics.jsonl", _last_lines(metrics, 1, keep.redact))] if metrics else []
     return (*told, *keep.all(last, give_up_s))
 
@@ -115,11 +134,21 @@ def _tree(children: Sequence[Child], deadline_s: float) -> list[Found]:
     if isinstance(answer, NotKnown) or answer.code != 0:
         return [Found(child.pid, child.role) for child in children]
     rows = [json.loads(line) for line in answer.out.splitlines()]
+    ranks = {row["pid"]: row["rank"] for row in rows}
     found = [
-        Found(row["pid"], roles[row["root"]], row["rank"], row["state"], row["python"], row["dumps"], row["command"])
+        Found(
+            row["pid"],
+            roles[row["root"]],
+            row["rank"],
+            row["state"],
+            row["python"],
+            row["dumps"],
+            row["command"],
+            worker=bool(ranks.get(row["parent"])),
+        )
         for row in rows
     ]
-    return sorted(found, key=lambda one: (not one.rank, one.pid))
+    return sorted(found, key=lambda one: (one.worker, not one.rank, one.pid))
 
 
 def _program(*arguments: str) -> list[str]:
@@ -144,14 +173,24 @@ def _tells(command: Sequence[str]) -> Callable[[float], str | NotKnown]:
     return take
 
 
-def _stacks(py_spy: tuple[str, ...], one: Found) -> Item:
+def _where(found: Sequence[Found], dumps: Mapping[int, str]) -> str:
+    """Where the ranks stand; where none has a number, every process."""
+    ranked = [one for one in found if one.rank and not one.worker] or [one for one in found if not one.worker]
+    places = {one.who: stands_at(dumps[one.pid]) for one in ranked if one.pid in dumps}
+    return tell({who: place for who, place in places.items() if place})
+
+
+def _stacks(py_spy: tuple[str, ...], one: Found, dumps: dict[int, str]) -> Item:
     def take(deadline_s: float) -> str | NotKnown:
         if not py_spy:
             return NotKnown('py-spy is not installed: pip install "prime-train[train]"')
         # Attaching waits for a process to stop, which one that is stopped already does not do again.
         blocking = () if one.state not in ("stopped", "disk-sleep") else ("--nonblocking",)
         answer = ask((*py_spy, "dump", "--pid", str(one.pid), *blocking), deadline_s)
-        return answer if isinstance(answer, NotKnown) else _read_stacks(answer)
+        told = answer if isinstance(answer, NotKnown) else _read_stacks(answer)
+        if isinstance(told, str):
+            dumps[one.pid] = told
+        return told
 
     return Item(f"stacks-{one.label}.txt", take)
 
