@@ -10,10 +10,14 @@ driver gives no answer that can be used.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder: a module in it must not stand in for a package
+
 import contextlib
 import ctypes
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -242,5 +246,4 @@ def main(interval_s: float, log_path: Path, sequence: int, run: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder: a module in it must not stand in for a package
     sys.exit(main(float(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
