@@ -389,6 +389,23 @@ def test_a_trainer_that_lives_and_lost_its_memory_is_found(
     assert "trainer" in alarm.what
 
 
+@pytest.mark.parametrize("ready", [(), ("inference",)])
+def test_a_server_is_past_its_start_once_it_answers(
+    driver: Driver, start: Start, process: Callable[..., subprocess.Popen[bytes]], ready: tuple[str, ...]
+) -> None:
+    server = process()
+    identity = identify(server.pid)
+    assert identity is not None
+    child = Child("inference", server.pid, identity.start_ticks, "inference.log")
+    driver(count=1, used=GIB, user=server.pid)
+    seen = start()
+    seen.state = live(roles=("inference",), services=("inference",), ready=ready, children=(child,))
+    seen.readings(3)
+    driver(count=1)
+    seen.readings(6)
+    assert [alarm.name for alarm in seen.alarms] == ["gpu_memory_gone"] * len(ready)
+
+
 def test_strangers_are_told_and_orphans_of_the_run_are_not(
     driver: Driver, start: Start, process: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
