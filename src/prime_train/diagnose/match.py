@@ -10,7 +10,7 @@ from prime_train.diagnose.again import Again
 from prime_train.diagnose.clean import ANSI, Line, clean, unwrapped
 from prime_train.diagnose.progress import ENOUGH, progress
 from prime_train.diagnose.scans import Heard, Hit, Scan
-from prime_train.diagnose.screen import ERRORS, holds_any
+from prime_train.diagnose.screen import is_error
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.times import Clock, Stamp
 from prime_train.diagnose.tracebacks import HEADER, Builder, exception_alone
@@ -40,8 +40,6 @@ class Scanner:
     def __init__(self, name: str, changed_s: float | None = None, known: Catalogue | None = None) -> None:
         self._name, self._changed_s = name, changed_s
         self._known = known or catalogue()
-        self._is_loud = holds_any((word for item in self._known.signatures for word in item.literals), ERRORS)
-        self._is_error = holds_any((), ERRORS)
         self._clock = Clock(changed_s)
         self._rest = b""
         self._count = 0
@@ -125,7 +123,7 @@ class Scanner:
         if self._first_stamp is None:
             self._first_stamp = self._earliest()
         lowered = block.lower().translate(_ASCII).decode("ascii")  # a byte stays a character
-        if self._open or self._waits or self._is_loud(lowered):
+        if self._open or self._waits or self._known.is_loud(lowered):
             self._lowered, self._again_until = lowered.split("\n"), 0
             for index, line in enumerate(self._lowered[: len(self._lines)]):
                 self._index = index
@@ -144,7 +142,7 @@ class Scanner:
     def _line(self, lowered: str) -> None:
         if self._waits:
             self._done += progress(lowered)
-        if not (self._open or self._is_loud(lowered)) or self._is_told(lowered):
+        if not (self._open or self._known.is_loud(lowered)) or self._is_told(lowered):
             return
         if not self._has_time(lowered):
             self._skipped += 1
@@ -153,7 +151,7 @@ class Scanner:
         if len(raw) > _HEAD_BYTES + _TAIL_BYTES:
             raw = _cut(raw)
         text = raw.decode("utf-8", "replace")
-        if not (self._open or self._is_error(lowered) or self._known.may_match(text, text.lower())):
+        if not (self._open or is_error(lowered) or self._known.may_match(text, text.lower())):
             return
         for part in text.split("\r"):
             for line in unwrapped(part):

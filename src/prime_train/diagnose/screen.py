@@ -31,3 +31,6 @@ def holds_any(literals: Iterable[str], patterns: Iterable[str] = ()) -> Callable
     escaped = (_SPECIAL.sub(r"\\\1", literal) for literal in sorted(set(literals)))
     schema = core_schema.str_schema(pattern="(?m)" + "|".join((*patterns, *escaped)), regex_engine="rust-regex")
     return SchemaValidator(schema).isinstance_python
+
+
+is_error = holds_any((), ERRORS)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import tomli
 
-from prime_train.diagnose.screen import holds_any
+from prime_train.diagnose.screen import ERRORS, holds_any
 from prime_train.registry import data_file
 
 CauseClass = Literal["config", "oom", "hardware", "network", "disk", "auth", "env", "bug"]
@@ -65,6 +65,12 @@ class Catalogue:
         for signature in signatures:
             families[signature.family] += ((literal, signature) for literal in signature.literals)
         self._families = [(holds_any(literal for literal, _ in pairs), pairs) for pairs in families.values()]
+
+    @cached_property
+    def is_loud(self) -> Callable[[str], bool]:
+        """Whether a text, in lower case, is to be looked at line by line: it holds a literal, or looks like an error.
+        One for all logs: the engine keeps what it learns, up to a megabyte of it."""
+        return holds_any((literal for item in self.signatures for literal in item.literals), ERRORS)
 
     @cached_property
     def by_id(self) -> dict[str, Signature]:
