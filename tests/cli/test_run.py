@@ -23,7 +23,7 @@ def test_the_plan_is_shown_andnothing_written(here: Path) -> None:
 
 
 RECIPE = '[run]\nname = "tuned"\nmax_steps = 9\n[recipe]\nprogram = "axolotl"\nmodel_name = "Qwen/Qwen3-4B"\n'
-SFT = '[prime_train]\nprime_rl = "2026-08"\n[model]\nname = "Qwen/Qwen3-4B"\n[data]\nname = "example/words"\n'
+SERVER = '[prime_train]\nprime_rl = "2026-08"\n[server]\nport = 8001\n[vllm]\nmax_model_len = 2048\n'
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--no-validate",)])
@@ -31,7 +31,7 @@ SFT = '[prime_train]\nprime_rl = "2026-08"\n[model]\nname = "Qwen/Qwen3-4B"\n[da
     ("text", "what", "fix"),
     [
         (RECIPE, "describes a training by axolotl", "prime-train estimate other.toml"),
-        (SFT, "a config of prime-rl 2026-08 (sft)", "in prime-rl: uv run sft @ other.toml, without [prime_train];"),
+        (SERVER, "one part of a run of prime-rl 2026-08 (inference)", "in prime-rl: uv run inference @ other.toml,"),
     ],
 )
 def test_what_another_program_runs_is_refused(

@@ -85,6 +85,8 @@ def test_where_prime_rl_is_not_installed_it_says_so(tmp_path: Path) -> None:
     assert done.returncode == 4
     assert "no rl of prime-rl was found" in done.stderr
     assert "Traceback" not in done.stderr
+    assert prime_train("run", "words.toml", "--no-validate", cwd=tmp_path).returncode == 4
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(("line", "what"), [("dry_run = true\n", "dry_run = true"), ("[slurm]\n", "[slurm] table")])
@@ -109,6 +111,9 @@ def test_a_run_finishes_and_is_found_finished(there: Path, kind: str) -> None:
     assert resumed_from(there) == [0]
     assert any(isinstance(event, CheckpointSaved) and event.step == 12 for event in events(there))
     assert status(there)["loss"] == pytest.approx(1 / 12, abs=1e-4)
+    folder = "words" if kind == "may" else "outputs/words"
+    assert f"{folder}/checkpoints/step_12" in done.stdout
+    assert "--set max_steps=24" in done.stdout
     again = prime_train("run", "words.toml", "--no-validate", cwd=there)
     assert again.returncode == 0
     assert "words is finished: step 12 of 12" in again.stderr

@@ -22,6 +22,7 @@ from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 
 ROLE = "prime_rl"
+RUN_ID = "prime_rl_run_id"  # a file of the run directory, which no other run has
 COPY = "prime_rl.toml"  # of the config, in the folder of an attempt
 ROOTS = ("rl", "sft")  # what has a launcher; every other root is one component of a run
 

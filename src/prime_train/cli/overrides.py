@@ -13,20 +13,25 @@ from typing import Any
 import tomli
 
 from prime_train.document import Document, patched, to_toml
+from prime_train.edits import EditRefused, edited
 from prime_train.errors import UserError
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")  # above all tables: run.toml has none, prime-rl's files have some
 
 
-def parse(assignments: Sequence[str]) -> dict[str, Any]:
-    """Dotted keys to values. A value is TOML; what is no TOML value is taken for a string. Raises UserError."""
-    return dict(_parse(assignment) for assignment in assignments)
+def parse(assignments: Sequence[str], *, plain_keys: bool = False) -> dict[str, Any]:
+    """Dotted keys to values, with `plain_keys` also keys without a dot. Raises UserError.
+
+    A value is TOML; what is no TOML value is taken for a string.
+    """
+    return dict(_parse(assignment, plain_keys) for assignment in assignments)
 
 
-def _parse(assignment: str) -> tuple[str, Any]:
+def _parse(assignment: str, plain_keys: bool) -> tuple[str, Any]:
     key, separator, written = assignment.partition("=")
     key, written = key.strip(), written.strip()
-    if not separator or not _KEY.fullmatch(key):
+    if not separator or not (_KEY.fullmatch(key) or (plain_keys and _PLAIN_KEY.fullmatch(key))):
         raise UserError(
             what=f"{assignment!r} is not an assignment",
             where=f"--set {assignment}",
@@ -68,6 +73,11 @@ def _set(document: Document, key: str, value: Any) -> str:
         tail = lines[span.end_line - 1][span.end_column - 1 :]
         lines[span.line - 1 : span.end_line] = [f"{head}{written}{tail}"]
         return _checked("\n".join(lines), wanted, document.path, key)
+    if len(parts) == 1:
+        try:
+            return edited(document.text, {key: value})
+        except EditRefused as error:
+            raise _refused(document.path, key, str(error)) from None
     table = document.place(parts[:-1])
     if table is not None and not table.written:  # a header: the key goes under it
         lines.insert(table.key.line, f"{parts[-1]} = {written}")

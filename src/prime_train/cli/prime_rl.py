@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.backends.prime_rl import ROOTS, PrimeRl, stop_grace_s
 from prime_train.backends.prime_rl_settings import has_named_runs, named
+from prime_train.document import to_toml
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
@@ -86,4 +87,13 @@ def backend(verdict: Verdict, text: str, run_dir: RunDir, *, writes: bool) -> Pr
         run_id=identity(run_dir, os.environ),
         environment=dict(os.environ),
         cwd=Path.cwd(),
+    )
+
+
+def notes(run: RunSpec, backend: PrimeRl) -> tuple[str, ...]:
+    """What its copy of the config says otherwise, and what prime-rl does not do."""
+    settings = (setting for setting in backend.settings(run, 0) if setting.told)
+    return (
+        *(f"{setting.key} = {to_toml(setting.value)} for this run: {setting.reason}" for setting in settings),
+        f"prime-rl saves nothing when it is stopped: a checkpoint comes every {run.checkpoint.interval_steps} steps",
     )

@@ -117,6 +117,13 @@ class Judged:
 
         return prime_rl.backend(self.verdict, text, self.run_dir, writes=writes)
 
+    def notes(self, run: "RunSpec", backend: "Backend") -> tuple[str, ...]:
+        """What a person should know of how this run is trained."""
+        from prime_train.backends.prime_rl import PrimeRl
+        from prime_train.cli import prime_rl
+
+        return prime_rl.notes(run, backend) if isinstance(backend, PrimeRl) else ()
+
 
 def _effective(command: Command) -> tuple[str, str]:
     """The text that is judged and kept, with --set and --run-name written into it, and the path to show.
@@ -128,8 +135,9 @@ def _effective(command: Command) -> tuple[str, str]:
     from prime_train.dialects.read import read_config
 
     text, shown = read_config(command.config)
-    text = apply(text, shown, parse(command.overrides))
-    if command.run_name is not None and dialect.read(text, shown).dialect == native.DIALECT:
+    is_native = dialect.read(text, shown).dialect == native.DIALECT
+    text = apply(text, shown, parse(command.overrides, plain_keys=not is_native))
+    if command.run_name is not None and is_native:
         text = apply(text, shown, {"run.name": command.run_name})
     return text, shown
 
@@ -247,6 +255,7 @@ def _supervised(
     from prime_train.views.service_log import ServiceLog
 
     run_dir = judged.run_dir
+    judged.backend(text, writes=False)  # what cannot be started leaves no directory behind
     if command.config == STDIN:  # what was piped in is not there a second time; the run keeps it, options and all
         command = Command(str(run_dir.config), None, ())
     with held(run_dir):
@@ -256,14 +265,15 @@ def _supervised(
             _keep_judgement(judged)
         except OSError as error:
             raise unwritable(error, run_dir) from None
-        for note in opened.notes:
+        for note in (*opened.notes, *judged.notes(opened.run, backend)):
             typer.echo(note, err=True)
         code = ExitCode.OK
         if not opened.finished:
             with shown(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
                 code = supervise(opened.run, run_dir, show, backend)
         with _uninterrupted():
-            _close(run_dir, command, 2 * opened.run.run.max_steps, as_json)
+            steps_key = "run.max_steps" if judged.spec.is_native else "max_steps"
+            _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
 
 
@@ -300,7 +310,7 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _close(run_dir: "RunDir", command: Command, longer_steps: int, as_json: bool) -> None:
+def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> None:
     """Write the report, and print what the run came to."""
     from prime_train.cli.render import labelled
     from prime_train.views import report, status, summary
@@ -312,6 +322,5 @@ def _close(run_dir: "RunDir", command: Command, longer_steps: int, as_json: bool
     if as_json:
         typer.echo(json.dumps(status.as_json(status.look(run_dir, time.time())), indent=1))
     else:
-        longer = command.text(f"run.max_steps={longer_steps}")
         title, lines = summary.gather(run_dir, command.text(), longer)
         typer.echo(labelled(title, lines, sys.stdout))

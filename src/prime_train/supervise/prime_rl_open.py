@@ -23,7 +23,6 @@ from prime_train.supervise import prepare
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.prepare import Opened, Resume
 
-RUN_ID = "prime_rl_run_id"  # a file of the run directory
 _LAUNCHERS_OWN = ("configs", "rl.sbatch", "sft.sbatch")  # prime-rl passes over these: utils/pathing.py
 _IN_USE_S = 120.0  # a log that was written to so lately belongs to a run that may still be on
 
@@ -60,7 +59,7 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
 
 def run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
     """The id that prime-rl and W&B know the run by: that of its first start. Written down where there is none yet."""
-    file = run_dir.path / RUN_ID
+    file = run_dir.path / backend.RUN_ID
     try:
         known = file.read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -73,7 +72,7 @@ def run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
 
 def known_run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
     """The id as it would be, for a plan that writes nothing."""
-    file = run_dir.path / RUN_ID
+    file = run_dir.path / backend.RUN_ID
     return file.read_text(encoding="ascii").strip() if file.exists() else environment.get("PRL_RUN_ID", "(a fresh one)")
 
 

@@ -12,7 +12,7 @@ from prime_train.rundir import RunDir
 from prime_train.supervise.lock import holder
 
 _CHUNK_BYTES = 64 * 1024
-_ROLE = "trainer"
+_ROLES = ("trainer", "prime_rl", "inference")  # whose log is shown: the first that the attempt has
 
 
 def attempts(run_dir: RunDir) -> list[int]:
@@ -54,7 +54,8 @@ class Tail:
     """One attempt's log and how far it was read."""
 
     def __init__(self, run_dir: RunDir, attempt: int) -> None:
-        self.path: Path = run_dir.log(attempt, _ROLE)
+        logs = [run_dir.log(attempt, role) for role in _ROLES]
+        self.path: Path = next((log for log in logs if log.exists()), logs[0])
         self._offset = 0
 
     def skip_to_last(self, lines: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints.layout import newest_complete
+from prime_train.backends.saved import newest_complete
 from prime_train.events import read
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
@@ -83,7 +83,7 @@ def look(run_dir: RunDir, now_s: float) -> Status:
     held_by = holder(run_dir)
     here = held_by is None or held_by.here
     living = state.live.children if state.live else ()
-    newest = newest_complete(run_dir.checkpoints)
+    newest = newest_complete(run_dir)
     try:
         free_gib: float | None = shutil.disk_usage(run_dir.path).free / GIB
     except OSError:
