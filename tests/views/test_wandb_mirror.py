@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.errors import UserError
 from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
@@ -198,3 +199,11 @@ def test_it_goes_on_by_itself(tmp_path: Path) -> None:
         time.sleep(0.1)
     with mirror._alone(run_dir) as is_alone:  # it has ended
         assert is_alone
+
+
+def test_without_the_package_the_fix_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "find_spec", lambda _name: None)
+    with pytest.raises(UserError) as told:
+        mirror.begin(RunDir(tmp_path))
+    assert "prime-train[wandb]" in told.value.fix
+    assert not (tmp_path / "wandb").exists()

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prime_train.errors import UserError
 from prime_train.events import Follower, Record, RunClosed, RunOpened
 from prime_train.redaction import secrets
 from prime_train.rundir import RunDir
@@ -34,6 +35,7 @@ _LOOK_S = 0.5  # for the end of the run
 _WAIT_FOR_SUPERVISOR_S = 30.0  # of a run that is not closed: it may only be about to be taken over
 _FINISH_LIMIT_S = 120.0  # for the last values to get out; what is left then stays in the run directory
 _LOCK_LIMIT_S = 150.0  # for the mirror of an earlier supervisor to end
+_INSTALL = "pip install 'prime-train[wandb]'"
 _EXIT_CODES = {"finished": 0, "stopped": 75}
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
 
@@ -41,8 +43,12 @@ _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
 def begin(run_dir: RunDir) -> None:
     """Start a mirror that belongs to nobody: neither a sweep of the run's processes nor its end takes it along.
 
-    Call it before the supervisor becomes the keeper of orphans. Raises OSError where it cannot be started.
+    Call it before the supervisor becomes the keeper of orphans. Raises OSError where it cannot be started, UserError
+    where the package is missing.
     """
+    if find_spec("wandb") is None:
+        what, where = "the package wandb is not installed", "prime_train.wandb.project"
+        raise UserError(what, where, "the run is to be shown there", f"{_INSTALL}, or leave prime_train.wandb out")
     state.folder(run_dir).mkdir(exist_ok=True)
     variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
     with open(state.log(run_dir), "ab") as log:
@@ -95,7 +101,7 @@ def _alone(run_dir: RunDir) -> Iterator[bool]:
 
 def _mirror(run_dir: RunDir) -> int:
     if find_spec("wandb") is None:
-        _say("the package wandb is missing: pip install 'prime-train[wandb]'")
+        _say(f"the package wandb is not installed: {_INSTALL}")
         return 1
     run = _opened(run_dir, state.load(run_dir))
     if run is None:
