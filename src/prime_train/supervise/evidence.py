@@ -231,11 +231,11 @@ def _with_dumps(told: list[str], found: Sequence[Found], logs: Sequence[Path], l
         else:
             rest.append(item)
     for reason, processes in reasons.items():
-        asked = [one.pid for one in processes if one.dumps and _dump(one.pid)]
+        asked = [one.pid for one in processes if one.dumps]
         instead = f"; faulthandler was asked instead and writes to the log (pid {_pids(asked)})" if asked else ""
         rest.append(f"stacks of pid {_pids([one.pid for one in processes])}: {reason}{instead}")
         if asked:
-            waiter = threading.Thread(target=_until_grown, args=(logs, limit_s), name="evidence", daemon=True)
+            waiter = threading.Thread(target=_dump, args=(asked, logs, limit_s), name="evidence", daemon=True)
             waiter.start()
             waiter.join(limit_s)  # a log on a dead mount holds that thread alone
     return rest
@@ -245,18 +245,16 @@ def _pids(pids: Iterable[int]) -> str:
     return ", ".join(str(pid) for pid in pids)
 
 
-def _dump(pid: int) -> bool:
-    """Ask a process that handles SIGUSR1 for its stacks. The bundled trainer registers faulthandler for it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGUSR1)
-        return True
-    return False
+def _dump(pids: Sequence[int], logs: Sequence[Path], limit_s: float) -> None:
+    """Ask processes that handle SIGUSR1 for their stacks, and wait until a log has grown and grows no more.
 
-
-def _until_grown(logs: Sequence[Path], limit_s: float) -> None:
-    """Until a log has grown and grows no more, or the time is over."""
+    The bundled trainer registers faulthandler for that signal.
+    """
     give_up_s = time.monotonic() + limit_s
     first = sizes = _sizes(logs)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGUSR1)
     while time.monotonic() < give_up_s:
         time.sleep(0.1)
         before, sizes = sizes, _sizes(logs)

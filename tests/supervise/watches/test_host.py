@@ -100,6 +100,13 @@ def test_a_rank_that_was_killed_for_memory_is_named() -> None:
     assert alarm.cause_class == "oom"
 
 
+def test_a_long_name_is_known_by_what_the_kernel_keeps_of_it() -> None:
+    engine = process(103, parent=100, name="VLLM::EngineCore")
+    killed = {"oom_kills": {"/proc/vmstat": 4}, "processes": RANKS, "killed": ((103, "VLLM::EngineCor"),)}
+    (alarm,) = alarms(*ten_seconds_apart({"processes": (*RANKS, engine)}, killed))
+    assert alarm.what == "the kernel ended trainer (pid 103) because memory ran out"
+
+
 def test_without_the_kernels_log_the_largest_that_is_gone_is_named_as_such() -> None:
     counters = {"/proc/vmstat": 4, "/sys/fs/cgroup/memory.events": 1}
     before: dict[str, object] = {"oom_kills": {"/proc/vmstat": 3, "/sys/fs/cgroup/memory.events": 0}}

@@ -12,6 +12,7 @@ from prime_train.units import format_bytes, format_seconds
 
 _SHM = "/dev/shm"
 _MACHINE = "/proc/vmstat"
+_COMM_CHARS = 15  # of a name the kernel keeps so many; psutil looks up the rest
 
 
 def low(sample: Sample, standing: frozenset[tuple[str, str]], limits: Limits) -> Iterator[Alarm]:
@@ -105,7 +106,7 @@ def killed(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[
         return
     now = {process.pid for process in sample.processes}
     gone = [process for process in last.processes if process.pid not in now]
-    named = [process for process in gone if (process.pid, process.name) in sample.killed]
+    named = [process for process in gone if (process.pid, process.name[:_COMM_CHARS]) in sample.killed]
     groups = [path for path in risen if path != _MACHINE]
     inside = [path for path in groups if risen[path] > 0]
     where = (inside or [_MACHINE])[0]
