@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
-import os
 import sys
 import threading
 import time
@@ -20,6 +18,7 @@ import psutil
 from prime_train.backends.launch import Ready
 from prime_train.facts import child
 from prime_train.facts.facts import NotKnown
+from prime_train.supervise.loopback import ask
 from prime_train.supervise.process import Identity
 
 _POLL_S = 0.5
@@ -110,52 +109,20 @@ class _Seen:
 
 def _look(ready: Ready, process: Identity, left_s: float) -> _Seen:
     """Health first, then a completion: /health is 200 also where the engine behind it is dead (vllm#17972)."""
-    health = _request("GET", ready.health_url, None, min(_HEALTH_S, left_s))
+    health = ask("GET", ready.health_url, min(_HEALTH_S, left_s))
     if health.status != 200:
         return _Seen(f"/health: {health.words}" if health.status else "")
     stranger = _stranger(process, ready.health_url)
     if stranger:
         return _Seen(f"the port is held by {stranger}", cause_class="network")
     body = {"model": ready.model, "prompt": "a", "max_tokens": 1}
-    answer = _request("POST", ready.completion_url, body, max(_LEAST_REQUEST_S, left_s))
+    answer = ask("POST", ready.completion_url, max(_LEAST_REQUEST_S, left_s), body)
     if answer.status == 200 and '"choices"' in answer.text:
         return _Seen("", serves=True)
     told = f"a request of one token: {answer.words}"
     if answer.status in (401, 403):
         return _Seen(told, cause_class="auth")
     return _Seen(told, cause_class="config" if 400 <= answer.status < 500 and answer.status != 429 else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back over HTTP. `status` is 0 where nothing did; `text` then says why."""
-
-    status: int
-    text: str
-
-    @property
-    def words(self) -> str:
-        shown = " ".join(self.text.split())[:200]
-        return f"{self.status} {shown}".strip() if self.status else shown
-
-
-def _request(method: str, url: str, body: Mapping[str, object] | None, limit_s: float) -> Answer:
-    """One request. Proxies of the environment are passed by: what is asked is on this machine."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
-    headers = {"Content-Type": "application/json", "Connection": "close"}
-    if key := os.environ.get("VLLM_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    try:
-        connection.request(method, parts.path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        return Answer(response.status, response.read(65536).decode("utf-8", "replace"))
-    except TimeoutError:
-        return Answer(0, f"no answer within {limit_s:.0f} s")
-    except (OSError, http.client.HTTPException) as error:
-        return Answer(0, f"{error}" or type(error).__name__)
-    finally:
-        connection.close()
 
 
 def _stranger(process: Identity, url: str) -> str:

@@ -9,15 +9,19 @@ request is open at a time, and none is sent to a server that sleeps or is paused
 
 from __future__ import annotations
 
-import http.client
+import sys
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder: a module in it must not stand in for a package
+
 import json
 import os
-import sys
 import threading
 import time
-from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+
+from prime_train.supervise.loopback import Answer, ask
+from prime_train.supervise.watches.engine_metrics import engines
 
 _DEADLINE_S = 5.0  # for one answer; an API server that is starved of CPU may take a second
 _ASK_AFTER_S = 15.0  # of no token
@@ -37,40 +41,21 @@ class Asked:
 
     def _send(self, url: str, model: str) -> None:
         body = {"model": model, "prompt": "a", "max_tokens": 1}
-        self.status, _ = request("POST", f"{url}/v1/completions", body, _GIVE_UP_S)
+        self.status = ask("POST", f"{url}/v1/completions", _GIVE_UP_S, body).status
         self.since_s = None
-
-
-def request(method: str, url: str, body: Mapping[str, object] | None, limit_s: float) -> tuple[int, str]:
-    """(status, text); (0, why) where nothing came back."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
-    headers = {"Content-Type": "application/json", "Connection": "close"}
-    if key := os.environ.get("VLLM_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    try:
-        connection.request(method, parts.path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        return response.status, response.read().decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException) as error:
-        return 0, f"{error}" or type(error).__name__
-    finally:
-        connection.close()
 
 
 def sample(url: str, asked: Asked) -> dict[str, Any]:
     """One look. What a server outside development mode does not have (a weight version, a pause) is null."""
-    from prime_train.supervise.watches.engine_metrics import engines
-
-    health, said = request("GET", f"{url}/health", None, _DEADLINE_S)
-    status, text = request("GET", f"{url}/metrics", None, _DEADLINE_S) if health else (0, "")
-    development = os.environ.get("VLLM_SERVER_DEV_MODE") == "1" and health == 200
+    health = ask("GET", f"{url}/health", _DEADLINE_S)
+    metrics = ask("GET", f"{url}/metrics", _DEADLINE_S) if health.status else Answer(0, "")
+    development = os.environ.get("VLLM_SERVER_DEV_MODE") == "1" and health.status == 200
     return {
         "at_s": time.monotonic(),
-        "health": health,
-        "fault": "" if health == 200 else " ".join(said.split())[:200],
-        "metrics": status,
-        "engines": [engine._asdict() for engine in engines(text)] if status == 200 else [],
+        "health": health.status,
+        "fault": "" if health.status == 200 else health.words,
+        "metrics": metrics.status,
+        "engines": [engine._asdict() for engine in engines(metrics.text)] if metrics.status == 200 else [],
         "asked_s": time.monotonic() - asked.since_s if asked.since_s is not None else None,
         "answered": asked.status,
         "paused": _field(f"{url}/is_paused", "is_paused") is True if development else False,
@@ -79,9 +64,9 @@ def sample(url: str, asked: Asked) -> dict[str, Any]:
 
 
 def _field(url: str, name: str) -> object:
-    status, text = request("GET", url, None, _DEADLINE_S)
+    answer = ask("GET", url, _DEADLINE_S)
     try:
-        found = json.loads(text) if status == 200 else None
+        found = json.loads(answer.text) if answer.status == 200 else None
     except json.JSONDecodeError:
         return None
     return found.get(name) if isinstance(found, dict) else None
@@ -104,5 +89,4 @@ def main(url: str, interval_s: float, model: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder: a module in it must not stand in for a package
     main(sys.argv[1], float(sys.argv[2]), sys.argv[3])
