@@ -15,7 +15,7 @@ CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 .PHONY: help demo test test-vllm check docs wheel bench clean
 
 help: ## say what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .venv/installed: pyproject.toml constraints-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
