@@ -34,7 +34,7 @@ class Tail:
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
                 piece = file.read(_PIECE_BYTES)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):  # the listener tells of what may not be read
             return
         whole = piece.rfind(b"\n") + 1
         if whole == 0 and len(piece) == _PIECE_BYTES:  # a line that is longer than anything prime-rl says
