@@ -19,7 +19,8 @@ import record
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the faults are those of the tests
 
 from tests.drills import faults
-from tests.drills.faults import Drill
+from tests.drills.faults import drill_in
+from tests.drills.scene import Scene
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
 
 
 def _recovery(name: str, folder: Path, rounds: int) -> list[dict[str, object]]:
-    measured = [_once(faults.FAULTS[name], Drill(folder / f"{name} {n}", folder / "cache")) for n in range(rounds)]
+    measured = [_once(faults.FAULTS[name], drill_in(folder / f"{name} {n}", folder / "cache")) for n in range(rounds)]
     starts, steps = zip(*measured, strict=True)
     return [
         record.emit(f"{name}: to the next attempt's start", starts),
@@ -40,7 +41,7 @@ def _recovery(name: str, folder: Path, rounds: int) -> list[dict[str, object]]:
     ]
 
 
-def _once(fault: faults.Fault, drill: Drill) -> tuple[float, float]:
+def _once(fault: faults.Fault, drill: Scene) -> tuple[float, float]:
     """Seconds from the death to the start of the second attempt, and to its first step."""
     drill.prepare()
     with drill.started() as process:
@@ -53,7 +54,7 @@ def _once(fault: faults.Fault, drill: Drill) -> tuple[float, float]:
     return faults.started_s(drill, 2) - died_s, faults.stepped_s(drill, 2) - died_s
 
 
-def _await_second(drill: Drill) -> None:
+def _await_second(drill: Scene) -> None:
     drill.until(lambda state: state.attempt_number == 2 and state.live is not None and bool(state.live.first_progress))
 
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from prime_train.checkpoints import layout
 from prime_train.events import ChildStarted, HangFound, Progress, Record, TrainerFailed, read
-from prime_train.rundir import RunDir
-from prime_train.supervise.process import Identity, belonging, identify
+from prime_train.supervise.process import Identity, identify
 from prime_train.supervise.state import State
-from prime_train.views.status import fold_events
+from tests.drills.scene import DEADLINE_S, PROGRAM, Scene, trainer
 
-PROGRAM = Path(sys.executable).with_name("prime-train")
-DEADLINE_S = 120.0
 INTERVAL_STEPS = 20
 MAX_STEPS = 200
 SILENCE_LIMIT_S = 6.0  # of a step that takes 20 ms: on a machine with more to do it may take seconds
@@ -65,100 +56,47 @@ step_limit_s = {SILENCE_LIMIT_S}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Drill:
-    """A run in a folder of its own. `cache` may be shared: the tokenizer is trained once."""
-
-    folder: Path
-    cache: Path
-
-    @property
-    def run_dir(self) -> RunDir:
-        return RunDir((self.folder / "runs" / "drill").resolve())
-
-    def prepare(self) -> None:
-        self.folder.mkdir(parents=True)
-        (self.folder / "run.toml").write_text(CONFIG, encoding="utf-8")
-
-    @contextlib.contextmanager
-    def started(self) -> Iterator[subprocess.Popen[bytes]]:
-        """`prime-train run run.toml`. What of it is left at the end of the block is killed."""
-        environment = os.environ | {"PRIME_TRAIN_CACHE": str(self.cache), "OMP_NUM_THREADS": "1"}
-        with open(self.folder / "said.txt", "ab") as said:
-            process = subprocess.Popen(
-                [PROGRAM, "run", "run.toml"], cwd=self.folder, env=environment, stdout=said, stderr=said
-            )
-            try:
-                yield process
-            finally:
-                process.kill()
-                process.wait()
-
-    def state(self) -> State:
-        return fold_events(self.run_dir)
-
-    def until(self, holds: Callable[[State], bool]) -> State:
-        """The first state seen that satisfies `holds`."""
-        give_up_s = time.monotonic() + DEADLINE_S
-        while time.monotonic() < give_up_s:
-            state = self.state()
-            if holds(state):
-                return state
-            assert state.exit_code is None, f"it ended before: {state.reason}\n{self.said()}"
-            time.sleep(0.02)
-        raise AssertionError(f"not within {DEADLINE_S} s: {self.state()}\n{self.said()}")
-
-    def until_trained(self, checkpoints: int) -> State:
-        """The state once the first attempt has saved so many checkpoints and gone on a little."""
-        saved = checkpoints * INTERVAL_STEPS
-        return self.until(lambda state: state.newest_complete >= saved and state.step > state.newest_complete)
-
-    def said(self) -> str:
-        return (self.folder / "said.txt").read_text(encoding="utf-8")
-
-    def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.run_dir.metrics.read_text(encoding="utf-8").splitlines()]
-
-    def left(self) -> list[psutil.Process]:
-        """Live processes that carry the run's mark."""
-        return [process for process in belonging(self.run_dir.path) if process.status() != psutil.STATUS_ZOMBIE]
+def drill_in(folder: Path, cache: Path) -> Scene:
+    """`prime-train run run.toml`. `cache` may be shared: the tokenizer is trained once."""
+    variables = {"PRIME_TRAIN_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    return Scene(folder, (str(PROGRAM), "run", "run.toml"), {"run.toml": CONFIG}, variables)
 
 
-def trainer(state: State) -> int:
-    """The pid of the live trainer."""
-    assert state.live is not None, state
-    return state.live.children[0].pid
+def until_trained(drill: Scene, checkpoints: int) -> State:
+    """The state once the first attempt has saved so many checkpoints and gone on a little."""
+    saved = checkpoints * INTERVAL_STEPS
+    return drill.until(lambda state: state.newest_complete >= saved and state.step > state.newest_complete)
 
 
 # --- five faults: each harms the run once and gives the time of the death ---------------------------
 
 
-def kill_trainer(drill: Drill, _supervisor: int) -> float:
-    pid = trainer(drill.until_trained(1))
+def kill_trainer(drill: Scene, _supervisor: int) -> float:
+    pid = trainer(until_trained(drill, 1))
     os.kill(pid, signal.SIGKILL)
     return time.time()
 
 
-def raise_in_trainer(drill: Drill, _supervisor: int) -> float:
+def raise_in_trainer(drill: Scene, _supervisor: int) -> float:
     """Kill its loader worker: the trainer raises as it asks for the next buffer."""
-    (worker,) = psutil.Process(trainer(drill.until_trained(1))).children()
+    (worker,) = psutil.Process(trainer(until_trained(drill, 1))).children()
     worker.kill()
     drill.until(lambda _: bool(failures(drill)))
     return failures(drill)[0].time_s
 
 
-def hang_trainer(drill: Drill, _supervisor: int) -> float:
+def hang_trainer(drill: Scene, _supervisor: int) -> float:
     """Stop it, so that it is silent. The death is the end of the silence that it may keep."""
-    os.kill(trainer(drill.until_trained(1)), signal.SIGSTOP)
+    os.kill(trainer(until_trained(drill, 1)), signal.SIGSTOP)
     drill.until(lambda _: bool(hangs(drill)))
     (found,) = hangs(drill)
     assert isinstance(found.event, HangFound)
     return found.time_s - (found.event.silent_s - found.event.limit_s)
 
 
-def truncate_newest(drill: Drill, _supervisor: int) -> float:
+def truncate_newest(drill: Scene, _supervisor: int) -> float:
     """Cut the largest file of the newest complete checkpoint, then kill the trainer. It is stopped meanwhile."""
-    pid = trainer(drill.until_trained(2))
+    pid = trainer(until_trained(drill, 2))
     os.kill(pid, signal.SIGSTOP)
     newest = layout.newest_complete(drill.run_dir.checkpoints)
     assert newest is not None
@@ -168,9 +106,9 @@ def truncate_newest(drill: Drill, _supervisor: int) -> float:
     return time.time()
 
 
-def kill_supervisor(drill: Drill, supervisor: int) -> float:
+def kill_supervisor(drill: Scene, supervisor: int) -> float:
     """The trainer ends with it. Someone has to give the command again."""
-    ended = identify(trainer(drill.until_trained(1)))
+    ended = identify(trainer(until_trained(drill, 1)))
     os.kill(supervisor, signal.SIGKILL)
     died_s = time.time()
     assert ended is not None
@@ -178,7 +116,7 @@ def kill_supervisor(drill: Drill, supervisor: int) -> float:
     return died_s
 
 
-Fault = Callable[[Drill, int], float]
+Fault = Callable[[Scene, int], float]
 
 FAULTS: dict[str, Fault] = {
     "the trainer is killed": kill_trainer,
@@ -192,21 +130,21 @@ FAULTS: dict[str, Fault] = {
 # --- what the events tell of it ---------------------------------------------------------------------
 
 
-def failures(drill: Drill) -> list[Record]:
+def failures(drill: Scene) -> list[Record]:
     return [record for record in read(drill.run_dir.events) if isinstance(record.event, TrainerFailed)]
 
 
-def hangs(drill: Drill) -> list[Record]:
+def hangs(drill: Scene) -> list[Record]:
     return [record for record in read(drill.run_dir.events) if isinstance(record.event, HangFound)]
 
 
-def started_s(drill: Drill, attempt: int) -> float:
+def started_s(drill: Scene, attempt: int) -> float:
     """When the trainer of this attempt was started."""
     found = (r for r in read(drill.run_dir.events) if isinstance(r.event, ChildStarted) and r.event.attempt == attempt)
     return next(found).time_s
 
 
-def stepped_s(drill: Drill, attempt: int) -> float:
+def stepped_s(drill: Scene, attempt: int) -> float:
     """When this attempt had taken its first step."""
     found = (r for r in read(drill.run_dir.events) if isinstance(r.event, Progress) and r.event.attempt == attempt)
     return next(found).time_s

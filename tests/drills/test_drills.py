@@ -9,7 +9,8 @@ import pytest
 
 from prime_train.events import AttemptEnded, LaunchAsked, read
 from tests.drills import faults
-from tests.drills.faults import INTERVAL_STEPS, MAX_STEPS, Drill
+from tests.drills.faults import INTERVAL_STEPS, MAX_STEPS, drill_in
+from tests.drills.scene import DEADLINE_S, Scene
 
 pytestmark = pytest.mark.slow
 
@@ -31,24 +32,24 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[dict[str, Any]]:
     """metrics.jsonl of the same run without a fault."""
-    drill = Drill(tmp_path_factory.mktemp("undisturbed") / "here", cache)
+    drill = drill_in(tmp_path_factory.mktemp("undisturbed") / "here", cache)
     drill.prepare()
     with drill.started() as process:
-        assert process.wait(faults.DEADLINE_S) == 0, drill.said()
+        assert process.wait(DEADLINE_S) == 0, drill.said()
     return drill.metrics()
 
 
 @pytest.mark.parametrize("fault", faults.FAULTS.values(), ids=faults.FAULTS)
 def test_a_run_survives(fault: faults.Fault, tmp_path: Path, cache: Path, undisturbed: list[dict[str, Any]]) -> None:
-    drill = Drill(tmp_path / "here", cache)
+    drill = drill_in(tmp_path / "here", cache)
     drill.prepare()
     with drill.started() as process:
         fault(drill, process.pid)
         if fault is not faults.kill_supervisor:
-            assert process.wait(faults.DEADLINE_S) == 0, drill.said()
+            assert process.wait(DEADLINE_S) == 0, drill.said()
     if fault is faults.kill_supervisor:
         with drill.started() as process:
-            assert process.wait(faults.DEADLINE_S) == 0, drill.said()
+            assert process.wait(DEADLINE_S) == 0, drill.said()
 
     _goes_on_from_the_newest_complete_checkpoint(drill)
     assert [line["step"] for line in drill.metrics()] == list(range(1, MAX_STEPS + 1))
@@ -60,7 +61,7 @@ def test_a_run_survives(fault: faults.Fault, tmp_path: Path, cache: Path, undist
     assert drill.left() == []
 
 
-def _goes_on_from_the_newest_complete_checkpoint(drill: Drill) -> None:
+def _goes_on_from_the_newest_complete_checkpoint(drill: Scene) -> None:
     events = [record.event for record in read(drill.run_dir.events)]
     ended = next(event for event in events if isinstance(event, AttemptEnded))
     first, second = (event for event in events if isinstance(event, LaunchAsked))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def misbehave(fake: Fake, behaviour: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main() -> None:
+def main(misbehave: Callable[[Fake, str], None] = misbehave) -> None:
     path, attempt, resume_step, behaviour, *pairs = sys.argv[1:]
     run_dir = RunDir(Path(path))
     options = dict(pair.split("=", 1) for pair in pairs)

@@ -69,12 +69,12 @@ class Evidence:
 
 
 def tail(log: Path) -> str:
-    """The end of a log; empty where there is none."""
+    """The end of a log; empty where there is none, and where it cannot be read."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
+    except OSError:  # it is gone, or cannot be read
         return ""
 
 

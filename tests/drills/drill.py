@@ -1,0 +1,192 @@
+"""One row of the table of faults: what is done, what has to follow, and what did follow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from prime_train.checkpoints import layout
+from prime_train.events import (
+    AlarmRaised,
+    AttemptEnded,
+    CheckpointSaved,
+    ClockJumped,
+    HangFound,
+    LaunchAsked,
+    Progress,
+    Record,
+    RunClosed,
+    read,
+)
+from tests.drills import faults, supervisor
+from tests.drills.scene import DEADLINE_S, REPOSITORY, Scene
+
+Act = Callable[[Scene, int], None]  # with the pid of the supervisor
+FINISHES = 0
+
+
+Do = Callable[[Scene], None]
+
+
+def nothing(_scene: Scene) -> None:
+    pass
+
+
+def by_itself(_scene: Scene, _supervisor: int) -> None:
+    """The victim harms itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A fault. `found`: the cause class of the attempt that ends by it, or the name of an alarm; "" = nothing is wrong.
+
+    Strings in `options` and `variables` may name the "{folder}" of the drill.
+    """
+
+    group: str
+    name: str
+    found: str
+    says: tuple[str, ...] = ()  # words that the cause, the reason of the end or the message holds
+    exit_code: int = FINISHES
+    attempts: int = 2
+    victim: str = "nothing"  # a fault of victim.py
+    act: Act = by_itself
+    prepare: Do = nothing  # before anything is started
+    again: Do | None = None  # the command is given again after the first supervisor has ended and this was done
+    after: Do = nothing  # at the end, whatever came
+    real: bool = False  # the bundled trainer under `prime-train run`, in the place of the victim
+    options: Mapping[str, str] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    max_steps: int = supervisor.MAX_STEPS
+    needs: Callable[[], str] | None = None  # why it cannot be done here; "" = it can
+
+    def scene(self, folder: Path, cache: Path) -> Scene:
+        variables = {name: value.format(folder=folder) for name, value in self.variables.items()}
+        if self.real:
+            scene = faults.drill_in(folder, cache)
+            config = scene.files["run.toml"] + "".join(f"\n[{table}]\n{keys}\n" for table, keys in self.options.items())
+            return replace(scene, files={"run.toml": config, **self.files}, variables={**scene.variables, **variables})
+        setting = {
+            "run_dir": str((folder / "runs" / "drill").resolve()),
+            "fault": self.victim,
+            "options": {name: value.format(folder=folder) for name, value in self.options.items()},
+            "policy": dict(self.policy),
+            "max_steps": self.max_steps,
+        }
+        files = {"setting.json": json.dumps(setting), **self.files}
+        command = (sys.executable, str(REPOSITORY / "tests" / "drills" / "supervisor.py"), "setting.json")
+        return Scene(folder, command, files, variables)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What followed. Times are seconds after the fault; None = it did not come to that."""
+
+    exit_code: int
+    found: tuple[str, ...]  # cause classes of failed attempts, and alarms, in their order
+    told: str  # everything that was said of it
+    attempts: int
+    detect_s: float | None
+    resume_s: float | None
+    resumed_from: int | None
+    kept: tuple[int, ...]  # steps of complete checkpoints, as they were before the end of the first attempt
+    lost: tuple[int, ...]  # of those, the ones that are gone though nothing damaged them and no newer one is there
+    left: tuple[str, ...]  # processes
+
+
+def carry_out(row: Row, folder: Path, cache: Path) -> Result:
+    """Do it, and wait for the end."""
+    scene = row.scene(folder, cache)
+    scene.prepare()
+    try:
+        row.prepare(scene)
+        with scene.started() as process:
+            row.act(scene, process.pid)
+            code = process.wait(DEADLINE_S)
+        if row.again is not None:
+            row.again(scene)
+            with scene.started() as process:
+                code = process.wait(DEADLINE_S)
+        return _judge(scene, code)
+    finally:
+        row.after(scene)
+
+
+def check(row: Row, result: Result) -> None:
+    """Everything that has to hold of any fault, and of this one."""
+    assert result.exit_code == row.exit_code, result
+    assert (result.found[0] if result.found else "") == row.found, result
+    for words in row.says:
+        assert words in result.told, (words, result.told)
+    assert result.attempts == row.attempts, result
+    assert result.left == (), result
+    assert result.lost == (), result
+    if result.resumed_from is not None:
+        assert result.resumed_from == max(result.kept, default=0), result
+    if row.found:
+        assert result.detect_s is not None, result
+    if row.attempts > 1 and row.exit_code == FINISHES:
+        assert result.resume_s is not None, result
+
+
+def _judge(scene: Scene, code: int) -> Result:
+    records = list(read(scene.run_dir.events)) if scene.run_dir.events.exists() else []
+    damaged = scene.marks.damaged
+    found = [record for record in records if _names(record)]
+    launches = [record for record in records if isinstance(record.event, LaunchAsked)]
+    second = next((record for record in launches if record.event.attempt == 2), None)  # type: ignore[union-attr]
+    until_s = second.time_s if second else float("inf")
+    saved = {r.event.step for r in records if isinstance(r.event, CheckpointSaved) and r.time_s <= until_s}
+    kept = tuple(sorted(saved - damaged))
+    there = {checkpoint.step for checkpoint in layout.scan(scene.run_dir.checkpoints) if checkpoint.complete}
+    newest = max(there, default=0)
+    return Result(
+        exit_code=code,
+        found=tuple(name for record in found for name in _names(record)),
+        told="\n".join([*(str(record.event) for record in records if _tells(record)), scene.said()]),
+        attempts=len(launches),
+        detect_s=_since(scene, _found_s(records)),
+        resume_s=_since(scene, _stepped_s(records, 2)),
+        resumed_from=second.event.resume_step if second and isinstance(second.event, LaunchAsked) else None,
+        kept=kept,
+        lost=tuple(step for step in kept if step not in there and step >= newest),
+        left=tuple(map(str, (*scene.left(), *scene.marks.living))),
+    )
+
+
+def _names(record: Record) -> tuple[str, ...]:
+    match record.event:
+        case AttemptEnded(outcome="failed", cause_class=name) | AlarmRaised(name=name):
+            return (name,)
+        case _:
+            return ()
+
+
+def _tells(record: Record) -> bool:
+    return isinstance(record.event, AttemptEnded | AlarmRaised | HangFound | RunClosed | LaunchAsked | ClockJumped)
+
+
+def _found_s(records: list[Record]) -> float | None:
+    """When it was first said that something is wrong. Of a silence its limit is not counted: it may last as long."""
+    for record in records:
+        if isinstance(record.event, HangFound):
+            return record.time_s - record.event.limit_s
+        if _names(record):
+            return record.time_s
+    return None
+
+
+def _stepped_s(records: list[Record], attempt: int) -> float | None:
+    steps = (r.time_s for r in records if isinstance(r.event, Progress) and r.event.attempt == attempt)
+    return next(steps, None)
+
+
+def _since(scene: Scene, at_s: float | None) -> float | None:
+    fault_s = scene.marks.fault_s
+    return None if at_s is None or fault_s is None else round(at_s - fault_s, 3)

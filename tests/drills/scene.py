@@ -1,0 +1,95 @@
+"""A run in a folder of its own, under a supervisor in a process of its own. Judges nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from prime_train.rundir import RunDir
+from prime_train.supervise.process import belonging
+from prime_train.supervise.state import State
+from prime_train.views.status import fold_events
+from tests.drills.marks import Marks
+
+PROGRAM = Path(sys.executable).with_name("prime-train")
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_S = 120.0
+LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is started where. `files` are laid into `folder` first."""
+
+    folder: Path
+    command: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir((self.folder / "runs" / "drill").resolve())
+
+    @property
+    def marks(self) -> Marks:
+        return Marks(self.folder)
+
+    def prepare(self) -> None:
+        self.folder.mkdir(parents=True)
+        for name, text in self.files.items():
+            (self.folder / name).write_text(text, encoding="utf-8")
+
+    @contextlib.contextmanager
+    def started(self) -> Iterator[subprocess.Popen[bytes]]:
+        """The supervisor. What of it is left at the end of the block is killed, and its trainer ends with it."""
+        with open(self.folder / "said.txt", "ab") as said:
+            process = subprocess.Popen(
+                self.command, cwd=self.folder, env=os.environ | self.variables, stdout=said, stderr=said
+            )
+            try:
+                yield process
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                process.wait()
+
+    def state(self) -> State:
+        return fold_events(self.run_dir)
+
+    def until(self, holds: Callable[[State], bool]) -> State:
+        """The first state seen that satisfies `holds`."""
+        give_up_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < give_up_s:
+            state = self.state()
+            if holds(state):
+                return state
+            assert state.exit_code is None, f"it ended before: {state.reason}\n{self.said()}"
+            time.sleep(LOOK_S)
+        raise AssertionError(f"not within {DEADLINE_S} s: {self.state()}\n{self.said()}")
+
+    def said(self) -> str:
+        """What the supervisor printed."""
+        return (self.folder / "said.txt").read_text(encoding="utf-8", errors="replace")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run_dir.metrics.read_text(encoding="utf-8").splitlines()]
+
+    def left(self) -> list[psutil.Process]:
+        """Live processes that carry the run's mark."""
+        return [process for process in belonging(self.run_dir.path) if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def trainer(state: State) -> int:
+    """The pid of the live trainer."""
+    assert state.live is not None, state
+    return next(child.pid for child in state.live.children if child.role == "trainer")
