@@ -195,3 +195,13 @@ def test_the_smallest_fraction_holds_what_was_asked(setup: ServeSetup, requests:
     fraction = smallest_fraction(setup, hardware, setup.ctx_tokens, requests)
     memory = inference_memory(setup._replace(gpu_memory_fraction=fraction * (1 + 1e-12)), hardware)
     assert memory.kv_bytes.low + 1024 >= bytes_for(setup, setup.ctx_tokens, requests)
+
+
+def test_a_cache_of_given_size_is_that_size_whatever_the_fraction() -> None:
+    run = _run(elsewhere.Inference(cache_bytes=8 * 2**30, gpu_memory_fraction=0.2), None)
+    setup = serve_setup_of(run, gpu(79.2), shape_of("Qwen/Qwen3-8B"))
+    memory = inference_memory(setup, gpu(79.2))
+    assert memory.kv_bytes.low == memory.kv_bytes.high == 8 * GIB
+    assert memory.kv_tokens == capacity_of(setup, 8 * GIB).tokens
+    assert memory.starts
+    assert not inference_memory(setup._replace(cache_bytes=70 * 2**30), gpu(79.2)).starts

@@ -68,8 +68,8 @@ def _arguments(server: Server) -> Iterator[str]:
         yield from ("--tensor-parallel-size", str(server.tensor_parallel))
     if server.gpu_memory_fraction is not None:
         yield from ("--gpu-memory-utilization", str(server.gpu_memory_fraction))
-    if server.kv_cache_gib is not None:
-        yield from ("--kv-cache-memory-bytes", str(round(server.kv_cache_gib * 2**30)))
+    if server.kv_cache_bytes is not None:
+        yield from ("--kv-cache-memory-bytes", str(server.kv_cache_bytes))
     if server.enforce_eager:
         yield "--enforce-eager"
     for name, value in (server.arguments or {}).items():

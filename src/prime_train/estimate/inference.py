@@ -51,10 +51,14 @@ def inference_memory(setup: ServeSetup, hardware: Hardware) -> ServeMemory:
     Raises nothing: where weights alone are more than the budget, the cache is empty and `starts` is False.
     """
     needs = _needs_of(setup)
-    budget = setup.gpu_memory_fraction * hardware.usable_bytes
     others = setup.resident_bytes if setup.engine.counts_others else 0.0
     taken = needs.budgeted
-    kv = Interval(*(max(0.0, budget - others - size) for size in (taken.high, taken.typical, taken.low)))
+    if setup.cache_bytes:  # vLLM then never looks at the fraction
+        budget = others + taken.high + setup.cache_bytes
+        kv = Interval(*3 * (float(setup.cache_bytes),))
+    else:
+        budget = setup.gpu_memory_fraction * hardware.usable_bytes
+        kv = Interval(*(max(0.0, budget - others - size) for size in (taken.high, taken.typical, taken.low)))
     capacity, low = capacity_of(setup, kv.typical), capacity_of(setup, kv.low)
     return ServeMemory(
         memory=_role(setup, needs, kv),
@@ -120,7 +124,8 @@ def _role(setup: ServeSetup, needs: _Needs, kv_bytes: Interval) -> RoleMemory:
         profile.activation_formula(setup),
         profile.activation_source(setup),
     )
-    formula = f"the rest of {setup.gpu_memory_fraction:g} x GPU; {token_bytes(setup):.6g} B for each token"
+    given = "as the config says" if setup.cache_bytes else f"the rest of {setup.gpu_memory_fraction:g} x GPU"
+    formula = f"{given}; {token_bytes(setup):.6g} B for each token"
     terms = (*needs.held, activation, Term("kv_cache", kv_bytes.typical, formula, _BUDGET))
     typical = sum(term.bytes for term in terms)
     held = sum(term.bytes for term in needs.held)

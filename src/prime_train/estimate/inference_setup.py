@@ -23,7 +23,8 @@ class ServeSetup(NamedTuple):
     `cache_number_bytes` is what one number of the KV cache takes. `quantization` is the method as vLLM calls it, ""
     for none. `lora_slots` is 0 without adapters.
     `multicast`: GPUs of one machine reduce in their switch (NVLink SHARP), for which NCCL keeps buffers.
-    `resident_bytes` is what other processes hold on the GPU when vLLM starts.
+    `resident_bytes` is what other processes hold on the GPU when vLLM starts. `cache_bytes` is what the KV cache was
+    given in place of the rest of the fraction, 0 where it gets that.
     """
 
     shape: ModelShape
@@ -46,6 +47,7 @@ class ServeSetup(NamedTuple):
     vision_replicated: bool = False
     multicast: bool = False
     resident_bytes: float = 0.0
+    cache_bytes: int = 0
 
     @property
     def engine(self) -> Engine:
@@ -124,6 +126,7 @@ def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version:
         eager=bool(asked.enforce_eager),
         lora_slots=slots,
         lora_rank=rank,
+        cache_bytes=asked.cache_bytes or 0,
     )
 
 

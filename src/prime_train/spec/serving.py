@@ -46,6 +46,10 @@ class Server:
     ready_limit_s: Annotated[float, Gt(0), Doc("Longest wait for its first answer.")] = 1800.0
 
     @property
+    def kv_cache_bytes(self) -> int | None:
+        return None if self.kv_cache_gib is None else round(self.kv_cache_gib * 2**30)
+
+    @property
     def requests_name(self) -> str:
         """What a request must call the model."""
         return self.served_name or self.model
@@ -90,6 +94,7 @@ class Inference(NamedTuple):
     rpc_port: int | None = None  # inference.vllm.data_parallel_rpc_port; [05] inference.data_...; [01] -
     router: str | None = None  # inference.router.type where there is a router; [05] [01] -
     output_dir: str | None = None  # inference.output_dir; [01] -
+    cache_bytes: int | None = None  # -; run.toml: inference.kv_cache_gib
 
 
 class WeightBroadcast(NamedTuple):
@@ -153,6 +158,7 @@ def inference_of(server: Server) -> Inference:
         gpu_memory_fraction=server.gpu_memory_fraction,
         dtype=server.dtype,
         enforce_eager=server.enforce_eager,
+        cache_bytes=server.kv_cache_bytes,
         host=server.host,
         port=server.port,
         **known,  # type: ignore[arg-type]  # each was compared with its type above
