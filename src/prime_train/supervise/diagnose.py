@@ -16,6 +16,8 @@ from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.rundir import RunDir
 from prime_train.supervise.kills import BY_ITSELF, aborted_at, killed_rank, meaning, name_of, number_of
 from prime_train.supervise.state import Live, State
+from prime_train.supervise.watches.host_program import oom_kills as counters
+from prime_train.supervise.watches.host_program import own_groups
 
 _TAIL_BYTES = 256 * 1024
 _LONGEST_LINE = 300
@@ -56,6 +58,7 @@ class Evidence:
     oom_kills: int  # of the kernel's out-of-memory killer, on this machine or in this container, in its lifetime
     heard: root_cause.Cause | None = None
     role: str = "trainer"
+    stood: str = ""  # where the rank that stands apart was seen before it was ended
 
     @property
     def found(self) -> root_cause.Cause | None:
@@ -79,21 +82,15 @@ def tail(log: Path) -> str:
 
 
 def oom_kills() -> int:
-    """Processes that the out-of-memory killer has ended since boot, as far as this process may know."""
-    counters = (
-        ("/proc/vmstat", "oom_kill"),
-        ("/sys/fs/cgroup/memory.events", "oom_kill"),  # control groups, version 2
-        ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill"),  # version 1
-    )
-    return sum(_counter(Path(path), name) for path, name in counters)
+    """Processes of this control group that the out-of-memory killer has ended; the whole machine's where there is none.
 
-
-def _counter(path: Path, name: str) -> int:
-    try:
-        lines = path.read_text(encoding="ascii").splitlines()
-        return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)
-    except (OSError, ValueError):
-        return 0
+    A kill elsewhere on the machine says nothing of this run. A group of version 1 does not count those below it.
+    """
+    own = own_groups()[:1]
+    below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
+    counted = dict(counters([*own, *below]))
+    machine = counted.pop(Path("/proc/vmstat"), 0)
+    return sum(counted.values()) if counted else machine
 
 
 def judge(state: State, live: Live, evidence: Evidence) -> Cause:
@@ -152,12 +149,12 @@ def _hang(hang: HangFound, evidence: Evidence) -> Cause:
     if heard is not None and _explains(heard):
         cause = _of_log(heard)
         return replace(cause, what=f"{cause.what}; then {silent}")
-    where = aborted_at(evidence.log_tail)
+    where = evidence.stood or aborted_at(evidence.log_tail)
     return Cause(
         "failed",
         "hang",
         f"{silent}; the limit is {hang.limit_s:g} s",
-        "its stack is in the log" if where else "it left no stack",
+        hang.activity or ("its stack is in the log" if where else "it left no stack"),
         "if the phase is just slow, raise its limit in [prime_train.heartbeat]",
         where or str(evidence.log),
     )

@@ -59,6 +59,7 @@ from prime_train.supervise.diagnose import (
     unkillable,
     unwritable,
 )
+from prime_train.supervise.evidence import where_stood
 from prime_train.supervise.fold import fold
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.prepare import with_micro_batch
@@ -295,7 +296,8 @@ class _Supervision:
             return
         grown = oom_kills() - self._oom_kills
         heard = self._companions.cause()
-        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown, heard, exited.role)
+        stood = where_stood(self._run_dir.evidence(live.number))
+        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown, heard, exited.role, stood)
         told_to = self.state.stop_asked_s is not None and not self._policy.stops_by_file
         self._end_attempt(exited.returncode, Cause("stopped") if told_to else judge(self.state, live, evidence))
 

@@ -52,10 +52,10 @@ class Suspicion:
         if self._evidence_of == attempt:
             return
         self._evidence_of = attempt
-        folder = self._run_dir.evidence(attempt)
+        folder, metrics = self._run_dir.evidence(attempt), self._run_dir.metrics
 
         def work() -> None:
-            items = collect(folder, live.children, logs, self._hidden, EVIDENCE_DEADLINE_S)
+            items = collect(folder, live.children, logs, self._hidden, EVIDENCE_DEADLINE_S, metrics=metrics)
             self._inbox.put(EvidenceKept(attempt, str(folder), tuple(items)))
 
         threading.Thread(target=work, name=f"evidence-{attempt}", daemon=True).start()
