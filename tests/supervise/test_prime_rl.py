@@ -89,10 +89,10 @@ def end_tree(launcher: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def watched(folder: Path, kind: str = "rl", **options: object) -> Iterator[Watched]:
+def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: object) -> Iterator[Watched]:
     """A stand-in that behaves as `options` say, begun as the supervisor begins it."""
     python = install(folder / "env")
-    text = config(kind, python, max_steps=8)
+    text = config(kind, python, max_steps)
     reading = dialect.read(text, "words.toml")
     assert reading.run is not None
     run, run_dir = named(reading.run, "words", folder), RunDir(folder / "runs" / "words")
@@ -174,7 +174,7 @@ def test_a_part_that_fails_is_told_before_the_launcher_has_ended_the_rest(tmp_pa
 
 def test_what_we_asked_for_is_a_stop_and_what_others_did_is_a_failure(tmp_path: Path) -> None:
     for asked, kind in ((True, TrainerStopped), (False, TrainerFailed)):
-        with watched(tmp_path / str(asked), step_s=0.2) as it:
+        with watched(tmp_path / str(asked), max_steps=1000, step_s=0.1) as it:
             it.until(lambda it=it: it.state.newest_complete > 0)  # type: ignore[misc]
             if asked:
                 it.log.append(StopAsked("SIGINT"))

@@ -22,7 +22,7 @@ from prime_train.supervise.diagnose import tail
 from prime_train.supervise.kills import killed_rank, meaning, name_of, number_of
 from prime_train.supervise.prime_rl_alarms import WATCH, alarms
 from prime_train.supervise.prime_rl_judge import Limits, Memory, Run, Sample, finished, newest_whole, take
-from prime_train.supervise.prime_rl_lines import PartFailed
+from prime_train.supervise.prime_rl_lines import Ended, PartFailed
 from prime_train.supervise.prime_rl_tails import Tails
 from prime_train.supervise.prime_rl_tree import parts
 from prime_train.supervise.process import Identity
@@ -129,12 +129,13 @@ class Observer:
 
     def _turn(self) -> None:
         now_s = time.monotonic()
-        sample = Sample(now_s, servers=self._running_servers())
-        if now_s - self._looked_s >= _LOOK_AROUND_S:
+        is_due = now_s - self._looked_s >= _LOOK_AROUND_S
+        if is_due:
             self._looked_s = now_s
             self._tails.follow(backend.logs(self._spec, self._run_dir, self._run.attempt))
+        sample = Sample(now_s, self._tails.heard(), self._tails.rows(), servers=self._running_servers())
+        if is_due or any(isinstance(what, Ended) for _, what in sample.heard):  # the last checkpoint is whole by then
             sample = replace(sample, checkpoints=tuple(backend.checkpoints(self._spec)))
-        sample = replace(sample, heard=self._tails.heard(), rows=self._tails.rows())
         silent_s = max(0.0, time.time() - self._tails.changed_s)
         self._memory, events = take(self._run, self._memory, replace(sample, written_s=now_s - silent_s), self._limits)
         for event in events:
