@@ -97,9 +97,12 @@ class Interleavings(RuleBasedStateMachine):
 
     # --- the trainer ---
 
-    @initialize(keep_last=st.integers(1, 3), keep_every=st.sampled_from([2, 3, 7, NEVER]))
-    def configure(self, keep_last: int, keep_every: int) -> None:
+    @initialize(keep_last=st.integers(1, 3), keep_every=st.sampled_from([3, 7, NEVER]), saves=st.integers(0, 6))
+    def configure(self, keep_last: int, keep_every: int, saves: int) -> None:
         self.keep_last, self.keep_every = keep_last, keep_every
+        for _ in range(saves):
+            self.begin_save(1)
+            self.finish_save()
 
     @precondition(lambda self: self.saving is None)
     @rule(further=st.integers(1, 3))
@@ -211,6 +214,28 @@ class Interleavings(RuleBasedStateMachine):
         self.plan()
         self.carry_out(calls)
 
+    @rule(
+        data=st.data(), calls=st.integers(0, 12) | st.just(NEVER), between=st.sampled_from(["pin", "trainer", "damage"])
+    )
+    def clean_late(self, data: st.DataObject, calls: int, between: str) -> None:
+        """Something happens between the plan and the deletion."""
+        self.plan()
+        keep, deletions = self.planned
+        planned = [one.item.step for one in deletions if one.item.kind == "checkpoint"]
+        if between == "pin" and planned:
+            step = data.draw(st.sampled_from(planned))
+            (self.folder(step) / layout.PIN).touch()
+            if step in self.usable():
+                self.promised.add(step)
+        if between == "trainer" and self.saving is None:
+            self.trainer_lets_go(calls)
+        if between == "damage" and self.saving is None and len(self.usable()) > 1:
+            newest = self.usable()[-1]
+            layout.condemn(self.folder(newest), "a bit flipped")
+            self.promised.discard(newest)
+        self.planned = (keep, deletions)
+        self.carry_out(calls)
+
     # --- what holds always ---
 
     @invariant()
@@ -226,4 +251,4 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(max_examples=60, stateful_step_count=40)
+TestInterleavings.settings = settings(max_examples=100, stateful_step_count=40)
