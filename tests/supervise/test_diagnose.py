@@ -199,6 +199,15 @@ def test_the_process_that_ended_is_named() -> None:
     )
 
 
+def test_a_server_whose_engine_died_ends_with_0_and_its_log_tells_why() -> None:
+    """vLLM 0.32: the API server shuts down in good order when its engine core is gone."""
+    log = "(APIServer pid=7) ERROR 11-21 20:08:19 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
+    log += "EngineCore encountered an issue. See stack trace (above) for the root cause.\nINFO:     Shutting down\n"
+    found = judge(STATE, LIVE, Evidence(0, LOG, log, 0, role="inference"))
+    assert (found.id, found.retry) == ("VLLM007", "yes")
+    assert judge(STATE, LIVE, Evidence(0, LOG, log, 0)).id == ""  # a trainer only lost its peer by it
+
+
 def test_a_kill_from_outside_is_no_echo_of_an_older_error() -> None:
     refused = _heard("huggingface_hub.errors.GatedRepoError: 401 Client Error.\n")
     assert judge(STATE, LIVE, Evidence(-9, LOG, "", 0, refused)).cause_class == "signal"

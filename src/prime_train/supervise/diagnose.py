@@ -172,7 +172,7 @@ def _exit(state: State, evidence: Evidence) -> Cause:
     if number:
         return _signal(number, evidence.who, evidence)
     found = evidence.found
-    if found is not None and (code != 0 or _explains(found)):
+    if found is not None and (code != 0 or evidence.who or _explains(found)):  # a server whose engine died ends with 0
         return _of_log(found)
     if code == 0:
         why = "it did not say that it had finished" if not evidence.who else "it is to serve until the run is over"
