@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
+from prime_train import spec
 from prime_train.checkpoints import archive, in_use, layout, packing_plan, removal
-from prime_train.events import Progress, Record
+from prime_train.events import CheckpointSaved, Progress, Record
 from prime_train.rundir import RunDir
 from prime_train.supervise import packing_program
 from prime_train.supervise.packing import Packed, Packing
 from prime_train.supervise.state import Live, Sent, State
 from tests.checkpoints.test_archive import content
 from tests.checkpoints.test_planes import numbers
+from tests.trainer import tiny
 
 WEIGHTS = numbers("f", 40_000)
 DEADLINE_S = 60.0
@@ -220,3 +222,35 @@ def test_what_a_run_resumes_from_is_never_packed_by_it(run_dir: RunDir, packing:
     packing.consider(State(newest_complete=30))
     assert packing.processes() == ()
     archive.restore(run_dir.checkpoint(30))
+
+
+@pytest.mark.slow
+def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path) -> None:
+    texts = tiny.write_texts(tmp_path / "texts")
+    run = tiny.run_spec(
+        texts,
+        run=spec.Run(name="tiny", max_steps=120, seed=7),
+        checkpoint=spec.Checkpoint(interval_steps=5, keep_last=3),
+        eval=spec.Eval(interval_steps=None),
+    )
+    run_dir = tiny.prepare(tmp_path / "run", run)
+    trainer = tiny.start(run_dir)
+    packing = Packing(run_dir, enabled=True)
+    told: list[Packed] = []
+    try:
+        while trainer.poll() is None:
+            saved = [event.step for event in tiny.events(run_dir) if isinstance(event, CheckpointSaved)]
+            if saved:
+                packing.consider(training(saved[-1]))
+            told.extend(packing.results())
+            time.sleep(0.05)
+        output, _ = trainer.communicate()
+    finally:
+        packing.end()
+        trainer.kill()
+    assert trainer.returncode == 0, output
+    assert told
+    assert [one.problem for one in told if one.problem] == []
+    kept = layout.scan(run_dir.checkpoints, hashes=True)
+    assert [(found.step, found.complete) for found in kept] == [(120, True), (115, True), (110, True)]
+    assert sorted(path.name for path in run_dir.checkpoints.iterdir()) == ["step_110", "step_115", "step_120"]
