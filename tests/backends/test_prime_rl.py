@@ -13,7 +13,7 @@ from prime_train.backends.prime_rl_settings import named, written
 from prime_train.dialects import dialect
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
-from prime_train.spec import RunSpec
+from prime_train.spec import RunSpec, from_json, to_json
 
 HEAD = """\
 # Reverse text, on 2 GPUs.
@@ -229,3 +229,19 @@ def test_logs_are_those_written_since_the_attempt_began(tmp_path: Path) -> None:
     os.utime(before, (1000, 1000))
     assert prime_rl.logs(run, run_dir, 2) == sorted([run_dir.log(2, "prime_rl"), now])
     assert prime_rl.logs(run, run_dir, 3) == []
+
+
+def test_what_is_kept_of_a_run_can_be_read_back() -> None:
+    """A learning rate of 0 is legal in prime-rl, and not in a run.toml."""
+    for text in (HEAD, HEAD.replace("3e-6", "0.0")):
+        _, run = backend_of(text)
+        assert from_json(to_json(run)) == run
+
+
+def test_a_file_of_prime_rl_is_supervised_as_its_prime_train_says() -> None:
+    ours = '[prime_train.watch]\nengine = "alert"\n[prime_train.heartbeat]\nstep_limit_s = 1200\n'
+    text = HEAD.replace("[prime_train.restart]", f"{ours}[prime_train.restart]")
+    _, run = backend_of(text)
+    asked = run.prime_train
+    assert (asked.restart.backoff_s, asked.watch.engine, asked.heartbeat.step_limit_s) == (0.5, "alert", 1200.0)
+    assert "prime_train" not in copy_of(text)[1]

@@ -90,10 +90,12 @@ class PrimeRl:
             if where is not None and given.split(os.pathsep)[:1] != [str(where)]
             else ()
         )
+        active = (Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"),) if where is not None else ()
         same = "one run in W&B over all restarts"
         never = "the launcher then deletes nothing, whatever the file says"
         return (
             *path,
+            *active,
             Variable("PRL_RUN_ID", self.run_id, same),
             Variable("WANDB_SHARED_RUN_ID", self.run_id, f"{same}: its name before 2026-08"),
             Variable("NEVER_CLEAN", "1", never),

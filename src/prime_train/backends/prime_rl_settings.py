@@ -8,13 +8,15 @@ does with them: prime-rl, entrypoints/rl.py and utils/pathing.py of each generat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from prime_train.edits import EditRefused, edited
 from prime_train.errors import UserError
-from prime_train.spec import ENDLESS_STEPS, RunSpec, elsewhere
+from prime_train.spec import ENDLESS_STEPS, RunSpec, elsewhere, from_json, to_json
 
 OURS = "prime_train"  # prime-rl refuses a table that it does not know
 NAMED_RUNS = "2026-08"  # from this generation on a run has a name and a folder of its own below output_dir
@@ -56,12 +58,25 @@ def named(run: RunSpec, name: str, cwd: Path) -> RunSpec:
         saving = saving._replace(output_dir=str(cwd / Path(elsewhere_dir).expanduser()))
     interval = run.checkpoint.interval_steps or _tenth(run.run.max_steps)
     return replace(
-        run,
+        _storable(run),
         run=replace(run.run, name=name),
         checkpoint=replace(run.checkpoint, interval_steps=interval),
         launch=launch._replace(output_dir=str(output_dir), run_name=name if has_named_runs(run) else None),
         saving=(saving or elsewhere.Saving())._replace(keep_last=_KEPT) if _keeps_all(run) else saving,
     )
+
+
+def _storable(run: RunSpec) -> RunSpec:
+    """The run without the parts whose values run.toml's own bounds refuse: what is kept of it must be read back.
+
+    A learning rate of 0 is legal in prime-rl, and no part of a launch.
+    """
+    try:
+        from_json(to_json(run))
+    except ValidationError as error:
+        odd = {str(fault["loc"][0]) for fault in error.errors()}
+        return replace(run, **{part.name: part.default for part in fields(run) if part.name in odd})
+    return run
 
 
 def settings(before: RunSpec, run: RunSpec, root: str, resume_step: int) -> tuple[Setting, ...]:
