@@ -286,7 +286,9 @@ class _Supervision:
         """A child has exited: end the rest of the attempt, hear its last words, say what it was."""
         services = self.state.live.services if self.state.live else ()
         stuck = self._children.end_rest(gently=exited.role not in services)
-        self._companions.silenced(self.state)
+        self._read()
+        for event in self._companions.silenced(self.state):
+            self._say(event)
         self._read()
         live = self.state.live
         if live is None:

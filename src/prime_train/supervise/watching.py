@@ -42,6 +42,10 @@ class Watching:
         """What has changed, at most once in LOOK_EVERY_S. What asks for a restart is raised in each attempt."""
         if abs(now_s - self._looked_s) < LOOK_EVERY_S:
             return
+        yield from self.look_now(state, now_s)
+
+    def look_now(self, state: State, now_s: float) -> Iterator[AlarmRaised | AlarmCleared]:
+        """The same, however lately it was done: an attempt has ended, and a watch may know why."""
         self._looked_s = now_s
         attempt = state.live.number if state.live else 0
         found = {alarm.key: alarm for alarm in self._alarms(state, now_s)}

@@ -86,7 +86,7 @@ class Sampler:
 
     def end(self) -> None:
         """End the child. One that waits in the kernel is left behind, and ends when the kernel lets it."""
-        if self._child is None:
+        if self._child is None or self._child.poll() is not None:  # its number may be another process's by now
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
