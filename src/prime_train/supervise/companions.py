@@ -178,10 +178,10 @@ class Companions:
             self._suspicion.keep_evidence(attempt, state.live, logs)
 
     def silenced(self, state: State) -> Iterator[Event]:
-        """All of its processes are gone, and it is not judged yet: who speaks for it, and the watches, say the rest."""
+        """All of its processes are gone, and it is not judged yet: who speaks for it, and the driver, say the rest."""
         if self._observer is not None:
             self._observer.end(state)
-        yield from self._watching.look_now(state, time.time())
+        yield from self._watching.last_look(state, time.time())
 
     def cause(self) -> Cause | None:
         """What the logs of the attempt say, now that nothing writes any more."""

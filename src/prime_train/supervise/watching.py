@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prime_train.events import AlarmCleared, AlarmRaised
@@ -13,6 +13,7 @@ from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm, Watch
 
 LOOK_EVERY_S = 1.0
+Key = tuple[str, str, str]
 
 
 class Watching:
@@ -22,7 +23,7 @@ class Watching:
         self._watches = tuple(watches)
         self._run_dir = run_dir
         self._failed: dict[str, Alarm] = {}
-        self._found: set[tuple[str, str, str]] = set()  # at the look before
+        self._found: set[Key] = set()  # at the look before
         self._looked_s = 0.0
 
     def begin(self) -> None:
@@ -42,24 +43,23 @@ class Watching:
         """What has changed, at most once in LOOK_EVERY_S. What asks for a restart is raised in each attempt."""
         if abs(now_s - self._looked_s) < LOOK_EVERY_S:
             return
-        yield from self.look_now(state, now_s)
-
-    def look_now(self, state: State, now_s: float) -> Iterator[AlarmRaised | AlarmCleared]:
-        """The same, however lately it was done: an attempt has ended, and a watch may know why."""
         self._looked_s = now_s
-        attempt = state.live.number if state.live else 0
-        found = {alarm.key: alarm for alarm in self._alarms(state, now_s)}
-        standing = {standing.key: standing.alarm for standing in state.alarms}
-        for key, alarm in found.items():
-            before = standing.get(key)
-            if before is None or before.answer != alarm.answer or (_ends(alarm) and before.attempt != attempt):
-                yield _raised(alarm, attempt, state.step)
-        for key in sorted(self._found - found.keys() & standing.keys()):
-            yield AlarmCleared(attempt, *key)
+        found = {alarm.key: alarm for alarm in self._alarms(self._watches, state, now_s)}
+        yield from _new(found, state)
+        for key in sorted(self._found - found.keys() & {standing.key for standing in state.alarms}):
+            yield AlarmCleared(state.live.number if state.live else 0, *key)
         self._found = set(found)
 
-    def _alarms(self, state: State, now_s: float) -> Iterator[Alarm]:
-        for watch in self._watches:
+    def last_look(self, state: State, now_s: float) -> Iterator[AlarmRaised]:
+        """What the GPU watch says of an attempt whose processes are gone: they often end before the driver tells why.
+
+        The others are not asked: that nothing answers any more is no news.
+        """
+        gpu = [watch for watch in self._watches if watch.name == "gpu"]
+        yield from _new({alarm.key: alarm for alarm in self._alarms(gpu, state, now_s)}, state)
+
+    def _alarms(self, watches: Sequence[Watch], state: State, now_s: float) -> Iterator[Alarm]:
+        for watch in watches:
             if watch.name in self._failed:
                 yield self._failed[watch.name]
                 continue
@@ -90,6 +90,16 @@ class Watching:
     def end(self) -> None:
         for watch in self._watches:
             watch.end()
+
+
+def _new(found: Mapping[Key, Alarm], state: State) -> Iterator[AlarmRaised]:
+    """The alarms that do not stand yet; one that ends an attempt is new in each."""
+    attempt = state.live.number if state.live else 0
+    standing = {standing.key: standing.alarm for standing in state.alarms}
+    for key, alarm in found.items():
+        before = standing.get(key)
+        if before is None or before.answer != alarm.answer or (_ends(alarm) and before.attempt != attempt):
+            yield _raised(alarm, attempt, state.step)
 
 
 def _ends(alarm: Alarm) -> bool:
