@@ -251,4 +251,4 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = settings(max_examples=100, stateful_step_count=40)
+TestInterleavings.settings = settings(max_examples=50, stateful_step_count=40)

@@ -18,6 +18,7 @@ import pytest
 from prime_train.checkpoints import in_use, inventory, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, may_go
 from prime_train.checkpoints.inventory import Places, Stock
+from prime_train.checkpoints.prime_rl_layout import roots
 from prime_train.events import Progress, Record
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
@@ -27,6 +28,7 @@ from prime_train.supervise.watches import disk_program
 from prime_train.supervise.watches.disk_removal_program import Order, carry_out, order_from
 from prime_train.supervise.watches.disk_watch import DiskWatch, Freed
 from prime_train.supervise.watches.watch import Alarm
+from tests.checkpoints.test_prime_rl_layout import write_rollouts
 
 MB = 10**6
 DEADLINE_S = 60.0
@@ -168,6 +170,16 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     first = disk_program.look(places, stock)
     assert disk_program.look(places, stock).items == first.items
     assert walked == ["step_100", "step_200", "step_300", "step_300"]
+
+
+def test_of_a_long_run_the_oldest_rollouts_are_told(tmp_path: Path) -> None:
+    for step in range(300):
+        write_rollouts(tmp_path, "2026-08", step)
+    found = roots(tmp_path)
+    places = Places(tmp_path, found.checkpoints[0], found)
+    sample = disk_program.look(places, Stock(places))
+    assert [item.step for item in sample.items] == list(range(200))
+    assert sample.own_bytes == 300 * 300
 
 
 # --- the deletions ---------------------------------------------------------------------------------

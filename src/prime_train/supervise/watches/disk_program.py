@@ -13,13 +13,16 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from prime_train.checkpoints.cleanup import Item
 from prime_train.checkpoints.inventory import Places, Stock, places_from
 from prime_train.supervise.watches.disk_sample import Refusal, Sample, Space, as_json
 
 _PROBE_BYTES = 4096  # a block: what a quota on blocks or on files refuses
 _NICE = 5
+_ROLLOUTS_TOLD = 200
 
 
 def look(places: Places, stock: Stock) -> Sample:
@@ -32,7 +35,13 @@ def look(places: Places, stock: Stock) -> Sample:
     for folder in folders:
         spaces.append(_space(folder))
         refusals += _refusals(folder)
-    return Sample(time.monotonic(), tuple(spaces), own_bytes, tuple(items), tuple(refusals))
+    return Sample(time.monotonic(), tuple(spaces), own_bytes, tuple(_told(items)), tuple(refusals))
+
+
+def _told(items: Sequence[Item]) -> list[Item]:
+    """All but the newer rollouts of a long run: the oldest go first, and the supervisor reads each of these lines."""
+    rollouts = sorted((item for item in items if item.kind == "rollouts"), key=lambda item: item.step)
+    return [item for item in items if item.kind != "rollouts"] + rollouts[:_ROLLOUTS_TOLD]
 
 
 def _folders(places: Places) -> list[Path]:
