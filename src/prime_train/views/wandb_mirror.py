@@ -103,9 +103,14 @@ def _mirror(run_dir: RunDir) -> int:
     if find_spec("wandb") is None:
         _say(f"the package wandb is not installed: {_INSTALL}")
         return 1
+    before = dict(os.environ)  # W&B leaves its own marks there
     run = _opened(run_dir, state.load(run_dir))
     if run is None:
-        return 1
+        if before.get("WANDB_MODE") == "offline":
+            return 1
+        # In the same process W&B holds the id of the run that it could not open.
+        command = [sys.executable, "-P", "-m", "prime_train.views.wandb_mirror", str(run_dir.path)]
+        os.execve(sys.executable, command, before | {"WANDB_MODE": "offline"})
     mirror = _Mirror(run_dir, run)
     exit_code = mirror.follow()
     threading.Timer(_FINISH_LIMIT_S, _give_up).start()
@@ -121,31 +126,29 @@ def _give_up() -> None:
 
 
 def _opened(run_dir: RunDir, mirrored: state.Mirrored) -> wandb.Run | None:
-    """The run at W&B, gone on with under its id. Without a login, or a way there, it is kept for `wandb sync`."""
+    """The run at W&B, gone on with under its id; None for want of a login, or of a way there."""
     import wandb
 
     resolved = run_dir.resolved.read_text(encoding="utf-8") if run_dir.resolved.is_file() else "{}"
     config = rows.config(resolved, secrets(os.environ))
     asked = _asked(config)
-    for mode in dict.fromkeys((asked["mode"], "offline")):
-        try:
-            run = wandb.init(
-                project=asked["project"],
-                entity=asked["entity"],
-                name=str(config.get("run", {}).get("name") or run_dir.path.name),
-                id=mirrored.run_id,
-                resume="allow",
-                dir=str(run_dir.path),
-                config=config,
-                mode=mode,
-                settings=wandb.Settings(console="off", disable_git=True, disable_code=True, save_code=False),
-            )
-        except wandb.Error as error:
-            _say(f"W&B ({mode}): {error}")
-        else:
-            state.keep(run_dir, mirrored)
-            return run
-    return None
+    try:
+        run = wandb.init(
+            project=asked["project"],
+            entity=asked["entity"],
+            name=str(config.get("run", {}).get("name") or run_dir.path.name),
+            id=mirrored.run_id,
+            resume="allow",
+            dir=str(run_dir.path),
+            config=config,
+            mode=asked["mode"],
+            settings=wandb.Settings(console="off", disable_git=True, disable_code=True, save_code=False),
+        )
+    except wandb.Error as error:
+        _say(f"W&B ({asked['mode']}): {error}; it is kept for `wandb sync`")
+        return None
+    state.keep(run_dir, mirrored)
+    return run
 
 
 def _asked(config: dict[str, Any]) -> dict[str, Any]:
