@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,8 +211,3 @@ def _unreadable(path: Path, error: OSError) -> UserError:
         why="what stands in it cannot explain an end of the run",
         fix=f"check its rights and the disk: ls -l {path}",
     )
-
-
-def paths(children: Iterable[str]) -> tuple[Path, ...]:
-    """The logs of children, as their ChildStarted events name them, each once."""
-    return tuple(dict.fromkeys(Path(log) for log in children if log))
