@@ -40,6 +40,7 @@ _VALUES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**53), 2**53),
     float: st.floats(allow_nan=False),
     str: st.text(),
+    bool: st.booleans(),
     tuple[str, ...]: st.lists(st.text()).map(tuple),
     int | None: st.none() | st.integers(0, 255),
 }

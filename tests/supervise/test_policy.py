@@ -222,12 +222,56 @@ def test_a_trainer_that_said_its_last_word_and_stays_is_killed() -> None:
     assert action.signal == "SIGKILL"
 
 
+def test_a_run_whose_disk_takes_no_save_is_ended_without_one() -> None:
+    alarm = ("", "pause", "disk", "the next checkpoint does not fit", "", "", "/data", 3)
+    full = AlarmRaised(1, "disk", "disk_no_room", *alarm)
+    events: list[tuple[float, Event]] = [(0.0, OPENED), *launched(), (5.0, full)]
+    assert decide(history(*events), POLICY, 5.0) == actions.Pause("the next checkpoint does not fit", saves=False)
+    events.append((5.0, StopAsked(full.what, saves=False)))
+    assert decide(history(*events), POLICY, 5.0) == actions.Signal(1, "SIGKILL", full.what)
+    asked_before = [(0.0, OPENED), *launched(), (4.0, StopAsked("SIGTERM")), (4.5, SignalSent(1, "stop_requested", ""))]
+    state = history(*asked_before, (5.0, full))
+    assert decide(state, POLICY, 5.0) == actions.Pause("the next checkpoint does not fit", saves=False)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "global_batch", "smaller"), [(8, 32, (4, 2, 1)), (6, 12, (3, 1)), (1, 4, ()), (5, 20, (2, 1))]
+)
+def test_smaller_micro_batches_make_the_same_global_batch(
+    micro_batch: int, global_batch: int, smaller: tuple[int, ...]
+) -> None:
+    run = fake_run(Path("/runs/a"), 10)
+    run = replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
+    assert rules.smaller_micro_batches(run) == smaller
+
+
+def test_memory_that_ran_out_is_answered_by_a_smaller_micro_batch_until_there_is_none() -> None:
+    policy = replace(POLICY, micro_batches=(4, 2))
+    events: list[tuple[float, Event]] = [(0.0, OPENED), *launched(1), ended(1, 1.0, "oom")]
+    assert decide(history(*events), policy, 2.0) == actions.Shrink(1, 4)
+    events.append((2.0, BatchShrunk(1, 4)))
+    assert decide(history(*events), policy, 100.0) == actions.Launch(2)
+    events += [*launched(2, 100.0), ended(2, 101.0, "oom")]
+    assert decide(history(*events), policy, 102.0) == actions.Shrink(2, 2)
+    events += [(102.0, BatchShrunk(2, 2)), *launched(3, 200.0), ended(3, 201.0, "oom")]
+    action = decide(history(*events), policy, 300.0)
+    assert isinstance(action, actions.Close)
+    assert action.exit_code == ExitCode.RUN_FAILED
+
+
+@pytest.mark.parametrize(("retry", "cause_class", "again"), [("yes", "bug", True), ("no", "network", False)])
+def test_what_a_signature_says_of_another_try_comes_before_its_class(retry: str, cause_class: str, again: bool) -> None:
+    end = AttemptEnded(1, 1, "failed", cause_class, "boom", "", "", "", 0, "VLLM001", retry)
+    action = decide(history((0.0, OPENED), *launched(1), (1.0, end)), POLICY, 100.0)
+    assert isinstance(action, actions.Launch) == again
+
+
 # --- random worlds ----------------------------------------------------------------------------------
 
 NEVER_RETRIED = ("config", "auth", "bug", "disk", "env")
 BEHAVIOURS = (
     *("crash", "save and crash", "oom", "hang", "deaf", "linger", "finish", "stop", "killed", "served"),
-    *("gpu lost", "disk fills", "slow"),
+    *("gpu lost", "disk fills", "disk_no_room", "slow"),
     *NEVER_RETRIED,
 )
 
@@ -268,8 +312,8 @@ class World:
         match behaviour:
             case "hang" | "deaf":
                 return
-            case "gpu lost" | "disk fills" | "slow":
-                answer = {"gpu lost": "restart", "disk fills": "pause", "slow": "alert"}[behaviour]
+            case "gpu lost" | "disk fills" | "disk_no_room" | "slow":
+                answer = {"gpu lost": "restart", "slow": "alert"}.get(behaviour, "pause")
                 where = ("GPU 1", answer, "hardware", "it is lost", "", "", "GPU-1", 3)
                 self.say(AlarmRaised(self.launches, "gpu", behaviour, *where))
                 return
@@ -326,8 +370,8 @@ class World:
                     self.end("stopped" if self.state.stop_asked_s is not None else "failed", "hang")
             case actions.KeepEvidence(attempt=attempt):
                 self.say(EvidenceKept(attempt, "", ()))
-            case actions.Pause(reason=reason):
-                self.say(StopAsked(reason))
+            case actions.Pause(reason=reason, saves=saves):
+                self.say(StopAsked(reason, saves))
             case actions.Shrink(attempt=attempt, micro_batch=micro_batch):
                 assert self.state.micro_batch is None or micro_batch < self.state.micro_batch
                 self.say(BatchShrunk(attempt, micro_batch))

@@ -80,7 +80,8 @@ class AttemptEnded:
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     kind: ClassVar[str] = "stop_asked"
-    by: str  # "SIGINT", "SIGTERM"
+    by: str  # "SIGINT", "SIGTERM", or what a watch pauses the run for
+    saves: bool = True  # False: a save would fail or do harm, and the trainer is ended without one
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from prime_train.checkpoints import layout
+from prime_train.checkpoints.in_use import start_ticks
 from prime_train.facts.local import RunFolder, StepFolder
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
@@ -50,19 +51,9 @@ def _holder(lock: Path) -> str:
         pid, ticks = (int(number) for number in identity.split(":"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return ""
-    if host == socket.gethostname() and _start_ticks(pid) != ticks:
+    if host == socket.gethostname() and start_ticks(pid) != ticks:
         return ""
     return f"process {pid} on {host}"
-
-
-def _start_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None where there is none. Source: proc_pid_stat(5)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    after_name = text.rpartition(")")[2].split()  # field 2, the name, may hold spaces and parentheses
-    return None if after_name[0] in "ZX" else int(after_name[19])
 
 
 def _leftovers(run: RunSpec, path: Path) -> tuple[str, ...]:

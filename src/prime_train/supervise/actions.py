@@ -53,9 +53,10 @@ class LeaveOut:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Save and end the run, to be gone on with by a person."""
+    """End the run, to be gone on with by a person. `saves`: with a checkpoint, where one can still be written."""
 
     reason: str
+    saves: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,9 +101,9 @@ def _supervisor(state: State, record: Record) -> State:
             return _sent(state, Sent(event.signal, record.time_s)) if lives(state, number) else state
         case AttemptEnded(attempt=number) as event:
             return _ended(state, event, record.time_s) if lives(state, number) else state
-        case StopAsked(by=by):
-            if state.stop_asked_s is None:
-                return changed(state, stop_asked_s=record.time_s, stop_by=by)
+        case StopAsked(by=by, saves=saves):
+            if state.stop_asked_s is None or (state.stop_saves and not saves):
+                return changed(state, stop_asked_s=record.time_s, stop_by=by, stop_saves=saves)
             return changed(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
         case ClockJumped(jump_s=jump_s):
             return _jumped(state, jump_s)
@@ -184,6 +184,7 @@ def _opened(state: State, event: RunOpened, time_s: float) -> State:
         unreadable=(),
         stop_asked_s=None,
         stop_by="",
+        stop_saves=True,
         stop_hurried=False,
         alarms=(),
         exit_code=None,

@@ -159,8 +159,8 @@ class _Supervision:
             case actions.AskStop(attempt=attempt, reason=reason):
                 self._say(SignalSent(attempt, "stop_requested", reason))
                 self._run_dir.stop_request(attempt).touch()
-            case actions.Pause(reason=reason):
-                self._say(StopAsked(reason))
+            case actions.Pause(reason=reason, saves=saves):
+                self._say(StopAsked(reason, saves))
             case actions.Suspect(until_s=until_s):
                 self._companions.suspect(self.state)
                 self._wait(until_s)
@@ -300,7 +300,8 @@ class _Supervision:
         heard = self._companions.cause()
         stood = where_stood(self._run_dir.evidence(live.number))
         evidence = Evidence(exited.returncode, running.log, tail(running.log), grown, heard, exited.role, stood)
-        told_to = self.state.stop_asked_s is not None and not self._policy.stops_by_file
+        saves = self._policy.stops_by_file and self.state.stop_saves
+        told_to = self.state.stop_asked_s is not None and not saves
         self._end_attempt(exited.returncode, Cause("stopped") if told_to else judge(self.state, live, evidence))
 
     def _end_stale(self) -> None:

@@ -27,9 +27,11 @@ from prime_train.supervise.actions import (
     Wait,
 )
 from prime_train.supervise.state import Attempt, Doom, Live, State
+from prime_train.supervise.watches.disk_words import NO_ROOM, REFUSES
 
 # Where no signature says otherwise. "oom": the same step needs the same memory again.
 NEVER_RETRIED = frozenset({"config", "auth", "bug", "disk", "env", "oom"})
+UNSAVABLE = frozenset({NO_ROOM, REFUSES})  # alarms with which no save is to be asked for
 _LOOK_AGAIN_S = 60.0
 SUSPECT_S = 7.0  # before a deadline: what the processes do takes some seconds to see
 
@@ -172,11 +174,14 @@ def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
         return _end_doomed(live, live.doom, policy, now_s)
     if live.word is not None:
         return _end_lingering(live, policy, now_s)
+    pauses = [standing.alarm for standing in state.alarms if standing.alarm.answer == "pause"]
+    unsavable = next((alarm for alarm in pauses if alarm.name in UNSAVABLE), None)
+    if unsavable is not None and state.stop_saves:
+        return Pause(unsavable.what, saves=False)
     if state.stop_asked_s is not None:
         return _stop(state, live, policy, now_s)
-    pause = next((standing.alarm for standing in state.alarms if standing.alarm.answer == "pause"), None)
-    if pause is not None:
-        return Pause(pause.what)
+    if pauses:
+        return Pause(pauses[0].what, saves=True)
     if live.next_role is not None:
         return StartRole(live.number, live.next_role)
     if not policy.ends_hangs or live.serves_only or len(live.children) < len(live.roles):
@@ -215,6 +220,8 @@ def _end_lingering(live: Live, policy: Policy, now_s: float) -> Action:
 
 def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     assert state.stop_asked_s is not None
+    if not state.stop_saves:
+        return _kill_after(live, now_s, now_s, state.stop_by)
     if not policy.stops_by_file:
         asked_s = _sent_s(live, "SIGTERM")
         if asked_s is None:

@@ -189,6 +189,7 @@ class State:
     unreadable: tuple[int, ...] = ()  # complete by their manifest, yet the trainer could not load them
     stop_asked_s: float | None = None
     stop_by: str = ""
+    stop_saves: bool = True  # False: end it without a save
     stop_hurried: bool = False  # asked again: do not wait for a checkpoint
     exit_code: int | None = None
     reason: str = ""
