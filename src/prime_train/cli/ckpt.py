@@ -17,12 +17,9 @@ from prime_train.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from prime_train.checkpoints.cleanup import Keep
-    from prime_train.checkpoints.inventory import Places
     from prime_train.checkpoints.layout import Checkpoint
     from prime_train.rundir import RunDir
     from prime_train.views.checkpoint_work import Worked
-    from prime_train.views.pruning import Pruning
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")]
@@ -127,16 +124,17 @@ def prune(
     from dataclasses import replace
 
     from prime_train.checkpoints.inventory import Stock
+    from prime_train.cli import pruning
     from prime_train.cli.render import table
     from prime_train.views import pruning as view
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    places, keep = _kept_by(run_dir)
+    places, keep = pruning.kept_by(run_dir)
     with _alone(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
         plan = view.pruning(Stock(places).take(time.time()), keep, time.time())
-        failed = {} if dry_run else _delete(run_dir, places, plan)
+        failed = {} if dry_run else pruning.delete(run_dir, places, plan)
     rows = view.rows(plan, failed)
     if as_json:
         typer.echo(json.dumps(view.as_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
@@ -268,43 +266,6 @@ def _complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":
             fix=f"prime-train ckpt list {run_dir.path.name}",
         )
     return [found]
-
-
-def _kept_by(run_dir: "RunDir") -> "tuple[Places, Keep]":
-    """Where the run keeps what grows, and what its config keeps; the defaults where the run was never resolved."""
-    from prime_train import spec
-    from prime_train.checkpoints.cleanup import Keep
-    from prime_train.checkpoints.inventory import Places
-    from prime_train.supervise.watches.disk_watch import keep_of, places_of
-
-    try:
-        run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Places(run_dir.path, run_dir.checkpoints), Keep(keep_last=spec.Checkpoint().keep_last, writing=False)
-    return places_of(run, run_dir), keep_of(run)
-
-
-def _delete(run_dir: "RunDir", places: "Places", plan: "Pruning") -> "dict[tuple[Path, ...], str]":
-    """Do what is planned and tell it as events; what was not done, and why."""
-    from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
-    from prime_train.supervise.watches.disk_removal_program import Order, carry_out
-    from prime_train.views.status import fold_events
-
-    attempt = fold_events(run_dir).attempt_number
-    failed = {}
-    log = EventLog(run_dir.events, "ckpt")
-    try:
-        for one, problem in carry_out(Order(places, plan.keep, plan.deletions)):
-            item = one.item
-            if problem:
-                failed[item.paths] = problem
-            elif item.kind == "checkpoint":
-                log.append(CheckpointDeleted(attempt, item.step, f"pruned: {one.reason}"))
-            else:
-                log.append(SpaceFreed(attempt, str(item.paths[0]), item.size_bytes, f"pruned: {one.reason}"))
-    finally:
-        log.close()
-    return failed
 
 
 def _keep_freed_memory() -> None:

@@ -1,0 +1,45 @@
+"""The work of `ckpt prune`: what a run keeps, and what is deleted of the rest. Imported by the command alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prime_train import spec
+from prime_train.checkpoints.cleanup import Keep
+from prime_train.checkpoints.inventory import Places
+from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
+from prime_train.rundir import RunDir
+from prime_train.supervise.watches.disk_removal_program import Order, carry_out
+from prime_train.supervise.watches.disk_watch import keep_of, places_of
+from prime_train.views.pruning import Pruning
+from prime_train.views.status import fold_events
+
+
+def kept_by(run_dir: RunDir) -> tuple[Places, Keep]:
+    """Where the run keeps what grows, and what its config keeps; the defaults where the run was never resolved."""
+
+    try:
+        run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Places(run_dir.path, run_dir.checkpoints), Keep(keep_last=spec.Checkpoint().keep_last, writing=False)
+    return places_of(run, run_dir), keep_of(run)
+
+
+def delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:
+    """Do what is planned and tell it as events; what was not done, and why."""
+
+    attempt = fold_events(run_dir).attempt_number
+    failed = {}
+    log = EventLog(run_dir.events, "ckpt")
+    try:
+        for one, problem in carry_out(Order(places, plan.keep, plan.deletions)):
+            item = one.item
+            if problem:
+                failed[item.paths] = problem
+            elif item.kind == "checkpoint":
+                log.append(CheckpointDeleted(attempt, item.step, f"pruned: {one.reason}"))
+            else:
+                log.append(SpaceFreed(attempt, str(item.paths[0]), item.size_bytes, f"pruned: {one.reason}"))
+    finally:
+        log.close()
+    return failed
