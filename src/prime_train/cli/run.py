@@ -269,12 +269,25 @@ def _supervised(
             typer.echo(note, err=True)
         code = ExitCode.OK
         if not opened.finished:
+            _mirrored(opened.run, run_dir)
             with shown(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
                 code = supervise(opened.run, run_dir, show, backend)
         with _uninterrupted():
             steps_key = "run.max_steps" if judged.spec.is_native else "max_steps"
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
+
+
+def _mirrored(run: "RunSpec", run_dir: "RunDir") -> None:
+    """Show the run at W&B where its config asks for it: a process of its own, which outlives this one."""
+    if run.prime_train.wandb.project is None:
+        return
+    from prime_train.views import wandb_mirror
+
+    try:
+        wandb_mirror.begin(run_dir)
+    except OSError as error:  # a run is not given up for its mirror
+        typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
 
 
 def _opened(text: str, judged: Judged, wanted: "Resume") -> "Opened":

@@ -61,6 +61,7 @@ from prime_train.supervise.diagnose import (
 )
 from prime_train.supervise.evidence import where_stood
 from prime_train.supervise.fold import fold
+from prime_train.supervise.listening import Listener
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.prepare import with_micro_batch
 from prime_train.supervise.signals import signals_into
@@ -316,7 +317,8 @@ class _Supervision:
             raise still_there([f"{p.pid}" for p in stuck], self._run_dir)
         if live is not None:
             log = _log_of(live, self._run_dir)
-            self._end_attempt(None, judge(self.state, live, Evidence(None, log, tail(log), 0)))
+            heard = Listener([Path(child.log) for child in live.children]).cause()
+            self._end_attempt(None, judge(self.state, live, Evidence(None, log, tail(log), 0, heard)))
 
     def _end_attempt(self, returncode: int | None, cause: Cause) -> None:
         newest, _ = choice(self._checkpoints(), self.state.unreadable)
