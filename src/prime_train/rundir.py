@@ -60,6 +60,11 @@ class RunDir:
         return self.path / "watches"
 
     @property
+    def wandb(self) -> Path:
+        """The mirror at W&B: its log, its lock, how far it got."""
+        return self.path / "wandb"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
