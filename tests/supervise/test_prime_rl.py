@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prime_train.backends import environment
 from prime_train.backends.prime_rl import PrimeRl, Program
 from prime_train.backends.prime_rl_settings import named
 from prime_train.dialects import dialect
@@ -107,6 +108,7 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
     observer = Observer(run, run_dir, 1, 0, replace(SHORT))
     observer.begin()
     variables = {variable.name: variable.value for variable in launch.variables}
+    variables[environment.SUPERVISOR] = f"{os.getpid()}:0"
     with open(launch.log, "wb") as out:
         launcher = subprocess.Popen(
             launch.argv,

@@ -49,6 +49,8 @@ def test_where_it_is_not_installed_the_message_says_what_to_write(tmp_path: Path
 def test_parts_are_known_by_command_or_title() -> None:
     assert name(["/v/bin/python", "/v/bin/inference", "@", "configs/inference.json"]) == "inference"
     assert name(["uv", "run", "inference", "@", "x.toml"]) == "inference"
+    assert name(["/v/bin/python", "/v/bin/rl", "@", "/runs/a/attempts/001/prime_rl.toml"]) == "launcher"
+    assert name(["PRIME-RL::Launcher"]) == "launcher"
     assert name(["PRIME-RL::Inference"]) == "inference"
     assert name(["PRL::EnvServer"]) == "env server"
     assert name(["/v/bin/env-server", "@", "/o/configs/envs/train/words.json"]) == "env server words"

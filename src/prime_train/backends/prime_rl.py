@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ ROLE = "prime_rl"
 RUN_ID = "prime_rl_run_id"  # a file of the run directory, which no other run has
 COPY = "prime_rl.toml"  # of the config, in the folder of an attempt
 ROOTS = ("rl", "sft")  # what has a launcher; every other root is one component of a run
+
+_GUARD = Path(__file__).with_name("prime_rl_guard.py")
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.
 # Source: prime-rl, utils/process.py, cleanup_threads and cleanup_processes.
@@ -63,7 +66,7 @@ class PrimeRl:
         return (
             Launch(
                 role=ROLE,
-                argv=(*self.program.argv, "@", str(copy)),
+                argv=(sys.executable, "-I", "-S", str(_GUARD), *self.program.argv, "@", str(copy)),
                 cwd=self.cwd,
                 log=run_dir.log(attempt, ROLE),
                 variables=self._variables(),

@@ -51,7 +51,7 @@ class Observer:
         self._run_dir = run_dir
         self._limits = limits or Limits()
         self._run = Run(attempt, run.run.max_steps, resume_step, has_orchestrator=run.rollout is not None)
-        self._launcher: Identity | None = None
+        self._guard: Identity | None = None
         self._memory = Memory()
         self._stop_asked = False
         self._doomed = False
@@ -81,17 +81,18 @@ class Observer:
         if self._error is not None:
             raise self._error
         self._hear(state)
-        return self._alarms
+        is_live = state.live is not None and state.live.number == self._run.attempt
+        return self._alarms if is_live else ()
 
     def _hear(self, state: State) -> None:
-        """Who the launcher is, and whether it was we who asked it to end."""
+        """Who guards the launcher, and whether it was we who asked it to end."""
         live = state.live
         if live is None or live.number != self._run.attempt:
             return
         self._stop_asked = state.stop_asked_s is not None
         self._doomed = live.doom is not None  # what the supervisor ends an attempt for is its cause
         child = next((child for child in live.children if child.role == backend.ROLE), None)
-        self._launcher = Identity(child.pid, child.start_ticks) if child is not None else None
+        self._guard = Identity(child.pid, child.start_ticks) if child is not None else None
 
     def processes(self) -> tuple[Identity, ...]:
         return ()
@@ -149,9 +150,9 @@ class Observer:
 
     def _running_servers(self) -> tuple[str, ...] | None:
         """The servers that run; None where the launcher itself is gone, which says it all."""
-        if self._launcher is None or not self._launcher.alive:
+        found = parts(self._guard) if self._guard is not None else None
+        if found is None:
             return None
-        found = parts(self._launcher)
         for part in found:
             if part.is_server and part.identity not in self._servers:
                 taken = part.name in self._servers.values()

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import psutil
 
+from prime_train.backends.prime_rl import COPY
 from prime_train.supervise.process import Identity, identify
 
+LAUNCHER = "launcher"
 INFERENCE = "inference"
 _PREFIXES = ("PRIME-RL::", "PRL::")  # of the titles that setproctitle gives, in 2026-08 and after it
 _ENV_SERVER = "env server"
@@ -32,12 +34,16 @@ class Part:
         return self.name == INFERENCE or self.name.startswith(_ENV_SERVER)
 
 
-def parts(launcher: Identity) -> list[Part]:
-    """The launcher's children that run; none where it is gone, or where the kernel does not list them."""
-    if not launcher.alive:
-        return []
+def parts(guard: Identity) -> list[Part] | None:
+    """What the launcher has started that runs. None where the launcher itself is gone: it is the guard's first child.
+
+    Orphans come to the guard as well; they are nobody's part any more.
+    """
+    launchers = [pid for pid in _children(guard.pid) if name(_command(pid)) == LAUNCHER] if guard.alive else []
+    if not launchers:
+        return None
     found = []
-    for pid in _children(launcher.pid):
+    for pid in _children(launchers[0]):
         identity = identify(pid)
         if identity is not None and identity.alive:
             found.append(Part(identity, name(_command(pid))))
@@ -46,11 +52,14 @@ def parts(launcher: Identity) -> list[Part]:
 
 def name(command: list[str]) -> str:
     """What a command line belongs to. A title takes the place of the whole command line once a part has set it."""
+    if command and Path(command[-1]).name == COPY:
+        return LAUNCHER
     line = " ".join(command)
     prefix = next((prefix for prefix in _PREFIXES if line.startswith(prefix)), None)
     if prefix is not None:
         title = line.removeprefix(prefix).lower().replace("_", "").replace("-", "")
-        return INFERENCE if title.startswith("infer") else _ENV_SERVER if title.startswith("env") else "other"
+        titled = ((LAUNCHER, LAUNCHER), ("infer", INFERENCE), ("env", _ENV_SERVER))
+        return next((part for word, part in titled if title.startswith(word)), "other")
     programs = [Path(word).name for word in command[:4]]  # behind an interpreter, or `uv run`
     if INFERENCE in programs:
         return INFERENCE
