@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -132,3 +135,44 @@ def test_a_signal_to_a_process_that_is_gone_reaches_nobody() -> None:
 @pytest.mark.parametrize("cores", [process.usable_cores()])
 def test_the_usable_cores_are_at_most_those_of_the_machine(cores: int) -> None:
     assert 1 <= cores <= (os.cpu_count() or 1)
+
+
+def test_a_sweep_finds_what_lost_its_mark_by_its_session(tmp_path: Path) -> None:
+    """As vLLM's engine core does, which is left when its API server is killed together with the supervisor."""
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    spared = process.own_children()
+    script = "env -i sleep 600 & sleep 600 & echo $!; wait"
+    marked = os.environ | {environment.RUN: str(tmp_path)}
+    leader = subprocess.Popen(
+        ["bash", "-c", script], env=marked, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert leader.stdout is not None
+    leader.stdout.readline()
+    try:
+        wait_until(lambda: len(_names_in(leader.pid)) == 3 and "env" not in _names_in(leader.pid))
+        leader.kill()
+        leader.wait()
+        assert sweep(tmp_path, spared) == []
+        wait_until(lambda: not _names_in(leader.pid))
+        assert bystander.poll() is None
+    finally:
+        leader.stdout.close()
+        bystander.kill()
+        bystander.wait()
+
+
+def _names_in(session: int) -> list[str]:
+    """The living processes of a session, by name."""
+    names = []
+    for member in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(member.pid) == session and member.status() != psutil.STATUS_ZOMBIE:
+                names.append(member.name())
+    return names
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.01)

@@ -154,16 +154,31 @@ def _descendants(pid: int) -> list[psutil.Process]:
 
 
 def belonging(run_path: Path) -> list[psutil.Process]:
-    """Processes that carry the run's mark, or have come to this process as orphans; never one of its ancestors."""
+    """Processes of the run; never one of this process's ancestors.
+
+    They carry its mark, or have come to this process as orphans, or are in a session of processes that carry it: vLLM's
+    engine core writes its title over its environment, and outlives an API server that was killed (vLLM 0.32).
+    """
     own = psutil.Process()
     spared = {own.pid, *(process.pid for process in own.parents())}
     mark = str(run_path)
-    found = {process.pid: process for process in own.children(recursive=True)}
+    marked: dict[int, psutil.Process] = {}
+    others: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(environment.RUN) == mark:
-                found[process.pid] = process
-    return [process for pid, process in found.items() if pid not in spared]
+            (marked if process.environ().get(environment.RUN) == mark else others)[process.pid] = process
+    sessions = {session for pid in marked if (session := _session(pid)) is not None} - {os.getsid(0)}
+    of_the_run = {session for session in sessions if session in marked or not psutil.pid_exists(session)}
+    unmarked = {pid: process for pid, process in others.items() if _session(pid) in of_the_run}
+    orphans = {process.pid: process for process in own.children(recursive=True)}
+    return [process for pid, process in (orphans | marked | unmarked).items() if pid not in spared]
+
+
+def _session(pid: int) -> int | None:
+    """The process that began the session of `pid`. No other has that number while one of the session lives."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return os.getsid(pid)
+    return None
 
 
 def sweep(run_path: Path, spare: Iterable[Identity] = (), deadline_s: float = 10.0) -> list[psutil.Process]:
