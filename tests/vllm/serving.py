@@ -20,7 +20,7 @@ import psutil
 
 from prime_train.backends.environment import RUN
 from prime_train.document import to_toml
-from prime_train.events import Event, read
+from prime_train.events import ChildStarted, Event, ServiceReady, read
 from prime_train.rundir import RunDir
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
@@ -59,17 +59,23 @@ class Served:
         return "\n".join(f"{record.time_s:.1f} {record.event}" for record in read(self.run_dir.events))
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of the run, whatever its parent and session are."""
+        """Every process that was started for the run: vLLM's write their titles over their environments."""
+        sessions = {child.pid for child in self.events(ChildStarted)}
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get(RUN) == str(self.run_dir.path):
+                marked = process.environ().get(RUN) == str(self.run_dir.path)
+                if (marked or os.getsid(process.pid) in sessions) and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 
     def engine_core(self) -> psutil.Process:
-        (core,) = (process for process in self.processes() if process.name() == "VLLM::EngineCor")  # 15 letters
+        (core,) = (process for process in self.processes() if process.name().startswith("VLLM::EngineCor"))
         return core
+
+    def attempt(self) -> int:
+        """The attempt that serves."""
+        return max(ready.attempt for ready in self.events(ServiceReady))
 
     def complete(self, tokens: int = 4, limit_s: float = 60.0) -> dict[str, Any]:
         """A completion. Raises OSError where none comes."""

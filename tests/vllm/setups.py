@@ -98,7 +98,7 @@ SETUPS = (
     Setup("unsupported_arch", _config(model_type="foo", architectures=["FooForCausalLM"]), "config", "TF001"),
     Setup("unsupported_arch_known_type", _config(architectures=["FooForCausalLM"]), "config", "VLLM009"),
     Setup("max_model_len_gt_config", _says(ctx_tokens=4096), "config", "VLLM008"),
-    Setup("max_model_len_kv_cache", _says(kv_cache_gib=0.0001), "config", "VLLM002"),
+    Setup("max_model_len_kv_cache", _says(kv_cache_gib=0.0006), "config", "VLLM002"),
     Setup("kv_cache_exceeds_ram", _says(kv_cache_gib=4096.0), "oom", "VLLM003"),
     Setup("gpu_memory_too_high", _says(gpu_memory_fraction=1.0, kv_cache_gib=None), "oom", "VLLM001"),
     Setup("no_kv_blocks", _says(gpu_memory_fraction=0.01, kv_cache_gib=None), "oom", "VLLM003"),

@@ -39,37 +39,41 @@ def test_it_serves(served: Served) -> None:
 
 
 def test_an_engine_core_that_is_killed_ends_the_attempt_and_another_serves(served: Served) -> None:
+    attempt = served.attempt()
     served.engine_core().kill()
-    ended = served.wait_for(AttemptEnded, 1, END_LIMIT_S)
+    ended = served.wait_for(AttemptEnded, attempt, END_LIMIT_S)
     assert (ended.outcome, ended.cause_id) == ("failed", "VLLM007"), served.told()
-    served.wait_for(ServiceReady, 2)
+    served.wait_for(ServiceReady, attempt + 1)
     assert served.complete()["choices"]
 
 
 def test_a_server_whose_processes_are_all_killed_at_once_is_started_anew(served: Served) -> None:
+    attempt = served.attempt()
     for process in served.processes():
         with contextlib.suppress(psutil.Error):
             process.kill()
-    ended = served.wait_for(AttemptEnded, 2, END_LIMIT_S)
+    ended = served.wait_for(AttemptEnded, attempt, END_LIMIT_S)
     assert (ended.outcome, ended.returncode, ended.cause_class) == ("failed", -signal.SIGKILL, "signal"), served.told()
-    served.wait_for(ServiceReady, 3)
+    served.wait_for(ServiceReady, attempt + 1)
     assert served.complete()["choices"]
 
 
 def test_an_engine_that_stands_still_behind_good_health_is_found_by_its_counters(served: Served) -> None:
+    attempt = served.attempt()
     asking = [threading.Thread(target=_ask, args=(served,), daemon=True) for _ in range(2)]
     for thread in asking:
         thread.start()
     core = served.engine_core()
     core.suspend()
     assert served.health() == 200
-    alarm = served.wait_for(AlarmRaised, 3, STILL_LIMIT_S)
+    wait_until(lambda: any(alarm.watch == "engine" for alarm in served.events(AlarmRaised)), STILL_LIMIT_S)
+    (alarm,) = (alarm for alarm in served.events(AlarmRaised) if alarm.watch == "engine")
     assert (alarm.name, alarm.answer) == ("engine_still", "restart")
     assert "/health still answers 200" in alarm.what
-    ended = served.wait_for(AttemptEnded, 3, END_LIMIT_S)
+    ended = served.wait_for(AttemptEnded, attempt, END_LIMIT_S)
     assert (ended.cause_class, ended.cause_id) == ("hang", "engine_still"), served.told()
     assert not core.is_running()
-    served.wait_for(ServiceReady, 4)
+    served.wait_for(ServiceReady, attempt + 1)
     assert served.complete()["choices"]
 
 
@@ -78,7 +82,22 @@ def _ask(served: Served) -> None:
         served.complete(tokens=500, limit_s=START_LIMIT_S)
 
 
-def test_at_the_end_no_process_and_no_port_is_left(served: Served) -> None:
+def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_one(served: Served) -> None:
+    """The kernel ends the API server with its supervisor. Its engine core knows nothing of that, and goes on."""
+    attempt = served.attempt()
+    core = served.engine_core()
+    served.supervisor.kill()
+    served.supervisor.wait()
+    root = served.run_dir.path.parents[1]
+    with started(root, (root / "serve.toml").read_text(encoding="utf-8"), served.port) as next_one:
+        next_one.wait_for(ServiceReady, attempt + 1)
+        assert not core.is_running()
+        assert next_one.complete()["choices"]
+        _stop(next_one)
+
+
+def _stop(served: Served) -> None:
+    """Asked to end, it leaves no process, no port and no shared memory."""
     begun = served.processes()
     assert len(begun) >= 3  # the API server, the engine core, a worker
     served.supervisor.send_signal(signal.SIGTERM)
@@ -87,10 +106,8 @@ def test_at_the_end_no_process_and_no_port_is_left(served: Served) -> None:
     assert not any(process.is_running() for process in begun)
     with pytest.raises(OSError, match="refused"):
         served.complete()
-    (closed,) = served.events(RunClosed)
-    assert closed.state == "stopped"
-    wait_until(lambda: not _shared_memory(begun), END_LIMIT_S)
-    assert not _shared_memory(begun)
+    assert served.events(RunClosed)[-1].state == "stopped"
+    assert _shared_memory(begun) == []
 
 
 def _shared_memory(owners: list[psutil.Process]) -> list[str]:
