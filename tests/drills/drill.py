@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,13 @@ from prime_train.events import (
     AttemptEnded,
     CheckpointSaved,
     ClockJumped,
+    GpuLeftOut,
     HangFound,
     LaunchAsked,
     Progress,
     Record,
     RunClosed,
+    SpaceFreed,
     read,
 )
 from tests.drills import faults, supervisor
@@ -34,6 +37,17 @@ Do = Callable[[Scene], None]
 
 def nothing(_scene: Scene) -> None:
     pass
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 def by_itself(_scene: Scene, _supervisor: int) -> None:
@@ -64,6 +78,8 @@ class Row:
     files: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     max_steps: int = supervisor.MAX_STEPS
+    watches: Mapping[str, float] = field(default_factory=dict)  # seconds between two looks
+    server: Mapping[str, str] | None = None  # beside the trainer; faults of server.py
     needs: Callable[[], str] | None = None  # why it cannot be done here; "" = it can
 
     def scene(self, folder: Path, cache: Path) -> Scene:
@@ -78,6 +94,9 @@ class Row:
             "options": {name: value.format(folder=folder) for name, value in self.options.items()},
             "policy": dict(self.policy),
             "max_steps": self.max_steps,
+            "watches": dict(self.watches),
+            "server": dict(self.server) if self.server is not None else None,
+            "port": _free_port() if self.server is not None else 0,
         }
         files = {"setting.json": json.dumps(setting), **self.files}
         command = (sys.executable, str(REPOSITORY / "tests" / "drills" / "supervisor.py"), "setting.json")
@@ -141,8 +160,8 @@ def _judge(scene: Scene, code: int) -> Result:
     found = [record for record in records if _names(record)]
     launches = [record for record in records if isinstance(record.event, LaunchAsked)]
     second = next((record for record in launches if record.event.attempt == 2), None)  # type: ignore[union-attr]
-    until_s = second.time_s if second else float("inf")
-    saved = {r.event.step for r in records if isinstance(r.event, CheckpointSaved) and r.time_s <= until_s}
+    saves = [record.event for record in records if isinstance(record.event, CheckpointSaved)]
+    saved = {save.step for save in saves if save.attempt == 1 or second is None}
     kept = tuple(sorted(saved - damaged))
     there = {checkpoint.step for checkpoint in layout.scan(scene.run_dir.checkpoints) if checkpoint.complete}
     newest = max(there, default=0)
@@ -156,8 +175,20 @@ def _judge(scene: Scene, code: int) -> Result:
         resumed_from=second.event.resume_step if second and isinstance(second.event, LaunchAsked) else None,
         kept=kept,
         lost=tuple(step for step in kept if step not in there and step >= newest),
-        left=tuple(map(str, (*scene.left(), *scene.marks.living))),
+        left=tuple(map(str, (*scene.left(), *scene.marks.living, *_ports_left(scene)))),
     )
+
+
+def _ports_left(scene: Scene) -> list[str]:
+    """The port of the server, where somebody still listens on it."""
+    port = port_of(scene)
+    return [f"port {port}"] if port and _taken(port) else []
+
+
+def port_of(scene: Scene) -> int:
+    """The port of the server; 0 = there is none."""
+    path = scene.folder / "setting.json"
+    return int(json.loads(path.read_text(encoding="utf-8"))["port"]) if path.exists() else 0
 
 
 def _names(record: Record) -> tuple[str, ...]:
@@ -169,7 +200,10 @@ def _names(record: Record) -> tuple[str, ...]:
 
 
 def _tells(record: Record) -> bool:
-    return isinstance(record.event, AttemptEnded | AlarmRaised | HangFound | RunClosed | LaunchAsked | ClockJumped)
+    return isinstance(
+        record.event,
+        AttemptEnded | AlarmRaised | HangFound | RunClosed | LaunchAsked | ClockJumped | GpuLeftOut | SpaceFreed,
+    )
 
 
 def _found_s(records: list[Record]) -> float | None:

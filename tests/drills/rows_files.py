@@ -21,27 +21,31 @@ _DISK_BYTES = 2**20
 def no_mount() -> str:
     """Why no disk of one's own can be mounted here."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(_mount(Path(folder)), capture_output=True, text=True, check=False)
+        done = subprocess.run(_mount(Path(folder), _DISK_BYTES), capture_output=True, text=True, check=False)
         if done.returncode == 0:
             subprocess.run(["umount", folder], check=True)
         return done.stderr.strip() if done.returncode else ""
 
 
-def _mount(folder: Path) -> list[str]:
-    return ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", str(folder)]
+def _mount(folder: Path, size_bytes: int) -> list[str]:
+    return ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+
+
+def mount(scene: Scene, name: str, size_bytes: int) -> None:
+    """A disk of that size on the folder of that name."""
+    (scene.folder / name).mkdir()
+    subprocess.run(_mount(scene.folder / name, size_bytes), check=True)
 
 
 def _mount_disk(scene: Scene) -> None:
-    (scene.folder / "disk").mkdir()
-    subprocess.run(_mount(scene.folder / "disk"), check=True)
+    mount(scene, "disk", _DISK_BYTES)
 
 
 def _mount_runs(scene: Scene) -> None:
-    (scene.folder / "runs").mkdir()
-    subprocess.run(_mount(scene.folder / "runs"), check=True)
+    mount(scene, "runs", _DISK_BYTES)
 
 
-def _unmount(scene: Scene) -> None:
+def unmount(scene: Scene) -> None:
     for name in ("disk", "runs"):
         if os.path.ismount(scene.folder / name):
             subprocess.run(["umount", "--lazy", str(scene.folder / name)], check=True)
@@ -127,7 +131,7 @@ ROWS: tuple[Row, ...] = (
         1,
         "full_disk",
         prepare=_mount_disk,
-        after=_unmount,
+        after=unmount,
         options={"disk": "{folder}/disk"},
         needs=no_mount,
     ),
@@ -141,7 +145,7 @@ ROWS: tuple[Row, ...] = (
         act=_fill,
         prepare=_mount_runs,
         again=_empty,
-        after=_unmount,
+        after=unmount,
         options=SLOWLY,
         max_steps=400,
         needs=no_mount,

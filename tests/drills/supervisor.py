@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from prime_train.backends.bundled import Bundled
-from prime_train.backends.launch import Launch
+from prime_train.backends.launch import Launch, Ready
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
@@ -23,11 +24,18 @@ from prime_train.supervise import policy
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.prepare import open_run
+from prime_train.supervise.watches import engine
+from prime_train.supervise.watches.disk_watch import DiskWatch
+from prime_train.supervise.watches.engine import EngineWatch
+from prime_train.supervise.watches.gpu import GpuWatch
+from prime_train.supervise.watches.host import HostWatch
+from prime_train.supervise.watches.watch import Watch
 from prime_train.views import report
-from tests.drills import victim
+from tests.drills import server, victim
 
 MAX_STEPS = 60
 INTERVAL_STEPS = 10
+LIMIT_S = 3.0  # for an engine that does nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +48,39 @@ class Setting:
     policy: dict[str, Any] = field(default_factory=dict)
     max_steps: int = MAX_STEPS
     seed: int = 0
+    watches: dict[str, float] = field(default_factory=dict)  # seconds between two looks, by the watch's name
+    server: dict[str, str] | None = None  # a server of this kind stands beside the trainer
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Victim(Bundled):
     """The victim in the place of the trainer."""
 
-    fault: str = ""
-    options: tuple[tuple[str, str], ...] = ()
+    setting: Setting = Setting("")
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        given = {"max_steps": str(run.run.max_steps), "at_step": "25", "times": "once"} | dict(self.options)
+        given = {"max_steps": str(run.run.max_steps), "at_step": "25", "times": "once"} | self.setting.options
+        if attempt > 1:
+            given["step_s"] = "0.002"  # what was to be seen has been
+        fault = self.setting.fault
         argv = (
-            *(sys.executable, str(victim.__file__), str(run_dir.path), str(attempt), str(resume_step), self.fault),
+            *(sys.executable, str(victim.__file__), str(run_dir.path), str(attempt), str(resume_step), fault),
             *(f"{name}={value}" for name, value in given.items()),
         )
-        return (Launch("trainer", argv, Path.cwd(), run_dir.log(attempt, "trainer")),)
+        trainer = Launch("trainer", argv, Path.cwd(), run_dir.log(attempt, "trainer"))
+        return (*self._server(run_dir, attempt), trainer)
+
+    def _server(self, run_dir: RunDir, attempt: int) -> tuple[Launch, ...]:
+        """The server. Its faults, too, are those of its first attempt."""
+        given, port = self.setting.server, str(self.setting.port)
+        if given is None:
+            return ()
+        faults = [f"{name}={value}" for name, value in given.items()] if attempt == 1 else []
+        argv = (sys.executable, str(server.__file__), port, str(run_dir.path.parents[1]), *faults)
+        url = f"http://127.0.0.1:{port}"
+        ready = Ready(f"{url}/health", f"{url}/v1/completions", "tiny", limit_s=5.0 if faults else 60.0)
+        return (Launch("inference", argv, Path.cwd(), run_dir.log(attempt, "inference"), ready=ready),)
 
 
 def run_of(setting: Setting) -> RunSpec:
@@ -67,15 +92,35 @@ def run_of(setting: Setting) -> RunSpec:
     )
 
 
+def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
+    """Those that are asked for, at a pace of their own."""
+    kmsg = run_dir.path.parents[1] / "kmsg"
+    made: dict[str, Callable[[float], Watch]] = {
+        "gpu": lambda every_s: GpuWatch(run_dir, answer="restart", interval_s=every_s, kmsg=kmsg),
+        "disk": lambda every_s: DiskWatch(run, run_dir, interval_s=every_s),
+        "host": lambda every_s: HostWatch(run_dir, interval_s=every_s),
+        "engine": lambda every_s: EngineWatch(
+            f"http://127.0.0.1:{setting.port}",
+            "inference",
+            answer="restart",
+            interval_s=every_s,
+            limits=engine.Limits(still_s=LIMIT_S, refused_s=LIMIT_S, unanswered_s=LIMIT_S),
+            model="tiny",
+            log=run_dir.watches / "engine.log",
+        ),
+    }
+    return tuple(made[name](every_s) for name, every_s in setting.watches.items())
+
+
 def main(path: str) -> int:
     setting = Setting(**json.loads(Path(path).read_text(encoding="utf-8")))
     run_dir, run = RunDir(Path(setting.run_dir)), run_of(setting)
-    backend = Victim(fault=setting.fault, options=tuple(setting.options.items()))
+    backend = Victim(setting=setting)
     judged = dataclasses.replace(policy.policy(run), **setting.policy)
     try:
         with held(run_dir):
             opened = open_run("", run, run_dir)
-            code = supervise(opened.run, run_dir, lambda *_: None, backend, judged, ())
+            code = supervise(opened.run, run_dir, lambda *_: None, backend, judged, watches_of(setting, run, run_dir))
             report.write(run_dir)
             return code
     except UserError as error:

@@ -30,6 +30,7 @@ from tests.fakes.trainer import FOREVER_S, Fake
 Harm = Callable[[Fake], None]
 HARMS: dict[str, Harm] = {}
 _done: list[str] = []
+_kept: list[int] = []
 
 
 def harm(harm: Harm) -> Harm:
@@ -219,6 +220,13 @@ def saves_slowly(fake: Fake) -> None:
     fake.log.append(Phase(fake.attempt, "checkpoint"))
     time.sleep(2.0)
     fake.save()
+
+
+@harm
+def opens_many(_fake: Fake) -> None:
+    """It has nearly all files open that it may, and goes on."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    _kept.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(256 - len(os.listdir("/proc/self/fd")) - 4))
 
 
 # --- disks and checkpoints --------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class Fake:
     def save(self) -> None:
         folder = self.run_dir.checkpoint(self.step)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "state.bin").write_bytes(bytes(1000))
+        (folder / "state.bin").write_bytes(bytes(int(self.number("state_bytes", 1000))))
         size_bytes = write_manifest(folder, self.step)
         self.log.append(CheckpointSaved(self.attempt, self.step, size_bytes, 0.0, 0.0))
 

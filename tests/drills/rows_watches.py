@@ -1,0 +1,200 @@
+"""What watches see: a GPU that the driver gives up, a disk that fills, a host that runs short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+
+from prime_train.events import AlarmRaised, read
+from prime_train.supervise.state import State
+from tests.drills.drill import Act, Row
+from tests.drills.rows_files import mount, no_mount, unmount
+from tests.drills.rows_silence import SLOWLY, until_saved
+from tests.drills.rows_supervisor import no_compiler
+from tests.drills.scene import Scene
+
+_HERE = Path(__file__).parent
+_NVML = _HERE.parent / "fakes" / "nvml.c"
+_EVERY_S = 1.0
+
+# --- GPUs -------------------------------------------------------------------------------------------
+
+
+def _install(scene: Scene) -> None:
+    """The stand-in of the driver: two GPUs, in good health."""
+    (scene.folder / "driver").mkdir()
+    library = scene.folder / "driver" / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, _NVML], check=True)
+    (scene.folder / "kmsg").write_text("", encoding="utf-8")
+    _say(scene)
+
+
+def _say(scene: Scene, **values: int) -> None:
+    beside = scene.folder / "driver.tmp"
+    beside.write_text("".join(f"{name} {value}\n" for name, value in values.items()), encoding="utf-8")
+    beside.replace(scene.folder / "driver.txt")
+
+
+def _alarms(scene: Scene) -> set[tuple[str, int]]:
+    """Their names, and the attempts in which they were raised."""
+    events = (record.event for record in read(scene.run_dir.events))
+    return {(event.name, event.attempt) for event in events if isinstance(event, AlarmRaised)}
+
+
+def _until_alarm(scene: Scene, name: str, attempt: int = 1) -> None:
+    scene.until(lambda _: (name, attempt) in _alarms(scene))
+
+
+def _tells(name: str, **values: int) -> Act:
+    """The driver says it until the alarm was raised; then all is well again, as after a reset."""
+
+    def act(scene: Scene, _supervisor: int) -> None:
+        until_saved(scene, 15)
+        scene.marks.strike()
+        _say(scene, **values)
+        _until_alarm(scene, name)
+        _say(scene)
+
+    return act
+
+
+def _kernel_tells(scene: Scene, _supervisor: int) -> None:
+    until_saved(scene, 15)
+    scene.marks.strike()
+    with open(scene.folder / "kmsg", "a", encoding="utf-8") as log:
+        log.write("4,901,811000000,-;NVRM: Xid (PCI:0000:3C:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
+    _until_alarm(scene, "gpu_xid_79")
+
+
+def _trains(attempt: int, state: State) -> bool:
+    return state.attempt_number == attempt and state.step > state.attempts[-1].resume_step
+
+
+def _lose_it_twice(scene: Scene, _supervisor: int) -> None:
+    until_saved(scene, 15)
+    scene.marks.strike()
+    for attempt in (1, 2):
+        scene.until(partial(_trains, attempt))
+        _say(scene, lost=2)
+        _until_alarm(scene, "gpu_lost", attempt)
+        _say(scene)
+
+
+def _gpu(name: str, found: str, says: str, act: Act, attempts: int = 2, max_steps: int = 1500) -> Row:
+    return Row(
+        "a GPU",
+        name,
+        found,
+        (says,),
+        attempts=attempts,
+        act=act,
+        prepare=_install,
+        options=SLOWLY,
+        max_steps=max_steps,
+        watches={"gpu": _EVERY_S},
+        variables={"LD_LIBRARY_PATH": "{folder}/driver", "FAKE_NVML": "{folder}/driver.txt"},
+        needs=no_compiler,
+    )
+
+
+_GPUS = (
+    _gpu("it is lost", "gpu_lost", "is lost", _tells("gpu_lost", lost=2)),
+    _gpu("it must be reset", "gpu_reset_required", "must be reset", _tells("gpu_reset_required", reset=2)),
+    _gpu("XID 79 comes as an event", "gpu_xid_79", "XID 79", _tells("gpu_xid_79", xid=79, xid_gpu=1, event=1)),
+    _gpu("XID 79 stands in the kernel's log", "gpu_xid_79", "XID 79", _kernel_tells),
+    _gpu("it counts memory errors", "gpu_ecc", "gpu_ecc", _tells("gpu_ecc", ecc=1)),
+    _gpu(
+        "a call into the driver does not come back",
+        "gpu_driver_silent",
+        "does not answer",
+        _tells("gpu_driver_silent", wedge=1),
+        1,
+    ),
+    _gpu("it is lost in two attempts, and left out", "gpu_lost", "GpuLeftOut(gpu='GPU-bbbb'", _lose_it_twice, 3, 4000),
+)
+
+# --- disks and hosts --------------------------------------------------------------------------------
+
+_MIB = 2**20
+_LEFT_BYTES = 60 * _MIB  # less than the watch wants to stay free beside a checkpoint
+
+
+def _mount_large(scene: Scene) -> None:
+    mount(scene, "runs", 300 * _MIB)
+
+
+def _fill(scene: Scene, _supervisor: int) -> None:
+    """Somebody else takes the room that the next save needs."""
+    until_saved(scene, 3)
+    scene.marks.strike()
+    with open(scene.folder / "runs" / "somebody", "wb", buffering=0) as file:
+        while _free_bytes(scene) > _LEFT_BYTES:
+            file.write(bytes(_MIB))
+
+
+def _free_bytes(scene: Scene) -> int:
+    found = os.statvfs(scene.folder / "runs")
+    return found.f_bavail * found.f_frsize
+
+
+def _build_slow_disk(scene: Scene) -> None:
+    library = scene.folder / "slow_disk.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, _HERE / "slow_disk.c", "-ldl"], check=True)
+
+
+def _slow_down(scene: Scene, _supervisor: int) -> None:
+    until_saved(scene, 3)
+    scene.marks.strike()
+    (scene.folder / "slow").touch()
+    _until_alarm(scene, "disk_silent")
+    (scene.folder / "slow").unlink()
+
+
+_DISKS = (
+    Row(
+        "a disk",
+        "somebody else takes the room of the next save",
+        "disk_no_room",
+        ("a checkpoint",),
+        75,
+        1,
+        act=_fill,
+        prepare=_mount_large,
+        after=unmount,
+        options={"step_s": "0.05", "state_bytes": str(5 * _MIB)},
+        max_steps=100_000,
+        watches={"disk": _EVERY_S},
+        needs=no_mount,
+    ),
+    Row(
+        "a disk",
+        "it does not answer, as a network file system whose server is gone",
+        "disk_silent",
+        (),
+        0,
+        1,
+        act=_slow_down,
+        prepare=_build_slow_disk,
+        options=SLOWLY,
+        max_steps=4000,
+        watches={"disk": _EVERY_S},
+        variables={"LD_PRELOAD": "{folder}/slow_disk.so", "SLOW_DISK": "{folder}/slow"},
+        needs=no_compiler,
+    ),
+    Row(
+        "a host",
+        "nearly all files are open that may be",
+        "open_files",
+        ("open",),
+        0,
+        1,
+        "opens_many",
+        options=SLOWLY,
+        max_steps=500,
+        watches={"host": _EVERY_S},
+    ),
+)
+
+ROWS: tuple[Row, ...] = (*_GPUS, *_DISKS)
