@@ -22,13 +22,13 @@ def run(server: Server | None) -> RunSpec:
 
 def arguments(server: Server) -> list[str]:
     argv = vllm.plan(run(server), RUN_DIR, 2).argv
-    assert argv[1:3] == ("-m", "vllm.entrypoints.openai.api_server")
-    return list(argv[3:])
+    assert argv[5:7] == ("-m", "vllm.entrypoints.openai.api_server")
+    return list(argv[7:])
 
 
 def test_what_the_config_leaves_open_is_left_to_vllm() -> None:
     launch = vllm.plan(run(Server(model="/models/m")), RUN_DIR, 2)
-    assert launch.argv[0] == sys.executable
+    assert launch.argv[4] == sys.executable
     assert arguments(Server(model="/models/m")) == (
         ["--model", "/models/m", "--host", "127.0.0.1", "--port", "8000", "--dtype", "auto"]
     )
@@ -73,9 +73,15 @@ def test_it_is_ready_when_it_answers_under_the_name_that_requests_use() -> None:
 
 def test_the_interpreter_is_the_one_that_the_config_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert vllm.plan(run(Server(model="m", python="~/venv/bin/python")), RUN_DIR, 1).argv[0] == (
+    assert vllm.plan(run(Server(model="m", python="~/venv/bin/python")), RUN_DIR, 1).argv[4] == (
         f"{tmp_path}/venv/bin/python"
     )
+
+
+def test_it_runs_below_a_guard_that_ends_its_engine_with_the_supervisor() -> None:
+    *interpreter, guard = vllm.plan(run(Server(model="m")), RUN_DIR, 1).argv[:4]
+    assert interpreter == [sys.executable, "-I", "-S"]
+    assert "PR_SET_PDEATHSIG" in Path(guard).read_text(encoding="utf-8")
 
 
 def test_a_key_reaches_neither_the_arguments_nor_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:

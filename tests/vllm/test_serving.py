@@ -82,16 +82,18 @@ def _ask(served: Served) -> None:
         served.complete(tokens=500, limit_s=START_LIMIT_S)
 
 
-def test_what_a_killed_supervisor_leaves_is_ended_by_the_next_one(served: Served) -> None:
-    """The kernel ends the API server with its supervisor. Its engine core knows nothing of that, and goes on."""
+def test_a_killed_supervisor_takes_the_whole_server_along_and_the_next_one_serves(served: Served) -> None:
+    """An engine core by itself knows nothing of the end of its API server, and goes on."""
     attempt = served.attempt()
     core = served.engine_core()
     served.supervisor.kill()
     served.supervisor.wait()
+    wait_until(lambda: not served.processes(), END_LIMIT_S)
+    assert served.processes() == []
+    assert not core.is_running()
     root = served.run_dir.path.parents[1]
     with started(root, (root / "serve.toml").read_text(encoding="utf-8"), served.port) as next_one:
         next_one.wait_for(ServiceReady, attempt + 1)
-        assert not core.is_running()
         assert next_one.complete()["choices"]
         _stop(next_one)
 

