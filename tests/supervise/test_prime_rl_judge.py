@@ -179,6 +179,13 @@ def test_a_server_that_is_gone_while_the_launcher_says_nothing() -> None:
     assert names_at(memory, 9.0) == [("service_gone", "env server words")]
 
 
+def test_a_server_that_was_too_short_lived_to_be_seen_is_missed_too() -> None:
+    memory, _ = story(Sample(1.0, servers=()), Sample(2.0, servers=(), expected=("inference",)))
+    assert names_at(memory, 4.0) == [("service_gone", "inference")]
+    memory, _ = story(Sample(2.0, servers=("inference",), expected=("inference",)))
+    assert names_at(memory, 4.0) == []
+
+
 def test_servers_may_go_when_the_run_ends_or_the_launcher_ends_it() -> None:
     there, gone = Sample(1.0, servers=("inference",)), Sample(3.0, servers=())
     for said in (Ended("trainer"), PartFailed("trainer", 1), ToldToEnd()):

@@ -51,12 +51,14 @@ def test_parts_are_known_by_command_or_title() -> None:
     assert name(["uv", "run", "inference", "@", "x.toml"]) == "inference"
     assert name(["/v/bin/python", "/v/bin/rl", "@", "/runs/a/attempts/001/prime_rl.toml"]) == "launcher"
     assert name(["PRIME-RL::Launcher"]) == "launcher"
+    assert name(["/v/bin/python", "-m", "prime_rl.entrypoints.inference", "@", "x.json"]) == "inference"
     assert name(["PRIME-RL::Inference"]) == "inference"
     assert name(["PRL::EnvServer"]) == "env server"
     assert name(["/v/bin/env-server", "@", "/o/configs/envs/train/words.json"]) == "env server words"
     assert name(["/v/bin/env-server", "@", "/o/configs/env_server_eval_a/b.toml"]) == "env server a/b"
     assert name(["/v/bin/python", "/v/bin/orchestrator", "@", "configs/inference.json"]) == "other"
     assert name(["PRIME-RL::Trainer"]) == "other"
+    assert name(["tail", "-F", "orchestrator.log"]) == name(["/bin/sh", "-c", "tail -F 'o/orchestrator.log'"]) == "tail"
     assert name([]) == "other"
 
 

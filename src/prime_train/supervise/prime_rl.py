@@ -24,7 +24,7 @@ from prime_train.supervise.prime_rl_alarms import WATCH, alarms
 from prime_train.supervise.prime_rl_judge import Limits, Memory, Run, Sample, finished, newest_whole, take
 from prime_train.supervise.prime_rl_lines import Ended, PartFailed
 from prime_train.supervise.prime_rl_tails import Tails
-from prime_train.supervise.prime_rl_tree import parts
+from prime_train.supervise.prime_rl_tree import INFERENCE, TAIL, parts
 from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
@@ -57,6 +57,7 @@ class Observer:
         self._doomed = False
         self._failed = False
         self._servers: dict[Identity, str] = {}
+        self._living = 0  # parts that run
         self._looked_s = float("-inf")
         self._alarms: tuple[Alarm, ...] = ()
         self._error: Exception | None = None
@@ -134,7 +135,9 @@ class Observer:
         if is_due:
             self._looked_s = now_s
             self._tails.follow(backend.logs(self._spec, self._run_dir, self._run.attempt))
-        sample = Sample(now_s, self._tails.heard(), self._tails.rows(), servers=self._running_servers())
+        heard, rows = self._tails.heard(), self._tails.rows()
+        servers = self._running_servers()
+        sample = Sample(now_s, heard, rows, servers=servers, expected=self._started_servers())
         if is_due or any(isinstance(what, Ended) for _, what in sample.heard):  # the last checkpoint is whole by then
             sample = replace(sample, checkpoints=tuple(backend.checkpoints(self._spec)))
         silent_s = max(0.0, time.time() - self._tails.changed_s)
@@ -157,8 +160,15 @@ class Observer:
             if part.is_server and part.identity not in self._servers:
                 taken = part.name in self._servers.values()
                 self._servers[part.identity] = f"{part.name} (process {part.identity.pid})" if taken else part.name
+        self._living = sum(part.name != TAIL for part in found)
         there = {part.identity for part in found}
         return tuple(name for identity, name in self._servers.items() if identity in there)
+
+    def _started_servers(self) -> tuple[str, ...]:
+        """Inference, where a part has ended that was never seen: the launcher opens a log for each that it starts."""
+        started = set(self._tails.paths) - {"launcher"}
+        is_short = "orchestrator" in started and INFERENCE in started and self._living < len(started)
+        return (INFERENCE,) if is_short and INFERENCE not in self._servers.values() else ()
 
     def _allowed(self, now_s: float) -> tuple[Alarm, ...]:
         """The alarms, with the answer that the config gives to their kind."""

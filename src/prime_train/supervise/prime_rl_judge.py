@@ -66,6 +66,7 @@ class Sample:
     rows: tuple[Row, ...] = ()
     checkpoints: tuple[Checkpoint, ...] | None = None  # None: not looked at this time
     servers: tuple[str, ...] | None = None  # that run now: "inference", "env server wordle"; None: not looked
+    expected: tuple[str, ...] = ()  # servers that were started, were they too short-lived to be seen
     written_s: float = 0.0  # when any of its files was written to last
 
 
@@ -118,7 +119,7 @@ def take(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Told:
         memory, told = _saved(run, memory, sample.checkpoints, sample.now_s)
         events += told
     if sample.servers is not None:
-        memory = _servers(memory, sample.servers, sample.now_s)
+        memory = _servers(memory, sample.servers, sample.expected, sample.now_s)
     memory, told = _end(run, memory, sample, limits)
     return memory, (*events, *told)
 
@@ -266,9 +267,9 @@ def finished(run: Run, memory: Memory) -> Told:
 # --- servers ---------------------------------------------------------------------------------------
 
 
-def _servers(memory: Memory, running: Sequence[str], now_s: float) -> Memory:
-    gone = {server: dict(memory.gone).get(server, now_s) for server in memory.servers if server not in running}
-    seen = tuple(sorted({*memory.servers, *running}))
+def _servers(memory: Memory, running: Sequence[str], expected: Sequence[str], now_s: float) -> Memory:
+    seen = tuple(sorted({*memory.servers, *running, *expected}))
+    gone = {server: dict(memory.gone).get(server, now_s) for server in seen if server not in running}
     return replace(memory, servers=seen, gone=tuple(gone.items()))
 
 

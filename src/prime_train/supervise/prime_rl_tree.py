@@ -15,6 +15,7 @@ from prime_train.supervise.process import Identity, identify
 
 LAUNCHER = "launcher"
 INFERENCE = "inference"
+TAIL = "tail"  # shows one of the logs, and is no part
 _PREFIXES = ("PRIME-RL::", "PRL::")  # of the titles that setproctitle gives, in 2026-08 and after it
 _ENV_SERVER = "env server"
 # configs/envs/train/wordle.json in 2026-08, configs/env_server_train_wordle.toml in 2026-05.
@@ -60,10 +61,13 @@ def name(command: list[str]) -> str:
         title = line.removeprefix(prefix).lower().replace("_", "").replace("-", "")
         titled = ((LAUNCHER, LAUNCHER), ("infer", INFERENCE), ("env", _ENV_SERVER))
         return next((part for word, part in titled if title.startswith(word)), "other")
-    programs = [Path(word).name for word in command[:4]]  # behind an interpreter, or `uv run`
+    # Behind an interpreter or `uv run`; or a module, by its last name.
+    programs = [Path(word).name.rpartition(".")[2] for word in command[:4]]
+    if "tail" in programs or any(word.startswith("tail ") for word in command[:3]):
+        return TAIL
     if INFERENCE in programs:
         return INFERENCE
-    if "env-server" in programs:
+    if "env-server" in programs or "env_server" in programs:
         config = _CONFIG.search(command[-1])
         return f"{_ENV_SERVER} {config[1]}" if config else _ENV_SERVER
     return "other"
