@@ -198,6 +198,13 @@ def test_the_grace_grows_with_the_processes() -> None:
     assert prime_rl.stop_grace_s(run) == 85.0
 
 
+def test_gpus_are_counted_over_both_roles() -> None:
+    two_and_six = "[deployment]\nnum_train_gpus = 2\nnum_infer_gpus = 6\n[model]"
+    assert prime_rl.gpus_needed(backend_of(HEAD.replace("[model]", two_and_six))[1]) == 8
+    assert prime_rl.gpus_needed(backend_of(HEAD)[1]) == 2
+    assert prime_rl.gpus_needed(backend_of(f"trainer_gpu_ids = [0, 1]\ninference_gpu_ids = [0]\n{JAN}")[1]) == 2
+
+
 def test_checkpoints_are_read_in_each_layout(tmp_path: Path) -> None:
     _, run = backend_of(HEAD)
     assert run.launch is not None

@@ -158,6 +158,16 @@ def processes(run: RunSpec) -> int:
     return servers + (run.inference is not None) + (run.rollout is not None) + 2
 
 
+def gpus_needed(run: RunSpec) -> int:
+    """GPUs that the launcher takes on this machine: it refuses to start with fewer. In 2026-01 roles may share one."""
+    deployment = run.deployment
+    if deployment is None:
+        return 1
+    if deployment.train_gpu_ids is not None or deployment.infer_gpu_ids is not None:
+        return len({*(deployment.train_gpu_ids or ()), *(deployment.infer_gpu_ids or ())})
+    return (deployment.train_gpus or 1) + (deployment.infer_gpus or 0) * (run.inference is not None)
+
+
 def stop_grace_s(run: RunSpec) -> float:
     """Seconds that the launcher may take between SIGTERM and its end, before its tree is ended by force."""
     return _JOIN_S * processes(run) + _TREE_S
