@@ -79,6 +79,7 @@ class Row:
     variables: Mapping[str, str] = field(default_factory=dict)
     max_steps: int = supervisor.MAX_STEPS
     watches: Mapping[str, float] = field(default_factory=dict)  # seconds between two looks
+    deletes: bool = True
     server: Mapping[str, str] | None = None  # beside the trainer; faults of server.py
     needs: Callable[[], str] | None = None  # why it cannot be done here; "" = it can
 
@@ -95,6 +96,7 @@ class Row:
             "policy": dict(self.policy),
             "max_steps": self.max_steps,
             "watches": dict(self.watches),
+            "deletes": self.deletes,
             "server": dict(self.server) if self.server is not None else None,
             "port": _free_port() if self.server is not None else 0,
         }
@@ -113,8 +115,8 @@ class Result:
     attempts: int
     detect_s: float | None
     resume_s: float | None
-    resumed_from: int | None
-    kept: tuple[int, ...]  # steps of complete checkpoints, as they were before the end of the first attempt
+    resumed_from: int | None  # of the last attempt
+    kept: tuple[int, ...]  # steps of complete checkpoints, as they were when the last attempt began
     lost: tuple[int, ...]  # of those, the ones that are gone though nothing damaged them and no newer one is there
     left: tuple[str, ...]  # processes
 
@@ -158,10 +160,10 @@ def _judge(scene: Scene, code: int) -> Result:
     records = list(read(scene.run_dir.events)) if scene.run_dir.events.exists() else []
     damaged = scene.marks.damaged
     found = [record for record in records if _names(record)]
-    launches = [record for record in records if isinstance(record.event, LaunchAsked)]
-    second = next((record for record in launches if record.event.attempt == 2), None)  # type: ignore[union-attr]
+    launches = [record.event for record in records if isinstance(record.event, LaunchAsked)]
+    last = launches[-1] if launches else None
     saves = [record.event for record in records if isinstance(record.event, CheckpointSaved)]
-    saved = {save.step for save in saves if save.attempt == 1 or second is None}
+    saved = {save.step for save in saves if last is None or last.attempt == 1 or save.attempt < last.attempt}
     kept = tuple(sorted(saved - damaged))
     there = {checkpoint.step for checkpoint in layout.scan(scene.run_dir.checkpoints) if checkpoint.complete}
     newest = max(there, default=0)
@@ -171,8 +173,8 @@ def _judge(scene: Scene, code: int) -> Result:
         told="\n".join([*(str(record.event) for record in records if _tells(record)), scene.said()]),
         attempts=len(launches),
         detect_s=_since(scene, _found_s(records)),
-        resume_s=_since(scene, _stepped_s(records, 2)),
-        resumed_from=second.event.resume_step if second and isinstance(second.event, LaunchAsked) else None,
+        resume_s=_since(scene, _stepped_again_s(records)),
+        resumed_from=last.resume_step if last is not None and last.attempt > 1 else None,
         kept=kept,
         lost=tuple(step for step in kept if step not in there and step >= newest),
         left=tuple(map(str, (*scene.left(), *scene.marks.living, *_ports_left(scene)))),
@@ -193,7 +195,9 @@ def port_of(scene: Scene) -> int:
 
 def _names(record: Record) -> tuple[str, ...]:
     match record.event:
-        case AttemptEnded(outcome="failed", cause_class=name) | AlarmRaised(name=name):
+        case AttemptEnded(outcome="failed", cause_class=name):
+            return (name,)
+        case AlarmRaised(name=name, answer=answer) if answer != "note":
             return (name,)
         case _:
             return ()
@@ -216,9 +220,9 @@ def _found_s(records: list[Record]) -> float | None:
     return None
 
 
-def _stepped_s(records: list[Record], attempt: int) -> float | None:
-    steps = (r.time_s for r in records if isinstance(r.event, Progress) and r.event.attempt == attempt)
-    return next(steps, None)
+def _stepped_again_s(records: list[Record]) -> float | None:
+    """When an attempt after the first one had taken a step."""
+    return next((r.time_s for r in records if isinstance(r.event, Progress) and r.event.attempt > 1), None)
 
 
 def _since(scene: Scene, at_s: float | None) -> float | None:

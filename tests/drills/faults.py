@@ -101,6 +101,7 @@ def truncate_newest(drill: Scene, _supervisor: int) -> float:
     newest = layout.newest_complete(drill.run_dir.checkpoints)
     assert newest is not None
     largest = max((file for file in newest.path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    drill.marks.damage(newest.step)
     os.truncate(largest, largest.stat().st_size // 2)
     os.kill(pid, signal.SIGKILL)
     return time.time()

@@ -138,8 +138,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "a disk",
         "the run's own disk fills up; the command is given again when there is room",
-        "",
-        ("free some space",),
+        "disk",
+        ("the run's own disk is full",),
         0,
         2,
         act=_fill,

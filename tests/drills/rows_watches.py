@@ -152,21 +152,34 @@ def _slow_down(scene: Scene, _supervisor: int) -> None:
     (scene.folder / "slow").unlink()
 
 
-_DISKS = (
-    Row(
+def _room(name: str, found: str, says: str, exit_code: int, max_steps: int, deletes: bool) -> Row:
+    return Row(
         "a disk",
-        "somebody else takes the room of the next save",
-        "disk_no_room",
-        ("a checkpoint",),
-        75,
+        name,
+        found,
+        (says,),
+        exit_code,
         1,
         act=_fill,
         prepare=_mount_large,
         after=unmount,
         options={"step_s": "0.05", "state_bytes": str(5 * _MIB)},
-        max_steps=100_000,
+        max_steps=max_steps,
         watches={"disk": _EVERY_S},
+        deletes=deletes,
         needs=no_mount,
+    )
+
+
+_DISKS = (
+    _room("somebody else takes the room of the next save, and older ones may go", "", "SpaceFreed", 0, 150, True),
+    _room(
+        "somebody else takes the room of the next save, and nothing may go",
+        "disk_no_room",
+        "nothing may go",
+        75,
+        100_000,
+        False,
     ),
     Row(
         "a disk",

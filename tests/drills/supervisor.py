@@ -20,6 +20,7 @@ from prime_train.backends.launch import Launch, Ready
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
+from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise import policy
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
@@ -49,6 +50,7 @@ class Setting:
     max_steps: int = MAX_STEPS
     seed: int = 0
     watches: dict[str, float] = field(default_factory=dict)  # seconds between two looks, by the watch's name
+    deletes: bool = True  # what is superseded, where space runs short
     server: dict[str, str] | None = None  # a server of this kind stands beside the trainer
     port: int = 0
 
@@ -89,6 +91,7 @@ def run_of(setting: Setting) -> RunSpec:
         run=Run(name=path.name, max_steps=setting.max_steps, seed=setting.seed, dir=str(path.parent)),
         data=Data(sources=(Source(kind="python-stdlib"),)),
         checkpoint=Checkpoint(interval_steps=INTERVAL_STEPS),
+        prime_train=PrimeTrain(cleanup=Cleanup(enabled=setting.deletes)),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.match import scan
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.diagnose import Cause, Evidence, judge, oom_kills, tail
+from prime_train.supervise.diagnose import Cause, Evidence, disk_full, judge, oom_kills, tail
 from prime_train.supervise.state import Doom, Live, Sent, State, Word
 
 STATE = State(step=40, max_steps=300)
@@ -247,3 +247,10 @@ def test_the_tail_of_a_long_log_is_read_and_a_missing_one_is_empty(tmp_path: Pat
 
 def test_the_kernels_count_is_a_number() -> None:
     assert oom_kills() >= 0
+
+
+def test_who_has_no_room_to_say_why_is_told_by_the_disk() -> None:
+    found = judge(STATE, LIVE, Evidence(1, LOG, "", 0, disk_full=True))
+    assert (found.cause_class, "the run's own disk is full" in found.what) == ("disk", True)
+    assert judge(STATE, LIVE, Evidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"
+    assert not disk_full(LOG.parent / "is not there")

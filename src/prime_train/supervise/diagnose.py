@@ -20,6 +20,7 @@ from prime_train.supervise.watches.host_program import oom_kills as counters
 from prime_train.supervise.watches.host_program import own_groups
 
 _TAIL_BYTES = 256 * 1024
+_LEAST_FREE_BYTES = 64 * 1024  # file systems give the last blocks to nobody, or to root alone
 _LONGEST_LINE = 300
 _CLASSES = frozenset(
     {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
@@ -59,6 +60,7 @@ class Evidence:
     heard: root_cause.Cause | None = None
     role: str = "trainer"
     stood: str = ""  # where the rank that stands apart was seen before it was ended
+    disk_full: bool = False  # the run's own: what it had to say found no room
 
     @property
     def found(self) -> root_cause.Cause | None:
@@ -79,6 +81,15 @@ def tail(log: Path) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:  # it is gone, or cannot be read
         return ""
+
+
+def disk_full(folder: Path) -> bool:
+    """Whether a file of any size would find no room there. False where that cannot be told."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < _LEAST_FREE_BYTES
 
 
 def oom_kills() -> int:
@@ -177,6 +188,9 @@ def _exit(state: State, evidence: Evidence) -> Cause:
     if code == 0:
         why = "it did not say that it had finished" if not evidence.who else "it is to serve until the run is over"
         return Cause("failed", "unknown", f"{evidence.who}exited with 0 {reached}", why, f"read {log}", log)
+    if evidence.disk_full:
+        what = f"{evidence.who}exited with {code} {reached}, and the run's own disk is full"
+        return Cause("failed", "disk", what, "its log found no room either", "free some space, then start again", log)
     cause_class, why = _EXIT_CODES.get(code, ("unknown", "it left no account of why"))
     return Cause("failed", cause_class, f"{evidence.who}exited with {code} {reached}", why, f"read {log}", log)
 

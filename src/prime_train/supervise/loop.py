@@ -49,6 +49,7 @@ from prime_train.supervise.companions import Companions
 from prime_train.supervise.diagnose import (
     Cause,
     Evidence,
+    disk_full,
     judge,
     lost,
     not_started,
@@ -300,7 +301,8 @@ class _Supervision:
         grown = oom_kills() - self._oom_kills
         heard = self._companions.cause()
         stood = where_stood(self._run_dir.evidence(live.number))
-        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown, heard, exited.role, stood)
+        full = disk_full(self._run_dir.path)
+        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown, heard, exited.role, stood, full)
         saves = self._policy.stops_by_file and self.state.stop_saves
         told_to = self.state.stop_asked_s is not None and not saves
         self._end_attempt(exited.returncode, Cause("stopped") if told_to else judge(self.state, live, evidence))
