@@ -128,8 +128,21 @@ def test_half_a_checkpoint_of_an_earlier_start_is_old_news() -> None:
     assert told == []
 
 
-def test_a_save_is_a_phase() -> None:
-    assert story(heard(1.0, ("trainer", Saving(40))))[1] == [Phase(1, "checkpoint", "step 40")]
+def test_a_save_is_a_phase_until_it_is_whole() -> None:
+    saving, empty = heard(1.0, ("trainer", Saving(40))), Sample(0.0, checkpoints=())
+    _, told = story(empty, saving)
+    assert told == [Phase(1, "checkpoint", "step 40")]
+    _, told = story(empty, saving, Sample(2.0, checkpoints=(step(40),)), Sample(4.0, checkpoints=(step(40),)))
+    assert [type(event) for event in told] == [Phase, CheckpointSaved, Phase]
+    assert told[-1] == Phase(1, "train")
+
+
+def test_a_save_that_is_over_when_it_is_read_is_no_phase() -> None:
+    """A log that is found late says what the metrics have outlived: a hang would be given the time of a save."""
+    late = heard(2.0, ("trainer", Saving(4)))
+    assert story(heard(1.0, ("trainer", Stepped(7, 1.0, 1.0))), late)[1] == [Progress(1, 7, 1.0, 1.0, 0)]
+    _, told = story(Sample(0.0, checkpoints=()), Sample(1.0, checkpoints=(step(4),)), late)
+    assert [type(event) for event in told] == [CheckpointSaved]
 
 
 # --- the end ---------------------------------------------------------------------------------------

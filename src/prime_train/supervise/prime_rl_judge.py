@@ -83,6 +83,7 @@ class Memory:
     has_rows: bool = False  # metrics.jsonl is there: lines of the log say the same again
     batch: Batch | None = None
     phase_told_s: float = -math.inf
+    is_saving: bool = False  # the trainer has said so, and neither a step nor a whole checkpoint has followed
     saving: tuple[tuple[int, float], ...] = ()  # steps whose folder is there and not whole, and since when
     save_s: tuple[tuple[int, float], ...] = ()  # what the trainer says that it waited
     whole: tuple[int, ...] = ()
@@ -133,8 +134,9 @@ def _hear(run: Run, memory: Memory, who: str, what: Said, now_s: float, limits: 
             return _stepped(run, memory, Row(step, math.nan if loss is None else loss, rate), now_s)
         case Batch():
             return _batch(run, memory, what, now_s, limits)
-        case Saving(step=step):
-            return memory, (Phase(run.attempt, "checkpoint", "" if step is None else f"step {step}"),)
+        case Saving(step=step) if step is None or (step >= memory.step and step not in memory.whole):
+            told = Phase(run.attempt, "checkpoint", "" if step is None else f"step {step}")
+            return replace(memory, is_saving=True), (told,)
         case Milestone(text=text) if memory.step < 0:
             return memory, (Phase(run.attempt, "setup", f"{who}: {text}"),)
         case Ended(who="trainer"):
@@ -202,7 +204,7 @@ def _stepped(run: Run, memory: Memory, row: Row, now_s: float) -> Told:
         return memory, ()
     loss = math.nan if row.loss is None else row.loss
     rate = memory.tokens_per_s if row.tokens_per_s is None else row.tokens_per_s
-    memory = replace(memory, step=row.step, loss=loss, tokens_per_s=rate, moved_s=now_s)
+    memory = replace(memory, step=row.step, loss=loss, tokens_per_s=rate, moved_s=now_s, is_saving=False)
     if run.resume_step and row.step < run.resume_step - 1:
         memory = replace(memory, scratch=memory.scratch or f"step {row.step} came first")
     return memory, (Progress(run.attempt, row.step, loss, rate, memory.tokens_seen),)
@@ -227,6 +229,9 @@ def _saved(run: Run, memory: Memory, found: Sequence[Checkpoint], now_s: float) 
         # A save of prime-rl holds the training up: where the trainer does not say for how long, it is all of it.
         stall_s = dict(memory.save_s).get(step, write_s)
         events.append(CheckpointSaved(run.attempt, step, whole[step].size_bytes, round(stall_s, 3), round(write_s, 3)))
+    if memory.is_saving and events and isinstance(events[-1], CheckpointSaved):
+        memory = replace(memory, is_saving=False)
+        events.append(Phase(run.attempt, "train"))  # else a hang that follows would be given a save's time
     gone = "it is gone from the disk: superseded, as ckpt.keep_last says"
     events.extend(CheckpointDeleted(run.attempt, step, gone) for step in sorted(set(memory.whole) - there))
     left = tuple((step, at) for step, at in since.items() if step in there)
