@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
-from prime_train.backends import vllm
+from prime_train.backends import environment, prime_rl_guard, vllm
 from prime_train.backends.launch import to_json
 from prime_train.rundir import RunDir
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
@@ -98,3 +103,45 @@ def test_launch_json_says_what_it_waits_for() -> None:
 def test_a_run_without_a_server_has_no_plan() -> None:
     with pytest.raises(ValueError, match="no \\[inference\\]"):
         vllm.plan(replace(run(None)), RUN_DIR, 1)
+
+
+def test_a_guard_that_is_told_twice_ends_everything_all_the_same() -> None:
+    """The kernel tells it once for each thread of the supervisor that ends."""
+    guard = vllm.plan(run(Server(model="m")), RUN_DIR, 1).argv[:4]
+    tree = "for n in 1 2 3 4 5 6 7 8; do (sleep 600 & sleep 600 & wait) & done; echo begun; wait"
+    supervisor = {environment.SUPERVISOR: f"{os.getpid()}:0"}
+    with subprocess.Popen(
+        [*guard, "bash", "-c", tree], env=os.environ | supervisor, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        begun = psutil.Process(process.pid).children(recursive=True)
+        assert len(begun) > 8
+        for _ in range(20):
+            process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == 1
+    gone, left = psutil.wait_procs(begun, timeout=60)
+    assert (len(gone), left) == (len(begun), [])
+
+
+def test_a_guard_looks_through_a_process_of_which_only_threads_are_left() -> None:
+    """Its first thread has ended, so it counts as a zombie, and its child is still its child."""
+    program = (
+        "import ctypes, subprocess, threading, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "print(child.pid, flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        give_up_s = time.monotonic() + 30
+        while psutil.Process(parent.pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < give_up_s
+            time.sleep(0.01)
+        found = prime_rl_guard.below(os.getpid())
+        parent.kill()
+        os.kill(child, signal.SIGKILL)
+    assert {child, parent.pid} <= set(found)
+    assert parent.pid not in prime_rl_guard.below(os.getpid())

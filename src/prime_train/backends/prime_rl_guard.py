@@ -64,7 +64,11 @@ def end_as(code: int) -> None:
 
 
 def end_all() -> None:
-    """The supervisor is gone: leave no process behind."""
+    """The supervisor is gone: leave no process behind.
+
+    The kernel sends its signal once for each thread of the supervisor that ends, and one call is enough.
+    """
+    signal.signal(_ORPHANED, signal.SIG_IGN)
     while found := below(os.getpid()):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
@@ -77,18 +81,23 @@ def end_all() -> None:
 
 
 def below(root: int) -> list[int]:
-    """Every living process below this one. Source: proc_pid_stat(5), fields 3 and 4."""
+    """Every living process below this one. Source: proc_pid_stat(5), fields 3, 4 and 20.
+
+    A process whose first thread has ended counts as a zombie there, and has its children still.
+    """
     parents: dict[int, int] = {}
+    living: set[int] = set()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                state, parent = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-                if state not in "ZX":
-                    parents[int(entry.name)] = int(parent)
+                fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                if fields[0] not in "ZX" or int(fields[17]) > 1:
+                    living.add(int(entry.name))
     found: list[int] = []
     fresh = {root}
     while fresh := {pid for pid, parent in parents.items() if parent in fresh}:
-        found += fresh
+        found += fresh & living
     return found
 
 
