@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from prime_train.backends import saved
 from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect, scan
 from prime_train.checkpoints.packing_plan import Stored
@@ -39,7 +40,7 @@ class Packing:
 
 def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[Listed]:
     """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
-    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in scan(run_dir.checkpoints)]
+    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in saved.checkpoints(run_dir)]
     packings = {c.step: packing for c, _ in found if c.complete and (packing := _packing(c)) is not None}
     return listed(found, unreadable, now_s, packings)
 
