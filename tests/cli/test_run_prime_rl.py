@@ -79,6 +79,7 @@ def test_the_plan_is_shown_and_nothing_is_written(there: Path) -> None:
     assert sorted(there.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_where_prime_rl_is_not_installed_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "words.toml").write_text(config("rl", tmp_path / "bin" / "python"))
     done = prime_train("run", "words.toml", "--no-validate", "--dry-run", cwd=tmp_path)

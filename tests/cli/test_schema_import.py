@@ -31,6 +31,7 @@ def test_a_file_that_cannot_be_written_is_a_user_error(tmp_path: Path) -> None:
         import_(interpreter(tmp_path, STANDIN), tmp_path / "gone" / "table.json", None)
 
 
+@pytest.mark.slow
 def test_a_kept_table_is_one_that_lint_judges_by(tmp_path: Path) -> None:
     environment = os.environ | {"PRIME_TRAIN_CACHE": str(tmp_path / "kept")}
 

@@ -77,6 +77,7 @@ def test_of_an_attempt_without_processes_the_logs_are_kept(tmp_path: Path) -> No
     assert not list(folder.glob("stacks-*"))
 
 
+@pytest.mark.slow
 def test_secrets_stay_out_also_where_the_end_of_a_log_begins_within_one(tmp_path: Path) -> None:
     folder, log = tmp_path / "evidence", tmp_path / "trainer.log"
     for size in range(524_280, 524_300):

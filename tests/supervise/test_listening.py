@@ -174,6 +174,7 @@ def test_a_line_of_ten_megabytes_is_followed_in_little_memory(tmp_path: Path) ->
     assert (cause.id, cause.line) == ("CUDA001", 2)
 
 
+@pytest.mark.slow
 def test_a_flood_of_lines_that_all_match_hides_nothing(tmp_path: Path) -> None:
     """The cause stands in the middle of another log's flood, and of its own."""
     flood = "".join(
@@ -228,6 +229,7 @@ def test_of_a_log_far_ahead_only_the_end_is_read(tmp_path: Path, monkeypatch: py
     assert cause.id == "CUDA001"
 
 
+@pytest.mark.slow
 def test_a_poll_keeps_to_its_budget_and_the_rest_comes_later(tmp_path: Path) -> None:
     log = _add(tmp_path / "a.log", "fine, and nothing else to say\n" * 100_000 + OOM)
     listener = Listener([log])

@@ -250,5 +250,5 @@ class Interleavings(RuleBasedStateMachine):
         assert self.promised <= set(self.usable()) | {self.saving}
 
 
-TestInterleavings = Interleavings.TestCase
+TestInterleavings = pytest.mark.slow(Interleavings.TestCase)
 TestInterleavings.settings = settings(max_examples=50, stateful_step_count=40)
