@@ -22,6 +22,7 @@ from prime_train.events import (
     Record,
     RunOpened,
 )
+from prime_train.supervise.actions import FindHang
 from prime_train.supervise.fold import fold
 from prime_train.supervise.hang import (
     CEILING_S,
@@ -38,7 +39,7 @@ from prime_train.supervise.hang import (
     longest_s,
     until_s,
 )
-from prime_train.supervise.policy import FindHang, Policy, decide
+from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
 
 LEARNING = Limits()

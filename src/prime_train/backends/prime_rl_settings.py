@@ -75,7 +75,8 @@ def _storable(run: RunSpec) -> RunSpec:
         from_json(to_json(run))
     except ValidationError as error:
         odd = {str(fault["loc"][0]) for fault in error.errors()}
-        return replace(run, **{part.name: part.default for part in fields(run) if part.name in odd})
+        without: dict[str, Any] = {part.name: part.default for part in fields(run) if part.name in odd}
+        return replace(run, **without)
     return run
 
 
