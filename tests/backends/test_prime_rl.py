@@ -75,9 +75,7 @@ def backend_of(text: str, root: str = "rl", path: str = "rl.toml") -> tuple[Prim
     reading = dialect.read(text, path)
     assert (reading.root, reading.faults) == (root, ())
     assert reading.run is not None
-    backend = PrimeRl(
-        text, reading.run, root, Program(("/venv/bin/rl",), Path("/venv/bin")), "abc", {"PATH": "/bin"}, CWD
-    )
+    backend = PrimeRl(text, reading.run, root, Program(("/venv/bin/rl",), Path("/venv/bin")), "abc", "/bin", CWD)
     return backend, named(reading.run, "words", CWD)
 
 

@@ -98,7 +98,7 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
     assert reading.run is not None
     run, run_dir = named(reading.run, "words", folder), RunDir(folder / "runs" / "words")
     program = Program((str(python.parent / reading.root),), python.parent)
-    backend = PrimeRl(text, reading.run, reading.root, program, "abc", dict(os.environ), folder)
+    backend = PrimeRl(text, reading.run, reading.root, program, "abc", os.environ["PATH"], folder)
     (launch,) = backend.plan(run, run_dir, 1, 0)
     for path, content in launch.files:
         path.parent.mkdir(parents=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class PrimeRl:
     root: str
     program: Program
     run_id: str
-    environment: Mapping[str, str] = field(default_factory=dict)
+    path: str = os.defpath  # PATH, as the supervisor has it
     cwd: Path = field(default_factory=Path.cwd)
     name: str = ROLE
     stops_by_file: bool = False
@@ -86,11 +86,10 @@ class PrimeRl:
         return (folder(run) / "logs", folder(run) / "torchrun")
 
     def _variables(self) -> tuple[Variable, ...]:
-        given = self.environment.get("PATH", os.defpath)
         where = self.program.bin_dir
         path = (
-            (Variable("PATH", f"{where}{os.pathsep}{given}", "the launcher starts its parts by their bare names"),)
-            if where is not None and given.split(os.pathsep)[:1] != [str(where)]
+            (Variable("PATH", f"{where}{os.pathsep}{self.path}", "the launcher starts its parts by their bare names"),)
+            if where is not None and self.path.split(os.pathsep)[:1] != [str(where)]
             else ()
         )
         active = (Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"),) if where is not None else ()

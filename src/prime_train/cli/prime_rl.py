@@ -85,7 +85,7 @@ def backend(verdict: Verdict, text: str, run_dir: RunDir, *, writes: bool) -> Pr
         root=verdict.root,
         program=prime_rl_program.find(verdict.root, python, os.environ, Path.cwd(), verdict.path),
         run_id=identity(run_dir, os.environ),
-        environment=dict(os.environ),
+        path=os.environ.get("PATH", os.defpath),
         cwd=Path.cwd(),
     )
 
