@@ -68,11 +68,11 @@ def _nothing(_scene: Scene) -> None:
 
 
 def _one(name: str, found: str, says: str, act: Act, attempts: int = 2) -> Row:
-    return Row("the bundled trainer", name, found, (says,), act=act, real=True, attempts=attempts)
+    return Row("the bundled trainer", name, found, (says,), act=act, stage="trainer", attempts=attempts)
 
 
 def _ranks(name: str, found: str, says: str, act: Act) -> Row:
-    return Row("two ranks", name, found, (says,), act=act, real=True, options=_TWO)
+    return Row("two ranks", name, found, (says,), act=act, stage="trainer", options=_TWO)
 
 
 ROWS: tuple[Row, ...] = (
@@ -88,7 +88,7 @@ ROWS: tuple[Row, ...] = (
         ("together with its supervisor",),
         act=_act(faults.kill_supervisor),
         again=_nothing,
-        real=True,
+        stage="trainer",
     ),
     _ranks("one is killed", "signal", "rank 1 was killed by signal 9", _to_rank(signal.SIGKILL)),
     _ranks("one is stopped in a collective", "hang", "no sign of life", _to_rank(signal.SIGSTOP)),

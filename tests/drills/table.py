@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.drills import rows_ends, rows_engine, rows_files, rows_silence, rows_supervisor, rows_trainer, rows_watches
+from tests.drills import (
+    rows_ends,
+    rows_engine,
+    rows_files,
+    rows_prime_rl,
+    rows_silence,
+    rows_supervisor,
+    rows_trainer,
+    rows_watches,
+)
 from tests.drills.drill import Row
 
 ROWS: tuple[Row, ...] = (
@@ -13,4 +22,5 @@ ROWS: tuple[Row, ...] = (
     *rows_engine.ROWS,
     *rows_watches.ROWS,
     *rows_trainer.ROWS,
+    *rows_prime_rl.ROWS,
 )
