@@ -79,6 +79,11 @@ def test_the_log_is_read_where_there_are_no_metrics_and_only_there() -> None:
     assert [event.step for event in told if isinstance(event, Progress)] == [0]
 
 
+def test_a_launcher_may_be_the_trainer_itself() -> None:
+    _, told = story(heard(1.0, ("launcher", Stepped(0, 1.0, 1.0)), ("inference", Stepped(5, 1.0, 1.0))))
+    assert told == [Progress(1, 0, 1.0, 1.0, 0)]
+
+
 def test_a_step_is_told_once_although_a_resume_writes_it_again() -> None:
     _, told = story(heard(1.0, *(("trainer", Stepped(number, 1.0, 1.0)) for number in (4, 5, 4, 5, 6))))
     assert [event.step for event in told if isinstance(event, Progress)] == [4, 5, 6]

@@ -102,6 +102,7 @@ class Memory:
 
 
 Told = tuple[Memory, tuple[Event, ...]]
+_TRAINERS = ("trainer", "launcher")  # `sft` of 2026-01 is the trainer itself, and `rl` shows the trainer's log
 _NOTHING: tuple[Event, ...] = ()
 
 
@@ -130,7 +131,7 @@ def take(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Told:
 
 def _hear(run: Run, memory: Memory, who: str, what: Said, now_s: float, limits: Limits) -> Told:
     match what:
-        case Stepped(step=step, loss=loss, tokens_per_s=rate) if not memory.has_rows and who == "trainer":
+        case Stepped(step=step, loss=loss, tokens_per_s=rate) if not memory.has_rows and who in _TRAINERS:
             return _stepped(run, memory, Row(step, math.nan if loss is None else loss, rate), now_s)
         case Batch():
             return _batch(run, memory, what, now_s, limits)
