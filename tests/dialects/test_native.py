@@ -344,3 +344,57 @@ def test_a_file_of_nothing_but_faults_is_told_of_in_part() -> None:
     assert len(found) == 500
     assert "did you mean" in found[0].what
     assert "did you mean" not in found[-1].what
+
+
+# --- a server --------------------------------------------------------------------------------------
+
+SERVE = '[run]\nname = "x"\nkind = "serve"\n[inference]\nmodel = "models/x"\n'
+
+
+def test_a_server_needs_neither_steps_nor_data() -> None:
+    reading = native.read(SERVE, "run.toml")
+    assert reading.faults == ()
+    assert reading.run is not None
+    assert reading.run.is_native
+    assert reading.run.serves_only
+    assert reading.run.inference is not None
+    assert (reading.run.inference.model_name, reading.run.inference.port) == ("models/x", 8000)
+
+
+def test_what_only_a_training_has_is_told_in_its_words() -> None:
+    told = faults(SERVE + "[data]\nctx_tokens = 8\n[optim]\nlr = 1.0\n") + faults(
+        SERVE.replace('name = "x"', 'name = "x"\nmax_steps = 5')
+    )
+    assert [fault.what for fault in told] == [
+        'data says how a model is trained, and run.kind = "serve" trains nothing',
+        'optim says how a model is trained, and run.kind = "serve" trains nothing',
+        'run.max_steps counts optimizer steps, and run.kind = "serve" trains nothing',
+    ]
+    assert {fault.code for fault in told} == {UNKNOWN_KEY}
+
+
+def test_a_server_without_a_server_is_told() -> None:
+    fault = only_fault('[run]\nname = "x"\nkind = "serve"\n')
+    assert (fault.code, fault.what) == (MISSING_KEY, "the table [inference] is missing")
+
+
+def test_arguments_are_scalars() -> None:
+    fault = only_fault(SERVE + "[inference.arguments]\nquantization = [1]\nmax-num-seqs = 4\nenable-lora = true\n")
+    assert (fault.code, fault.key) == (WRONG_TYPE, ("inference", "arguments", "quantization"))
+
+
+def test_arguments_that_rules_know_are_read_under_either_spelling() -> None:
+    reading = native.read(SERVE + '[inference.arguments]\nquantization = "fp8"\nmax-num-seqs = 4\n', "run.toml")
+    assert reading.run is not None
+    assert reading.run.inference is not None
+    assert (reading.run.inference.quantization, reading.run.inference.max_sequences) == ("fp8", 4)
+    assert reading.key("inference.max_sequences") == "inference.arguments.max-num-seqs"
+    assert reading.key("inference.model_name") == "inference.model"
+
+
+def test_a_server_beside_a_training_is_read_with_it() -> None:
+    reading = native.read(BASE + '[inference]\nmodel = "models/x"\n', "run.toml")
+    assert reading.faults == ()
+    assert reading.run is not None
+    assert reading.run.is_native
+    assert not reading.run.serves_only
