@@ -40,7 +40,7 @@ def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from (
         "",
         "*Found as* is the cause class of the attempt that ended by it, or the alarm of a watch; a dash: nothing is",
-        "wrong with the run. *After* counts from the fault. Of a silence its limit (3 s, of the bundled trainer 6 s) is",
+        "wrong with the run. *After* counts from the fault. Of a silence its limit (3 s, of the trainer itself 6 s) is",
         "not counted, for it may last as long. *Trains again* counts from the fault too, the back-off of 1 s included.",
     )
     for group, of_group in groupby(rows, key=lambda row: row["group"]):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.events import AttemptEnded, EventLog, read
-from prime_train.redaction import MASK, is_secret, redact, secrets
+from prime_train.redaction import MASK, is_secret, redact, redact_all, secrets
 
 
 def test_a_secret_is_known_by_the_name_of_its_variable() -> None:
@@ -72,6 +72,12 @@ def test_no_form_of_a_secret_is_left(secret: str, around: str) -> None:
     hidden = secrets({"A_TOKEN": secret})
     for form in (secret, json.dumps(secret), json.dumps(secret, ensure_ascii=False), quote(secret, safe="")):
         assert secret not in redact(f"{around}{form}{around}", hidden)
+
+
+def test_a_document_is_masked_in_its_strings_alone() -> None:
+    document = {"line": 4321, "what": "401 for 4321", "of": [{"text": "4321"}, None, True]}
+    masked = {"line": 4321, "what": f"401 for {MASK}", "of": [{"text": MASK}, None, True]}
+    assert redact_all(document, secrets({"A_KEY": "4321"})) == masked
 
 
 def test_no_pattern_looks_back() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 MASK = "•••"
 _SHORTEST_SECRET = 4  # a shorter value would blot out half of every text, and protects nothing
@@ -79,3 +80,17 @@ def redact(text: str, hidden: Iterable[str] = ()) -> str:
     pattern = "|".join(re.escape(value) for value in hidden)
     text = re.sub(pattern, MASK, text) if pattern else text
     return _SHAPES.sub(lambda found: f"://{MASK}@" if found[0].startswith("://") else MASK, text)
+
+
+def redact_all(document: Any, hidden: Iterable[str] = ()) -> Any:
+    """A JSON document with every string in it masked as `redact` does; its keys stay."""
+    hidden = tuple(hidden)
+    match document:
+        case str():
+            return redact(document, hidden)
+        case Mapping():
+            return {key: redact_all(value, hidden) for key, value in document.items()}
+        case list() | tuple():
+            return [redact_all(value, hidden) for value in document]
+        case _:
+            return document

@@ -43,8 +43,8 @@ def _go_on(_scene: Scene) -> None:
 
 
 ROWS: tuple[Row, ...] = (
-    Row("a silence", "the trainer sleeps", "hang", ("in sleeps",), victim="sleeps", policy=_QUICK),
-    Row("a silence", "it spins, as in a collective", "hang", ("in spins",), victim="spins", policy=_QUICK),
+    Row("a silence", "the trainer sleeps", "hang", ("victim.py",), victim="sleeps", policy=_QUICK),
+    Row("a silence", "it spins, as in a collective", "hang", ("victim.py",), victim="spins", policy=_QUICK),
     Row("a silence", "it is stopped (SIGSTOP)", "hang", ("no sign of life",), victim="stopped", policy=_QUICK),
     Row(
         "a silence",
@@ -58,7 +58,7 @@ ROWS: tuple[Row, ...] = (
         "a silence",
         "it hangs before its first step",
         "hang",
-        ("in sleeps",),
+        ("victim.py",),
         victim="sleeps",
         policy={"startup_limit_s": LIMIT_S},
         options={"at_step": "0"},

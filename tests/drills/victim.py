@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
 import mmap
 import os
 import resource
@@ -227,6 +228,31 @@ def opens_many(_fake: Fake) -> None:
     """It has nearly all files open that it may, and goes on."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     _kept.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(256 - len(os.listdir("/proc/self/fd")) - 4))
+
+
+# --- secrets ----------------------------------------------------------------------------------------
+
+
+def _secrets(fake: Fake) -> str:
+    """As a program tells them that does not know better: in an address, in quotes, in a line of JSON."""
+    values = [os.environ[name] for name in fake.options["secrets"].split(",")]
+    return " ".join(f"{value} {value!r} {json.dumps(value)}" for value in values)
+
+
+@harm
+def tells_secrets(fake: Fake) -> None:
+    said = _secrets(fake)
+    sys.stderr.write(f"401 Client Error: Unauthorized for url: https://huggingface.co/{said}\n")
+    fake.log.append(TrainerFailed(fake.attempt, 0, "unknown", f"ValueError: {said}", said, said, said))
+    raise ValueError(said)
+
+
+@harm
+def sleeps_on_secrets(fake: Fake) -> None:
+    sys.stderr.write(f"connecting with {_secrets(fake)}\n")
+    sys.stderr.flush()
+    fake.log.append(Phase(fake.attempt, "train", f"connecting with {_secrets(fake)}"))
+    time.sleep(FOREVER_S)
 
 
 # --- disks and checkpoints --------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`prime-train diagnose`: the one root cause in any logs. Reads only."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,17 +37,21 @@ def diagnose(
     """
     from prime_train.cli.diagnosing import diagnosed
     from prime_train.cli.render import message, paint
+    from prime_train.redaction import redact, redact_all, secrets
     from prime_train.views import cause as view
 
     with _counted() as told:
         judged = diagnosed(logs, told)
     names = [scan.name for scan in judged.scans]
+    hidden = secrets(os.environ)
     if as_json:
         import json
 
-        print(json.dumps(view.as_json(judged.diagnosis, names, judged.unread), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        document = redact_all(view.as_json(judged.diagnosis, names, judged.unread), hidden)
+        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     elif names:
-        print(view.text(judged.diagnosis, len(names), lambda text, style: paint(text, style, sys.stdout)))  # noqa: T201 - the result goes to stdout
+        text = view.text(judged.diagnosis, len(names), lambda text, style: paint(text, style, sys.stdout))
+        print(redact(text, hidden))  # noqa: T201 - the result goes to stdout
     for error in judged.unread:
         typer.echo(message(error, sys.stderr), err=True)
     if judged.diagnosis.cause is not None:
