@@ -80,7 +80,7 @@ class PrimeRl:
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
         del run_dir
-        return checkpoints(run)
+        return checkpoints(run, shards=True)
 
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
         return (folder(run) / "logs", folder(run) / "torchrun")
@@ -115,12 +115,13 @@ def folder(run: RunSpec) -> Path:
     return Path(run.launch.output_dir) / (run.launch.run_dir or run.launch.run_name or "")
 
 
-def checkpoints(run: RunSpec) -> list[Checkpoint]:
-    """Every checkpoint of the run, newest first. Its parts may stand in several folders; `path` is the trainer's."""
+def checkpoints(run: RunSpec, *, shards: bool = False) -> list[Checkpoint]:
+    """Every checkpoint of the run, newest first. Its parts may stand in several folders; `path` is the trainer's.
+
+    `shards`: one with a file that is shorter than its `.metadata` says is not complete.
+    """
     saved = _saved(run)
-    return [
-        _checkpoint(step, saved[step], orchestrated=run.rollout is not None) for step in sorted(saved, reverse=True)
-    ]
+    return [_checkpoint(run, step, saved[step], shards) for step in sorted(saved, reverse=True)]
 
 
 def parts_of(run: RunSpec, checkpoint: Checkpoint) -> list[Path]:
@@ -133,8 +134,8 @@ def _saved(run: RunSpec) -> dict[int, list[Path]]:
     return prime_rl_layout.steps(prime_rl_layout.roots(folder(run), Path(apart) if apart else None).checkpoints)
 
 
-def _checkpoint(step: int, parts: Sequence[Path], *, orchestrated: bool) -> Checkpoint:
-    problem = prime_rl_layout.problem(parts, orchestrated=orchestrated)
+def _checkpoint(run: RunSpec, step: int, parts: Sequence[Path], shards: bool) -> Checkpoint:
+    problem = prime_rl_layout.problem(parts, orchestrated=run.rollout is not None, shards=shards)
     pinned = any((part / PIN).exists() for part in parts)
     return Checkpoint(step, parts[0], sum(_size_bytes(part) for part in parts), problem, pinned)
 

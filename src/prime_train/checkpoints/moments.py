@@ -1,8 +1,7 @@
 """Finds AdamW's moments in a checkpoint that torch.distributed.checkpoint wrote. Imports no torch, changes nothing.
 
-`.metadata` says which tensor stands where: it is a pickle, read here with inert stand-ins for every class it names, so
-that nothing in it is run. Each tensor is a zip of its own (torch.save) whose `data/0` holds the numbers as they are.
-Source: torch/distributed/checkpoint/{metadata,filesystem}.py and torch/serialization.py, torch 2.13.
+Each tensor is a zip of its own (torch.save) whose `data/0` holds the numbers as they are.
+Source: torch/distributed/checkpoint/filesystem.py and torch/serialization.py, torch 2.13.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import io
 import math
 import os
-import pickle
 import struct
 import zipfile
 import zlib
@@ -19,20 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prime_train.checkpoints import dcp
+from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
 from prime_train.checkpoints.lossy import Edits, read, rounded
 from prime_train.errors import UserError
 
-METADATA = ".metadata"
 _NAMES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # in the state of torch.optim.AdamW
 _LOCAL = struct.Struct("<26xHH")  # of a file in a zip: lengths of its name and of its extra field
 _CENTRAL = struct.Struct("<4s12xI8xHHH12x")  # signature, CRC-32; lengths of name, extra field and comment
 _DESCRIPTOR = struct.Struct("<4sI")  # signature, CRC-32; stands behind the numbers
 _CRC_AT = 16  # in _CENTRAL
 _ROUNDED_BYTES = 2**22  # at a time
-
-
-class UnlikeError(Exception):
-    """Not laid out as torch.save lays out a tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,41 +63,22 @@ def edits(folder: Path, files: Collection[str], *, needed: bool = True) -> dict[
 
 def moments(metadata: bytes) -> Iterator[Stored]:
     """The fp32 moments that `.metadata` names. Raises what it is not as torch writes it with as UnlikeError."""
+    stored, shapes = dcp.entries(metadata)
     try:
-        found = _Inert(io.BytesIO(metadata)).load().state
-        shapes = found["state_dict_metadata"]
-        for index, info in found["storage_data"].items():
-            name, place = str(index.state["fqn"]), info.state
-            if name.rpartition(".")[2] not in _NAMES or shapes[name].state["properties"].state[0].__name__ != "float32":
+        for one in stored:
+            if one.name.rpartition(".")[2] not in _NAMES:
                 continue
-            sizes = {
-                _size(chunk.state["offsets"]): _size(chunk.state["sizes"]) for chunk in shapes[name].state["chunks"]
-            }
-            numbers = math.prod(sizes[_size(index.state["offset"])])
-            yield Stored(name, str(place["relative_path"]), int(place["offset"]), int(place["length"]), numbers)
-    except (pickle.UnpicklingError, AttributeError, KeyError, IndexError, TypeError, ValueError, EOFError) as error:
+            shape = shapes[one.name].state
+            if shape["properties"].state[0].__name__ != "float32":
+                continue
+            sizes = {_size(chunk.state["offsets"]): _size(chunk.state["sizes"]) for chunk in shape["chunks"]}
+            numbers = math.prod(sizes[_size(one.index.state["offset"])])
+            yield Stored(one.name, one.file, one.offset, one.length, numbers)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
 
 
-class _StandIn:
-    """An object of any class, as its pickle describes it: what it was called with, and its state."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self.arguments = arguments
-        self.state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Inert(pickle.Unpickler):
-    """Looks up no class: nothing that a pickle names is imported or called."""
-
-    def find_class(self, _module: str, name: str) -> type[_StandIn]:
-        return type(name, (_StandIn,), {})
-
-
-def _size(size: _StandIn) -> tuple[int, ...]:
+def _size(size: StandIn) -> tuple[int, ...]:
     return tuple(int(length) for length in size.arguments[0])
 
 

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.checkpoints import dcp
+
 STABLE = "STABLE"  # touched when weights are whole
 _STEP = re.compile(r"step_(\d+)\Z")
 _METADATA = ("trainer/.metadata", ".metadata")
@@ -59,15 +61,19 @@ def steps(folders: Sequence[Path]) -> dict[int, list[Path]]:
     return found
 
 
-def problem(folders: Sequence[Path], *, orchestrated: bool) -> str:
+def problem(folders: Sequence[Path], *, orchestrated: bool, shards: bool = False) -> str:
     """What the checkpoint of one step lacks, whose parts are in `folders`; empty where it is whole.
 
-    `orchestrated`: the run has an orchestrator, which saves a part of its own.
+    `orchestrated`: the run has an orchestrator, which saves a part of its own. `shards`: look also at the length of
+    every file that `.metadata` names.
     """
     if not _has(folders, _METADATA):
         return "no .metadata: the trainer's save did not finish"
     if orchestrated and not _has(folders, _PROGRESS):
         return "no orchestrator/progress.pt: the orchestrator's save did not finish"
+    for metadata in (folder / name for folder in folders for name in _METADATA) if shards else ():
+        if metadata.exists() and (lacks := dcp.missing(metadata.parent)):
+            return lacks
     return ""
 
 

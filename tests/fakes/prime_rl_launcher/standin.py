@@ -11,6 +11,7 @@ import contextlib
 import http.server
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -438,11 +439,42 @@ def save(config: dict[str, Any], folders: Folders, step: int) -> None:
     (folder / "__0_0.distcp").write_bytes(bytes(4096))
     if is_due("dies_in_save", step):
         os.kill(os.getpid(), signal.SIGKILL)
-    (folder / ".metadata").write_bytes(b"metadata")
+    (folder / ".metadata").write_bytes(metadata({"__0_0.distcp": 4096}))
     if config["keep_last"]:
         steps = sorted(int(path.name.split("_")[-1]) for path in folders.checkpoints.glob("step_*"))
         for old in steps[: -config["keep_last"]]:
             subprocess.run(["rm", "-rf", str(folders.checkpoints / f"step_{old}")], check=True)
+
+
+class MetadataIndex:
+    """As torch.distributed.checkpoint pickles it: the name of what is stored, and which piece of it."""
+
+    def __init__(self, fqn: str) -> None:
+        self.fqn = fqn
+        self.offset = None
+        self.index = None
+
+
+class StorageInfo:
+    """As torch pickles where a piece stands."""
+
+    def __init__(self, relative_path: str, length: int) -> None:
+        self.relative_path = relative_path
+        self.offset = 0
+        self.length = length
+
+
+class Metadata:
+    """As torch pickles what a checkpoint holds, the shapes left out."""
+
+    def __init__(self, files: dict[str, int]) -> None:
+        self.state_dict_metadata: dict[str, object] = {}
+        self.storage_data = {MetadataIndex(f"app.{name}"): StorageInfo(name, size) for name, size in files.items()}
+
+
+def metadata(files: dict[str, int]) -> bytes:
+    """A `.metadata` that names files, each with a tensor that fills it."""
+    return pickle.dumps(Metadata(files))
 
 
 class OutOfMemoryError(RuntimeError):

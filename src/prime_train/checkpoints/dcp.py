@@ -1,0 +1,85 @@
+"""Reads `.metadata` of torch.distributed.checkpoint: which tensor stands where in which file. Imports no torch.
+
+It is a pickle, read here with inert stand-ins for every class it names, so that nothing in it is run.
+Source: torch/distributed/checkpoint/{metadata,filesystem}.py, torch 2.13.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+METADATA = ".metadata"
+
+
+class UnlikeError(Exception):
+    """Not laid out as torch lays it out."""
+
+
+class Entry(NamedTuple):
+    """One piece of a tensor, or of another value: where its bytes stand. `index` and `shapes` as torch has them."""
+
+    name: str
+    file: str
+    offset: int
+    length: int
+    index: Any
+
+
+class StandIn:
+    """An object of any class, as its pickle describes it: what it was called with, and its state."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Inert(pickle.Unpickler):
+    """Looks up no class: nothing that a pickle names is imported or called."""
+
+    def find_class(self, _module: str, name: str) -> type[StandIn]:
+        return type(name, (StandIn,), {})
+
+
+def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
+    """Everything that is stored, and the shapes by name. Raises UnlikeError for what torch has not written."""
+    try:
+        found = _Inert(io.BytesIO(metadata)).load().state
+        return list(_entries(found["storage_data"])), dict(found["state_dict_metadata"])
+    except (pickle.UnpicklingError, AttributeError, KeyError, IndexError, TypeError, ValueError, EOFError) as error:
+        raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
+
+
+def _entries(storage: dict[Any, Any]) -> Iterator[Entry]:
+    for index, info in storage.items():
+        place = info.state
+        name = str(index.state["fqn"])
+        yield Entry(name, str(place["relative_path"]), int(place["offset"]), int(place["length"]), index)
+
+
+def missing(folder: Path) -> str:
+    """What the files that `.metadata` names lack; empty where each is as long as its last tensor needs.
+
+    Reads that one file, and the sizes of the others. Raises OSError where it cannot be read.
+    """
+    try:
+        stored, _ = entries((folder / METADATA).read_bytes())
+    except UnlikeError as error:
+        return str(error)
+    needed: dict[str, int] = {}
+    for entry in stored:
+        needed[entry.file] = max(needed.get(entry.file, 0), entry.offset + entry.length)
+    for file, least_bytes in sorted(needed.items()):
+        try:
+            size_bytes = (folder / file).stat().st_size
+        except FileNotFoundError:
+            return f"{file} is missing"
+        if size_bytes < least_bytes:
+            return f"{file} has {size_bytes:,} of at least {least_bytes:,} bytes"
+    return ""

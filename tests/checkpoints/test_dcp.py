@@ -1,0 +1,61 @@
+"""What `.metadata` says is read without torch, and nothing in it is run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from prime_train.checkpoints import dcp
+from prime_train.checkpoints.prime_rl_layout import problem
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that torch itself has written."""
+    folder = tmp_path_factory.mktemp("saved") / "step_7" / "trainer"
+    state = {"w": torch.arange(100.0), "deep": {"b": torch.ones(3, 3)}, "step": 7}
+    save(state, checkpoint_id=folder, no_dist=True)
+    return folder
+
+
+def test_what_torch_has_written_is_whole(saved: Path) -> None:
+    stored, shapes = dcp.entries((saved / dcp.METADATA).read_bytes())
+    assert {entry.name for entry in stored} == set(shapes) == {"w", "deep.b", "step"}
+    assert dcp.missing(saved) == ""
+
+
+def test_a_file_that_is_short_or_gone_is_named(saved: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "step_7" / "trainer"
+    copy.mkdir(parents=True)
+    for path in saved.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    (file,) = (path for path in copy.iterdir() if path.name != dcp.METADATA)
+    os.truncate(file, file.stat().st_size // 2)
+    assert file.name in dcp.missing(copy)
+    assert problem([copy.parent], orchestrated=False) == ""
+    assert "of at least" in problem([copy.parent], orchestrated=False, shards=True)
+    file.unlink()
+    assert dcp.missing(copy) == f"{file.name} is missing"
+
+
+@pytest.mark.parametrize("text", [b"", b"metadata", pickle.dumps([1, 2]), pickle.dumps({"storage_data": 3})])
+def test_what_torch_has_not_written_is_told(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / dcp.METADATA).write_bytes(text)
+    assert "not as torch writes it" in dcp.missing(tmp_path)
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("run-by-a-pickle",)
+
+
+def test_nothing_in_it_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / dcp.METADATA).write_bytes(pickle.dumps(_Evil()))
+    assert dcp.missing(tmp_path)
+    assert not (tmp_path / "run-by-a-pickle").exists()
