@@ -11,13 +11,14 @@ from prime_train.events import AlarmRaised, read
 from prime_train.supervise.state import State
 from tests.drills.drill import Act, Row
 from tests.drills.rows_files import mount, no_mount, unmount
-from tests.drills.rows_silence import SLOWLY, until_saved
+from tests.drills.rows_silence import LIMIT_S, SLOWLY, until_saved
 from tests.drills.rows_supervisor import no_compiler
 from tests.drills.scene import Scene
 
 _HERE = Path(__file__).parent
 _NVML = _HERE.parent / "fakes" / "nvml.c"
 _EVERY_S = 1.0
+_DRIVER = {"LD_LIBRARY_PATH": "{folder}/driver", "FAKE_NVML": "{folder}/driver.txt"}
 
 # --- GPUs -------------------------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ def _gpu(name: str, found: str, says: str, act: Act, attempts: int = 2, max_step
         options=SLOWLY,
         max_steps=max_steps,
         watches={"gpu": _EVERY_S},
-        variables={"LD_LIBRARY_PATH": "{folder}/driver", "FAKE_NVML": "{folder}/driver.txt"},
+        variables=_DRIVER,
         needs=no_compiler,
     )
 
@@ -210,4 +211,23 @@ _DISKS = (
     ),
 )
 
-ROWS: tuple[Row, ...] = (*_GPUS, *_DISKS)
+_HEALTHY = (
+    Row(
+        "nothing",
+        "a trainer and a server under every watch, with a long evaluation and many saves",
+        "",
+        (),
+        attempts=1,
+        victim="evaluates",
+        prepare=_install,
+        options=SLOWLY,
+        policy={"step_limit_s": LIMIT_S},
+        max_steps=800,
+        watches=dict.fromkeys(("gpu", "disk", "host", "engine"), _EVERY_S),
+        server={},
+        variables=_DRIVER,
+        needs=no_compiler,
+    ),
+)
+
+ROWS: tuple[Row, ...] = (*_GPUS, *_DISKS, *_HEALTHY)

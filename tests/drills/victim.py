@@ -197,6 +197,14 @@ def sleeps_in_evaluation(fake: Fake) -> None:
 
 
 @harm
+def evaluates(fake: Fake) -> None:
+    """For longer than a step may take. Nothing is wrong with it."""
+    fake.log.append(Phase(fake.attempt, "evaluate"))
+    time.sleep(5.0)
+    fake.log.append(Phase(fake.attempt, "train"))
+
+
+@harm
 def lingers(fake: Fake) -> None:
     """Says that it failed, and does not end."""
     fake.log.append(TrainerFailed(fake.attempt, 0, "unknown", "RuntimeError: a thread is left", "", "", "a.py:1"))
