@@ -149,6 +149,8 @@ class _Supervision:
         self._check_clock()
         now_s = time.time()  # before the reading: who was held up in between finds no silence that was none
         self._read()
+        if not self._log.path.exists():
+            raise lost(self._run_dir)
         for event in self._companions.turn(self.state, now_s):
             self._say(event)
         match decide(self.state, self._policy, now_s):
