@@ -11,13 +11,18 @@ from prime_train.spec import from_json
 
 def newest_complete(run_dir: RunDir) -> Checkpoint | None:
     """The checkpoint that the run of a directory resumes from."""
-    if not (run_dir.path / prime_rl.RUN_ID).exists():
+    if not is_prime_rls(run_dir):
         return layout.newest_complete(run_dir.checkpoints)
     return next((checkpoint for checkpoint in checkpoints(run_dir) if checkpoint.complete), None)
 
 
-def checkpoints(run_dir: RunDir) -> list[Checkpoint]:
-    """Every checkpoint of the run of a directory, newest first."""
-    if not (run_dir.path / prime_rl.RUN_ID).exists():
+def checkpoints(run_dir: RunDir, *, shards: bool = False) -> list[Checkpoint]:
+    """Every checkpoint of the run of a directory, newest first. `shards`: see prime_rl.checkpoints."""
+    if not is_prime_rls(run_dir):
         return layout.scan(run_dir.checkpoints)
-    return prime_rl.checkpoints(from_json(run_dir.resolved.read_text(encoding="utf-8")))
+    return prime_rl.checkpoints(from_json(run_dir.resolved.read_text(encoding="utf-8")), shards=shards)
+
+
+def is_prime_rls(run_dir: RunDir) -> bool:
+    """Whether prime-rl trains the run of a directory."""
+    return (run_dir.path / prime_rl.RUN_ID).exists()

@@ -154,7 +154,11 @@ class Companions:
     def variables(self, state: State) -> tuple[Variable, ...]:
         """What the environment of an attempt says beside its plan: the GPUs that it may still use."""
         gpus = self._gpu.remaining(()) if self._gpu is not None else ()
-        variable = visible(gpus, state.left_out, self._run.parallel.processes)
+        out, needed = state.left_out, self._run.parallel.processes
+        if self._gpu is not None and self._backend.name == backend_of_prime_rl.ROLE:  # its launcher reads numbers alone
+            gpus, out = self._gpu.numbers(gpus), self._gpu.numbers(out)
+            needed = backend_of_prime_rl.gpus_needed(self._run)
+        variable = visible(gpus, out, needed)
         return (variable,) if variable is not None else ()
 
     def started(self, launch: Launch, attempt: int, identity: Identity) -> None:

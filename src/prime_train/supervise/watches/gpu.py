@@ -109,6 +109,10 @@ class GpuWatch:
         ours = used(self._memory, self._limits, frozenset(out))
         return tuple(gpu.uuid for gpu in self._memory.known if gpu.uuid in ours)
 
+    def numbers(self, uuids: Collection[str]) -> tuple[str, ...]:
+        """The numbers of GPUs, as CUDA_VISIBLE_DEVICES may name them too: "0", "3"."""
+        return tuple(str(gpu.index) for gpu in self._memory.known if gpu.uuid in uuids)
+
     # --- the child ---
 
     def _heard(self) -> list[Heard]:
