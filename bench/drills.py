@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ import record
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the faults are those of the tests
 
-from tests.drills.drill import Row, carry_out, check
+from tests.drills.drill import Result, Row, carry_out, check
 from tests.drills.table import ROWS
 
 
@@ -44,25 +45,29 @@ def _recorded(row: Row, folder: Path, number: int) -> dict[str, Any]:
     if lacks:
         told["left_out"] = lacks
     else:
-        result = carry_out(row, folder / str(number), folder / "cache")
         try:
+            result = carry_out(row, folder / str(number), folder / "cache")
+            told |= _followed(row, result)
             check(row, result)
-        except AssertionError as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             told["failed"] = str(error)
-        told |= {
-            "found": list(result.found),
-            "exit_code": result.exit_code,
-            "attempts": result.attempts,
-            "detect_s": result.detect_s,
-            "resume_s": result.resume_s,
-            "resumed_from": result.resumed_from,
-            "newest_complete": max(result.kept, default=0),
-            "watched_every_s": min(row.watches.values(), default=None),
-        }
     told |= {"machine": record.machine(), "commit": record.commit(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
     return told
+
+
+def _followed(row: Row, result: Result) -> dict[str, Any]:
+    return {
+        "found": list(result.found),
+        "exit_code": result.exit_code,
+        "attempts": result.attempts,
+        "detect_s": result.detect_s,
+        "resume_s": result.resume_s,
+        "resumed_from": result.resumed_from,
+        "newest_complete": max(result.kept, default=0),
+        "watched_every_s": min(row.watches.values(), default=None),
+    }
 
 
 if __name__ == "__main__":
