@@ -50,7 +50,10 @@ def _kept_why(item: Item, plan: Pruning) -> str:
     if item.kind == "broadcast":
         return "an engine may still read it, or a resume will"
     if item.kind == "rollouts":
-        return "later than the newest complete checkpoint" if newest else "no checkpoint is complete"
+        if newest is None:
+            return "no checkpoint is complete"
+        later = item.step >= newest.step
+        return "later than the newest complete checkpoint" if later else "it was written to in the last minutes"
     if item.wholeness == "broken":
         return f"broken, left to look at: {item.problem}"
     if not item.complete:
