@@ -131,6 +131,14 @@ def config(python: str, model: Path, port: int, server: Mapping[str, Any] | None
     return f'[run]\nname = "served"\nkind = "serve"\n\n[inference]\n{told}\n{more}'
 
 
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """This process's own and `variables`. What is on its path already stays there."""
+    given = os.environ | dict(variables)
+    if "PYTHONPATH" in variables and "PYTHONPATH" in os.environ:
+        given["PYTHONPATH"] = f"{variables['PYTHONPATH']}{os.pathsep}{os.environ['PYTHONPATH']}"
+    return given
+
+
 @contextlib.contextmanager
 def started(root: Path, text: str, port: int, variables: Mapping[str, str] | None = None) -> Iterator[Served]:
     """The run of a config in the folder `root`. At the end everything it started is ended."""
@@ -143,7 +151,7 @@ def started(root: Path, text: str, port: int, variables: Mapping[str, str] | Non
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
-            env=os.environ | dict(variables or {}),
+            env=_environment(variables or {}),
             start_new_session=True,
         )
     served = Served(RunDir((root / "runs" / "served").resolve()), port, supervisor)
