@@ -1,3 +1,4 @@
+import errno
 import io
 import re
 from dataclasses import replace
@@ -123,3 +124,34 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
         show(fold(State(), late), [late])
     assert stream.getvalue().endswith("  attempt 1 starts from the beginning\n")
     assert "\x1b" not in stream.getvalue()
+
+
+class Closed(io.StringIO):
+    """A stream of which somebody has hung up."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, f"nobody reads {text}")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_that_is_closed_does_not_end_the_run(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    state = State()
+    with console.shown(Closed(is_terminal=is_terminal)) as show:
+        for record in records(WHOLE_LIFE):
+            late = replace(record, time_s=record.time_s + 1e9)
+            state = fold(state, late)
+            show(state, [late])
+
+
+def test_what_fails_in_the_run_is_not_taken_for_a_closed_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(OSError, match="the run's own"), console.shown(Closed(is_terminal=True)):
+        raise OSError(errno.ENOENT, "the run's own")

@@ -40,16 +40,31 @@ Show = Callable[[State, Sequence[Record]], None]
 
 @contextlib.contextmanager
 def shown(stream: TextIO, service: ServiceLog | None = None) -> Iterator[Show]:
-    """What `supervise` calls at each turn: shows the state on `stream` until the block ends.
+    """What `supervise` calls at each turn: shows the state on `stream` until the block ends, or the stream is gone.
 
     `service`: the log of a server that is to be seen line by line.
     """
     started_s = time.time()
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         with _live(stream, started_s, service) as show:
-            yield show
+            yield _while_it_is_there(show)
     else:
-        yield plain(lambda line: print(line, file=stream, flush=True), started_s, service)
+        yield _while_it_is_there(plain(lambda line: print(line, file=stream, flush=True), started_s, service))
+
+
+def _while_it_is_there(show: Show) -> Show:
+    """A terminal that was closed, or a pipe that nobody reads any more, ends the showing and not the run."""
+    is_gone = False
+
+    def shows(state: State, records: Sequence[Record]) -> None:
+        nonlocal is_gone
+        if not is_gone:
+            try:
+                show(state, records)
+            except OSError:
+                is_gone = True
+
+    return shows
 
 
 # --- what is said ----------------------------------------------------------------------------------
@@ -185,27 +200,34 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
     console = Console(file=stream, highlight=False)
     drawn_s = 0.0
     latest = State()
-    with Live(
+    live = Live(
         screen(latest, started_s), console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-    ) as live:
+    )
 
-        def show(state: State, records: Sequence[Record]) -> None:
-            nonlocal drawn_s, latest
-            latest = state
-            for record in records:
-                for number, words in enumerate(notices(record) if record.time_s >= started_s else []):
-                    clock = _clock(record.time_s) if number == 0 else " " * len(_clock(0.0))
-                    color = style(record) if number == 0 else ""
-                    console.print(Text(f"{clock}  ", style="dim").append(words, style=color or "not dim"))
-            for words in service.more(state) if service is not None else ():
-                console.print(Text(words, style="dim"))
-            now_s = time.time()
-            if now_s - drawn_s >= REFRESH_S:
-                drawn_s = now_s
-                live.update(screen(state, now_s), refresh=True)
+    def show(state: State, records: Sequence[Record]) -> None:
+        nonlocal drawn_s, latest
+        latest = state
+        for record in records:
+            for number, words in enumerate(notices(record) if record.time_s >= started_s else []):
+                clock = _clock(record.time_s) if number == 0 else " " * len(_clock(0.0))
+                color = style(record) if number == 0 else ""
+                console.print(Text(f"{clock}  ", style="dim").append(words, style=color or "not dim"))
+        for words in service.more(state) if service is not None else ():
+            console.print(Text(words, style="dim"))
+        now_s = time.time()
+        if now_s - drawn_s >= REFRESH_S:
+            drawn_s = now_s
+            live.update(screen(state, now_s), refresh=True)
 
+    try:
+        with contextlib.suppress(OSError):
+            live.start()
         yield show
-        live.update(screen(latest, time.time()), refresh=True)
+    finally:
+        with contextlib.suppress(OSError):
+            live.update(screen(latest, time.time()), refresh=True)
+        with contextlib.suppress(OSError):
+            live.stop()
 
 
 def screen(state: State, now_s: float) -> RenderableType:
