@@ -35,6 +35,7 @@ class Says:
     alarms: list[Alarm] = field(default_factory=list)
     fails_at: str = ""
     name: str = "gpu"
+    is_over: bool = False
 
     def begin(self) -> None:
         if self.fails_at == "begin":
@@ -50,7 +51,9 @@ class Says:
         return ()
 
     def end(self) -> None:
-        """There is nothing to end."""
+        self.is_over = True
+        if self.fails_at == "end":
+            raise ValueError("it does not end")
 
 
 class World:
@@ -130,3 +133,23 @@ def test_a_watch_that_fails_rests_and_says_so(tmp_path: Path, moment: str) -> No
     assert names == {"watch_failed", "throttled"}
     assert world.look() == []
     assert "Error" in (RunDir(tmp_path).watches / "gpu.log").read_text(encoding="utf-8")
+
+
+def test_what_was_said_last_of_an_attempt_is_cleared_when_it_is_over(tmp_path: Path) -> None:
+    watch = Says()
+    world = World(tmp_path, watch)
+    world.attempt(1)
+    assert world.look() == []
+    watch.alarms.append(HOT)
+    world.say(*world.watching.last_look(world.state, world.now_s))
+    world.say(AttemptEnded(1, 1, "failed", "unknown", "", "", "", "", 0))
+    assert [standing.alarm.name for standing in world.state.alarms] == ["throttled"]
+    watch.alarms.clear()
+    assert world.look() == [AlarmCleared(0, "gpu", "throttled", "GPU 0")]
+
+
+def test_a_watch_that_does_not_end_keeps_no_other_from_ending(tmp_path: Path) -> None:
+    first, second = Says(fails_at="end"), Says(name="disk")
+    World(tmp_path, first, second).watching.end()
+    assert first.is_over
+    assert second.is_over

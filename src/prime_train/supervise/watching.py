@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,7 +57,9 @@ class Watching:
         The others are not asked: that nothing answers any more is no news.
         """
         gpu = [watch for watch in self._watches if watch.name == "gpu"]
-        yield from _new({alarm.key: alarm for alarm in self._alarms(gpu, state, now_s)}, state)
+        found = {alarm.key: alarm for alarm in self._alarms(gpu, state, now_s)}
+        self._found |= found.keys()  # else the next look would not miss what is over by then
+        yield from _new(found, state)
 
     def _alarms(self, watches: Sequence[Watch], state: State, now_s: float) -> Iterator[Alarm]:
         for watch in watches:
@@ -71,9 +74,10 @@ class Watching:
 
     def _rest(self, watch: Watch, error: Exception) -> None:
         log = self._log(watch)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "a", encoding="utf-8") as file:
-            file.write("".join(traceback.format_exception(error)))
+        with contextlib.suppress(OSError):  # the alarm says what failed where its traceback finds no room
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with open(log, "a", encoding="utf-8") as file:
+                file.write("".join(traceback.format_exception(error)))
         what = f"the {watch.name} watch failed and rests: {type(error).__name__}: {error}"
         why = "what it looks after is not watched in this run any more"
         fix = "start the command again after the run has been stopped; please report the traceback"
@@ -88,8 +92,12 @@ class Watching:
         return tuple(identity for watch in self._watches for identity in watch.processes())
 
     def end(self) -> None:
+        """End every watch. One that cannot keeps none of the others; what it has started is swept away with the run."""
         for watch in self._watches:
-            watch.end()
+            try:
+                watch.end()
+            except Exception as error:  # as above
+                self._rest(watch, error)
 
 
 def _new(found: Mapping[Key, Alarm], state: State) -> Iterator[AlarmRaised]:
