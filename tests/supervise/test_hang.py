@@ -37,6 +37,7 @@ from prime_train.supervise.hang import (
     learn,
     limit_s,
     longest_s,
+    moved,
     until_s,
 )
 from prime_train.supervise.policy import Policy, decide
@@ -142,6 +143,24 @@ def test_a_clock_that_was_set_is_no_slow_step() -> None:
     jumped = [*history, (7220.0, ClockJumped(7200.0)), (7222.0, progress(11))]
     assert learned(jumped).largest_gap_s == pytest.approx(2.0)
     assert learned([*history, (7222.0, progress(11))]).largest_gap_s == pytest.approx(7202.0)
+
+
+@pytest.mark.parametrize("jump_s", [7200.0, 6.0, -6.0, -7200.0])
+def test_a_step_between_a_jump_of_the_clock_and_its_telling_is_no_slow_step(jump_s: float) -> None:
+    """The machine wakes, or its clock is set: the trainer's next words come before the supervisor has noticed."""
+    history = [*TRAINS, *steps(ENOUGH, 0.5)]
+    last_s = history[-1][0]
+    woken = [(last_s + jump_s + 0.5, progress(11)), (last_s + jump_s + 1.0, progress(12))]
+    told = (last_s + jump_s + 1.2, ClockJumped(jump_s))
+    after = [(last_s + jump_s + 1.5, progress(13)), (last_s + jump_s + 2.0, progress(14))]
+    assert learned([*history, *woken, told, *after]).largest_gap_s == pytest.approx(0.5, abs=0.5)
+
+
+@pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
+def test_a_silence_is_counted_without_the_jump_and_a_word_after_it_stands(jump_s: float) -> None:
+    told_s = 50_000.0
+    assert moved(told_s - jump_s - 40.0, jump_s, told_s) == told_s - 40.0
+    assert moved(told_s - 0.3, jump_s, told_s) == told_s - 0.3
 
 
 def test_what_the_supervisor_says_is_no_word_of_the_trainer() -> None:

@@ -222,6 +222,42 @@ def test_a_trainer_that_said_its_last_word_and_stays_is_killed() -> None:
     assert action.signal == "SIGKILL"
 
 
+def restart_alarm(attempt: int) -> AlarmRaised:
+    return AlarmRaised(attempt, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "", "", "GPU-1", 3)
+
+
+@pytest.mark.parametrize("why", [restart_alarm(1), StopAsked("SIGINT"), StopAsked("the disk is full", saves=False)])
+def test_an_attempt_of_which_nothing_was_started_is_given_up(why: Event) -> None:
+    """There is no exit to wait for."""
+    state = history((0.0, OPENED), (0.0, LaunchAsked(1, 0)), (0.1, why))
+    assert decide(state, POLICY, 0.2) == actions.GiveUp(1)
+
+
+@pytest.mark.parametrize("stops_by_file", [True, False])
+def test_a_process_that_outlives_its_kill_is_not_waited_for_without_end(stops_by_file: bool) -> None:
+    policy = replace(POLICY, stops_by_file=stops_by_file)
+    events = [(0.0, OPENED), *launched(), (1.0, StopAsked("SIGTERM")), (1.0, SignalSent(1, "stop_requested", ""))]
+    events += [(61.0, SignalSent(1, "SIGTERM", "")), (66.0, SignalSent(1, "SIGKILL", ""))]
+    assert decide(history(*events), policy, 70.0) == actions.Wait(66.0 + policy.kill_limit_s)
+    assert decide(history(*events), policy, 66.0 + policy.kill_limit_s) == actions.GiveUp(1)
+
+
+def test_a_server_that_still_loads_is_not_asked_by_a_file_that_it_does_not_look_for() -> None:
+    roles = ("inference", "trainer")
+    events: list[tuple[float, Event]] = [(0.0, OPENED), (0.0, LaunchAsked(1, 0, (), roles, roles[:1]))]
+    events += [(0.0, ChildStarted(1, "inference", 10, 1, "log")), (5.0, StopAsked("SIGINT"))]
+    assert decide(history(*events), POLICY, 5.0) == actions.Signal(1, "SIGTERM", "SIGINT", roots=True)
+    events.append((5.0, SignalSent(1, "SIGTERM", "")))
+    assert decide(history(*events), POLICY, 6.0) == actions.Wait(5.0 + POLICY.term_grace_s)
+
+
+def test_an_alarm_leaves_an_attempt_that_is_to_stop_the_time_to_save() -> None:
+    events = [(0.0, OPENED), *launched(), (1.0, StopAsked("SIGTERM")), (1.0, SignalSent(1, "stop_requested", ""))]
+    assert decide(history(*events, (2.0, restart_alarm(1))), POLICY, 2.0) == actions.Wait(1.0 + POLICY.stop_grace_s)
+    doomed = [(0.0, OPENED), *launched(), (0.5, restart_alarm(1)), *events[-2:]]
+    assert decide(history(*doomed), POLICY, 2.0) == actions.KeepEvidence(1)
+
+
 def test_a_run_whose_disk_takes_no_save_is_ended_without_one() -> None:
     alarm = ("", "pause", "disk", "the next checkpoint does not fit", "", "", "/data", 3)
     full = AlarmRaised(1, "disk", "disk_no_room", *alarm)
@@ -271,7 +307,7 @@ def test_what_a_signature_says_of_another_try_comes_before_its_class(retry: str,
 NEVER_RETRIED = ("config", "auth", "bug", "disk", "env")
 BEHAVIOURS = (
     *("crash", "save and crash", "oom", "hang", "deaf", "linger", "finish", "stop", "killed", "served"),
-    *("gpu lost", "disk fills", "disk_no_room", "slow"),
+    *("gpu lost", "disk fills", "disk_no_room", "slow", "lost before its start", "full before its start", "unkillable"),
     *NEVER_RETRIED,
 )
 
@@ -310,7 +346,7 @@ class World:
         writer, behaviour = f"trainer-{self.launches}", self.behaviour()
         self.say(Progress(self.launches, self.saved + 1, 1.0, 1.0, 1), writer)
         match behaviour:
-            case "hang" | "deaf":
+            case "hang" | "deaf" | "unkillable":
                 return
             case "gpu lost" | "disk fills" | "disk_no_room" | "slow":
                 answer = {"gpu lost": "restart", "slow": "alert"}.get(behaviour, "pause")
@@ -341,6 +377,9 @@ class World:
                 self.live = True
                 roles = ("trainer",) if self.behaviour() != "served" else ("inference", "trainer")
                 self.say(LaunchAsked(attempt, self.saved, (), roles, roles[:-1]))
+                answer = {"lost before its start": "restart", "full before its start": "pause"}.get(self.behaviour())
+                if answer is not None:
+                    self.say(AlarmRaised(attempt, "gpu", "x", "GPU 1", answer, "hardware", "", "", "", "GPU-1", 3))
             case actions.StartRole(attempt=attempt, role=role):
                 assert self.live
                 self.say(ChildStarted(attempt, role, attempt, 1, "log"))
@@ -366,8 +405,13 @@ class World:
                 self.say(HangFound(attempt, silent_s, limit_s, phase))
             case actions.Signal(attempt=attempt, signal=name):
                 self.say(SignalSent(attempt, name, ""))
-                if name == "SIGKILL" or self.behaviour() != "deaf":
+                if self.behaviour() != "unkillable" and (name == "SIGKILL" or self.behaviour() != "deaf"):
                     self.end("stopped" if self.state.stop_asked_s is not None else "failed", "hang")
+            case actions.GiveUp():
+                stays = self.behaviour() == "unkillable"
+                self.end(
+                    "stopped" if self.state.stop_asked_s and not stays else "failed", "env" if stays else "hardware"
+                )
             case actions.KeepEvidence(attempt=attempt):
                 self.say(EvidenceKept(attempt, "", ()))
             case actions.Pause(reason=reason, saves=saves):
@@ -422,7 +466,9 @@ def test_every_world_comes_to_its_end_within_the_budget(world: World) -> None:
     assert world.launches <= (fruitful + 1) * world.policy.max_fruitless_attempts + shrinks
     assert shrinks <= len(world.policy.micro_batches)
     behaviours = [*world.script, *["crash"] * world.launches][: world.launches]
-    assert not any(behaviour in NEVER_RETRIED for behaviour in behaviours[:-1]), "a config-class failure was retried"
+    assert not any(behaviour in (*NEVER_RETRIED, "unkillable") for behaviour in behaviours[:-1]), (
+        "a config-class failure was retried"
+    )
     assert all(behaviour not in ("finish", "stop") for behaviour in behaviours[:-1])
     assert (close.state == "finished") == (bool(behaviours) and behaviours[-1] == "finish")
     assert (close.exit_code == ExitCode.RESUMABLE) == (close.state == "stopped")

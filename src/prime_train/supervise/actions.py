@@ -97,6 +97,13 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Close the account of an attempt whose exit will not come: nothing of it was started, or it outlives SIGKILL."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     state: str  # "finished" | "stopped" | "failed"
     exit_code: ExitCode
@@ -118,6 +125,7 @@ Action = (
     | FindHang
     | KeepEvidence
     | Signal
+    | GiveUp
     | Shrink
     | LeaveOut
     | Close

@@ -39,8 +39,11 @@ class Children:
         return running
 
     def exited(self, exited: Exited) -> Running | None:
-        """Take note that one has ended; None where it is none of these."""
-        return self._running.pop(exited.role, None)
+        """Take note that one has ended; None where it is none of these, but of an attempt that was given up."""
+        running = self._running.get(exited.role)
+        if running is None or running.attempt != exited.attempt:
+            return None
+        return self._running.pop(exited.role)
 
     def signal(self, number: signal.Signals, *, roots: bool = False) -> None:
         """Send a signal to every process of every tree, or to those alone that were started here."""
@@ -72,7 +75,7 @@ class Children:
             except Empty:
                 break
             if isinstance(message, Exited):
-                self._running.pop(message.role, None)
+                self.exited(message)
             else:
                 put_back.append(message)
         for message in put_back:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.match import scan
 from prime_train.diagnose.signatures import catalogue
-from prime_train.errors import ExitCode, UserError
+from prime_train.errors import ExitCode
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.rundir import RunDir
 from prime_train.supervise.kills import BY_ITSELF, aborted_at, killed_rank, meaning, name_of, number_of
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.host_program import oom_kills as counters
@@ -61,6 +59,7 @@ class Evidence:
     role: str = "trainer"
     stood: str = ""  # where the rank that stands apart was seen before it was ended
     disk_full: bool = False  # the run's own: what it had to say found no room
+    told_to_end: bool = False  # by its supervisor, and with nothing to save first
 
     @property
     def found(self) -> root_cause.Cause | None:
@@ -111,6 +110,8 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
             return Cause("finished")
         case "stopped":
             return Cause("stopped")
+    if evidence.told_to_end:
+        return Cause("stopped")
     match live.doom.found if live.doom else None:
         case HangFound() as hang:
             return _hang(hang, evidence)
@@ -201,61 +202,6 @@ _EXIT_CODES = {
     126: ("env", "its program may not be executed"),
     127: ("env", "its program does not exist"),
 }
-
-
-# --- what happens to an attempt before and after its processes ---------------------------------------
-
-
-def not_started(error: OSError, launch: Path) -> Cause:
-    what = f"it could not be started: {error.strerror}"
-    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
-
-
-def nothing_loads(rejected: Sequence[str], run_dir: RunDir) -> Cause:
-    return Cause(
-        "failed",
-        "env",
-        f"no checkpoint can be resumed from: {'; '.join(rejected)}",
-        "a start from the beginning would cost more than one checkpoint interval: that is for a person to choose",
-        "put a sound copy of one back; or start again under another name with --run-name",
-        str(run_dir.checkpoints),
-    )
-
-
-def unkillable(pids: Sequence[str], log: Path) -> Cause:
-    return Cause(
-        "failed",
-        "env",
-        f"processes of it outlive SIGKILL: {', '.join(pids)}",
-        "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
-        "reset the GPU or restart the machine, then give the same command again",
-        str(log),
-    )
-
-
-def still_there(pids: Sequence[str], run_dir: RunDir) -> UserError:
-    cause = unkillable(pids, run_dir.path)
-    return UserError(cause.what, cause.where, cause.why, cause.fix, ExitCode.OUT_OF_REACH)
-
-
-def unwritable(error: OSError, run_dir: RunDir) -> UserError:
-    return UserError(
-        what=f"the run directory cannot be written: {error.strerror}",
-        where=str(error.filename or run_dir.path),
-        why="a run whose events are lost cannot be resumed with care, so the trainer was ended",
-        fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
-        exit_code=ExitCode.RUN_FAILED,
-    )
-
-
-def lost(run_dir: RunDir) -> UserError:
-    return UserError(
-        what="what was written to it cannot be read back",
-        where=str(run_dir.events),
-        why="the run directory was deleted or moved while the run was on, so the trainer was ended",
-        fix="put the directory back and give the same command again, or start another run with --run-name",
-        exit_code=ExitCode.RUN_FAILED,
-    )
 
 
 # --- signals and logs --------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from prime_train.events import (
     Trainers,
 )
 from prime_train.supervise.fold_trainer import fold_trainer
-from prime_train.supervise.hang import learn
+from prime_train.supervise.hang import learn, moved
 from prime_train.supervise.state import (
     Attempt,
     Child,
@@ -106,7 +106,7 @@ def _supervisor(state: State, record: Record) -> State:
                 return changed(state, stop_asked_s=record.time_s, stop_by=by, stop_saves=saves)
             return changed(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
         case ClockJumped(jump_s=jump_s):
-            return _jumped(state, jump_s)
+            return _jumped(state, jump_s, record.time_s)
         case BatchShrunk(attempt=number, micro_batch=micro_batch):
             tries = max(0, state.fruitless - 1)  # the next attempt is another one: it does not count as the same again
             return changed(state, micro_batch=micro_batch, shrunk_after=number, fruitless=tries)
@@ -142,7 +142,8 @@ def _watched(
 
 
 def _alarmed(state: State, event: AlarmRaised, time_s: float) -> State:
-    """The alarm stands; one that asks for a restart ends the attempt it was raised in."""
+    """The alarm stands; one that asks for a restart ends the attempt it was raised in, unless that is to stop anyway:
+    it may still save, and its grace ends it."""
     standing = Standing(event, time_s)
     others = tuple(other for other in state.alarms if other.key != standing.key)
     state = changed(state, alarms=(*others, standing))
@@ -151,7 +152,7 @@ def _alarmed(state: State, event: AlarmRaised, time_s: float) -> State:
     if event.watch == "gpu" and event.where:
         failures = sorted({*state.gpu_failures, (event.where, event.attempt)})
         state = changed(state, gpu_failures=tuple(failures))
-    return _doomed(state, event, time_s)
+    return _doomed(state, event, time_s) if state.stop_asked_s is None else state
 
 
 def _doomed(state: State, found: HangFound | AlarmRaised, time_s: float) -> State:
@@ -268,18 +269,23 @@ def _served_long(live: Live, time_s: float) -> bool:
     return live.serves_only and live.ready_s is not None and time_s - live.ready_s >= SERVED_S
 
 
-def _jumped(state: State, jump_s: float) -> State:
+def _jumped(state: State, jump_s: float, told_s: float) -> State:
     """Move what deadlines are counted from, so that a laptop that slept finds neither a hang nor a grace used up."""
+
+    def on_it(time_s: float) -> float:
+        return moved(time_s, jump_s, told_s)
+
     if state.stop_asked_s is not None:
-        state = changed(state, stop_asked_s=state.stop_asked_s + jump_s)
+        state = changed(state, stop_asked_s=on_it(state.stop_asked_s))
     if state.live is not None:
         live = state.live
-        word = changed(live.word, time_s=live.word.time_s + jump_s) if live.word else None
-        sent = tuple(changed(sent, time_s=sent.time_s + jump_s) for sent in live.sent)
-        doom = changed(live.doom, since_s=live.doom.since_s + jump_s) if live.doom else None
-        ready_s = None if live.ready_s is None else live.ready_s + jump_s
-        signs = {"last_sign_s": live.last_sign_s + jump_s, "excused_until_s": live.excused_until_s + jump_s}
+        word = changed(live.word, time_s=on_it(live.word.time_s)) if live.word else None
+        sent = tuple(changed(sent, time_s=on_it(sent.time_s)) for sent in live.sent)
+        doom = changed(live.doom, since_s=on_it(live.doom.since_s)) if live.doom else None
+        ready_s = None if live.ready_s is None else on_it(live.ready_s)
+        # An excuse ends in the time to come, so it moves in any case.
+        signs = {"last_sign_s": on_it(live.last_sign_s), "excused_until_s": live.excused_until_s + jump_s}
         return with_live(state, **signs, word=word, sent=sent, doom=doom, ready_s=ready_s)
     if state.attempt is not None and state.attempt.ended_s is not None:
-        return with_attempt(state, ended_s=state.attempt.ended_s + jump_s)
+        return with_attempt(state, ended_s=on_it(state.attempt.ended_s))
     return state

@@ -30,6 +30,7 @@ FLOOR_S = 60.0
 CEILING_S = 45 * 60.0  # also for a job that reports nothing
 SAVING_LEAST_S, SAVING_MOST_S = 5 * 60.0, 10 * 60.0
 SAVING_FACTOR = 2.0  # a save may take twice as long as the longest before it
+TOLD_WITHIN_S = 2.0  # a jump of the clock is told so soon, which is less than the least that counts as one
 PATIENCE = 3.0  # limits that a silent attempt gets while its processes plainly work
 
 SETUP_PHASES = frozenset({"start", "setup", "tokenizer", "data", "compile"})
@@ -52,6 +53,8 @@ class Learned(NamedTuple):
     since_s: float | None = None  # where the gap began that the next progress ends; None = it will not count
     saving_since_s: float | None = None
     longest_save_s: float = 0.0
+    largest_ended_s: float = 0.0  # when the largest gap was over
+    before_largest_s: float = 0.0  # the largest gap until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def learn(learned: Learned, record: Record) -> Learned:
         case LaunchAsked(attempt=attempt):
             return Learned(attempt) if attempt > learned.attempt else learned
         case ClockJumped(jump_s=jump_s):
-            return _moved(learned, jump_s)
+            return _jumped(learned, jump_s, record.time_s)
         case Phase() | CheckpointStarted() | CheckpointSaved() | TrainerStarted() | Evaluated() | Sampled():
             return _heard(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
         case _:
@@ -100,22 +103,43 @@ def _heard(
             return learned if learned.heard else learned._replace(heard=True)
 
 
-def _moved(learned: Learned, jump_s: float) -> Learned:
-    """A clock that was set, or a machine that slept, is no slow step."""
+def moved(time_s: float, jump_s: float, told_s: float) -> float:
+    """A moment on the clock as it is after it has jumped, which was told at `told_s`.
+
+    What was stamped between the jump and its telling is on that clock already.
+    """
+    if jump_s > 0:
+        is_moved = time_s + jump_s > told_s + TOLD_WITHIN_S / 2
+    else:
+        is_moved = told_s - TOLD_WITHIN_S < time_s <= told_s
+    return time_s if is_moved else time_s + jump_s
+
+
+def _jumped(learned: Learned, jump_s: float, told_s: float) -> Learned:
+    """A clock that was set, or a machine that slept, is no slow step; not the step either that ended before it was
+    told."""
+    held_s = learned.largest_gap_s
+    if 0 < jump_s <= held_s + TOLD_WITHIN_S / 2 and learned.largest_ended_s > told_s - TOLD_WITHIN_S:
+        held_s = max(learned.before_largest_s, held_s - jump_s)
     return learned._replace(
-        since_s=None if learned.since_s is None else learned.since_s + jump_s,
-        saving_since_s=None if learned.saving_since_s is None else learned.saving_since_s + jump_s,
+        since_s=None if learned.since_s is None else moved(learned.since_s, jump_s, told_s),
+        saving_since_s=None if learned.saving_since_s is None else moved(learned.saving_since_s, jump_s, told_s),
+        largest_gap_s=held_s,
     )
 
 
 def _stepped(learned: Learned, event: Progress, time_s: float) -> Learned:
-    attempt, _, step, steps_seen, gaps_seen, largest_gap_s, early_gap_s, since_s, saving_since_s, save_s = learned
+    attempt, _, step, steps_seen, gaps_seen, largest_s, early_s, since_s, saving_since_s, save_s, at_s, second_s = (
+        learned
+    )
     if since_s is not None and time_s > since_s:
         gap_s = time_s - since_s
         if steps_seen < EXEMPT_STEPS:
-            early_gap_s = max(early_gap_s, gap_s)
+            early_s = max(early_s, gap_s)
         else:
-            largest_gap_s, gaps_seen = max(largest_gap_s, gap_s), gaps_seen + 1
+            gaps_seen += 1
+            if gap_s > largest_s:
+                largest_s, at_s, second_s = gap_s, time_s, largest_s
     steps_seen += 1 if step is None else max(0, event.step - step)
     since_s = time_s if saving_since_s is None else None
     return Learned(
@@ -124,11 +148,13 @@ def _stepped(learned: Learned, event: Progress, time_s: float) -> Learned:
         event.step,
         steps_seen,
         gaps_seen,
-        largest_gap_s,
-        early_gap_s,
+        largest_s,
+        early_s,
         since_s,
         saving_since_s,
         save_s,
+        at_s,
+        second_s,
     )
 
 

@@ -6,13 +6,13 @@ that is killed at any line is followed by one that knows the same.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from prime_train import __version__
@@ -23,7 +23,6 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.errors import ExitCode
 from prime_train.events import (
     ActivitySeen,
-    AttemptEnded,
     BatchShrunk,
     ChildStarted,
     ClockJumped,
@@ -46,27 +45,14 @@ from prime_train.supervise import policy as rules
 from prime_train.supervise.children import Children
 from prime_train.supervise.choosing import choice, would_lose_much
 from prime_train.supervise.companions import Companions
-from prime_train.supervise.diagnose import (
-    Cause,
-    Evidence,
-    disk_full,
-    judge,
-    lost,
-    not_started,
-    nothing_loads,
-    oom_kills,
-    still_there,
-    tail,
-    unkillable,
-    unwritable,
-)
-from prime_train.supervise.evidence import where_stood
+from prime_train.supervise.diagnose import Cause, judge, oom_kills
+from prime_train.supervise.endings import ended, evidence, of_the_dead
 from prime_train.supervise.fold import fold
-from prime_train.supervise.listening import Listener
+from prime_train.supervise.impasses import lost, not_started, nothing_loads, still_there, unkillable, unwritable
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.prepare import with_micro_batch
 from prime_train.supervise.signals import signals_into
-from prime_train.supervise.state import Live, State
+from prime_train.supervise.state import State
 from prime_train.supervise.watches.standard import standard
 from prime_train.supervise.watches.watch import Watch
 
@@ -176,6 +162,8 @@ class _Supervision:
             case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
                 self._say(SignalSent(attempt, name, reason))
                 self._children.signal(signal.Signals[name], roots=roots)
+            case actions.GiveUp():
+                self._ended(None)
             case actions.Shrink(attempt=attempt, micro_batch=micro_batch):
                 self._say(BatchShrunk(attempt, micro_batch))
             case actions.LeaveOut(gpu=gpu, reason=reason):
@@ -188,12 +176,16 @@ class _Supervision:
                 pass
 
     def release(self) -> None:
-        """Leave no process behind, whatever ended the loop."""
-        self._children.end_rest(gently=False)
+        """Leave no process behind, whatever ended the loop, and whatever goes wrong here."""
+        with contextlib.ExitStack() as last:
+            last.callback(self._log.close)
+            last.callback(process.sweep, self._run_dir.path, self._not_ours)
+            last.callback(self._end_companions)
+            self._children.end_rest(gently=False)
+
+    def _end_companions(self) -> None:
         for sent in self._companions.end():
             self._log.append(sent)
-        process.sweep(self._run_dir.path, self._not_ours)
-        self._log.close()
 
     def _check_clock(self) -> None:
         ahead_s = _clock_ahead_s()
@@ -235,9 +227,8 @@ class _Supervision:
             return
         match message:
             case process.Exited() as exited:
-                running = self._children.exited(exited)
-                if running is not None:
-                    self._ended(running, exited)
+                if self._children.exited(exited) is not None:
+                    self._ended(exited)
             case signal.Signals() as number:
                 self._say(StopAsked(number.name))
             case _:
@@ -286,10 +277,10 @@ class _Supervision:
         added = environment.plan(launch.role, self._run, self._run_dir, attempt, host)
         return replace(launch, variables=(*added, *launch.variables, *self._companions.variables(self.state)))
 
-    def _ended(self, running: process.Running, exited: process.Exited) -> None:
-        """A child has exited: end the rest of the attempt, hear its last words, say what it was."""
+    def _ended(self, exited: process.Exited | None) -> None:
+        """A child has exited, or none will: end the rest of the attempt, hear its last words, say what it was."""
         services = self.state.live.services if self.state.live else ()
-        stuck = self._children.end_rest(gently=exited.role not in services)
+        stuck = self._children.end_rest(gently=exited is not None and exited.role not in services)
         self._read()
         for event in self._companions.silenced(self.state):
             self._say(event)
@@ -297,17 +288,11 @@ class _Supervision:
         live = self.state.live
         if live is None:
             return
-        if stuck:
-            self._end_attempt(exited.returncode, unkillable([f"{p.pid}" for p in stuck], running.log))
-            return
-        grown = oom_kills() - self._oom_kills
         heard = self._companions.cause()
-        stood = where_stood(self._run_dir.evidence(live.number))
-        full = disk_full(self._run_dir.path)
-        evidence = Evidence(exited.returncode, running.log, tail(running.log), grown, heard, exited.role, stood, full)
-        saves = self._policy.stops_by_file and self.state.stop_saves
-        told_to = self.state.stop_asked_s is not None and not saves
-        self._end_attempt(exited.returncode, Cause("stopped") if told_to else judge(self.state, live, evidence))
+        left = evidence(self.state, live, self._policy, self._run_dir, exited, heard)
+        left = replace(left, oom_kills=oom_kills() - self._oom_kills)
+        stayed = unkillable([f"{process.pid}" for process in stuck], left.log) if stuck else None
+        self._end_attempt(left.returncode, stayed or judge(self.state, live, left))
 
     def _end_stale(self) -> None:
         """End the processes of an attempt whose supervisor died, and close its account."""
@@ -320,25 +305,14 @@ class _Supervision:
         if stuck:
             raise still_there([f"{p.pid}" for p in stuck], self._run_dir)
         if live is not None:
-            log = _log_of(live, self._run_dir)
-            heard = Listener([Path(child.log) for child in live.children]).cause()
-            self._end_attempt(None, judge(self.state, live, Evidence(None, log, tail(log), 0, heard)))
+            self._end_attempt(None, judge(self.state, live, of_the_dead(live, self._run_dir)))
 
     def _end_attempt(self, returncode: int | None, cause: Cause) -> None:
-        newest, _ = choice(self._checkpoints(), self.state.unreadable)
-        number = self.state.attempt_number
-        told = {
-            name: environment.redact(getattr(cause, name), self._secrets) for name in ("what", "why", "fix", "where")
-        }
-        told |= {"cause_id": cause.id, "retry": cause.retry}
-        self._say(AttemptEnded(number, returncode, cause.outcome, cause.cause_class, newest_complete=newest, **told))
+        found = self._checkpoints()
+        self._say(ended(self.state.attempt_number, returncode, cause, found, self.state.unreadable, self._secrets))
         self._companions.attempt_ended()
 
 
 def _clock_ahead_s() -> float:
     """How far the clock that stamps events is ahead of the one that only ever ticks, and not in sleep."""
     return time.time() - time.monotonic()
-
-
-def _log_of(live: Live, run_dir: RunDir) -> Path:
-    return Path(live.children[0].log) if live.children else run_dir.log(live.number, "trainer")

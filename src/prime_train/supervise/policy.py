@@ -15,6 +15,7 @@ from prime_train.supervise.actions import (
     AskStop,
     Close,
     FindHang,
+    GiveUp,
     KeepEvidence,
     Launch,
     LeaveOut,
@@ -49,6 +50,9 @@ class Policy:
     stop_grace_s: float = 60.0
     term_grace_s: float = 5.0  # between SIGTERM and SIGKILL; the grace for a checkpoint has passed by then
     dump_grace_s: float = 2.0  # between SIGABRT, on which faulthandler writes every stack to the log, and SIGKILL
+    kill_limit_s: float = (
+        30.0  # between SIGKILL and the end of the wait for an exit: who waits in the kernel never ends
+    )
     exit_grace_s: float = 30.0  # between the trainer's last word and the end of its processes, as torchrun allows
     evidence_limit_s: float = 20.0  # for what is written down of an attempt before it is ended
     ends_hangs: bool = True
@@ -170,6 +174,8 @@ def _step(state: State) -> str:
 
 def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     """The most urgent of: an end that must be, a last word, a stop that was asked, the next start, silence."""
+    if not live.children and (live.doom is not None or state.stop_asked_s is not None):
+        return GiveUp(live.number)  # nothing runs that could be signalled, or end
     if live.doom is not None:
         return _end_doomed(live, live.doom, policy, now_s)
     if live.word is not None:
@@ -184,7 +190,7 @@ def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
         return Pause(pauses[0].what, saves=True)
     if live.next_role is not None:
         return StartRole(live.number, live.next_role)
-    if not policy.ends_hangs or live.serves_only or len(live.children) < len(live.roles):
+    if not policy.ends_hangs or live.serves_only or not live.all_started:
         return Wait(now_s + _LOOK_AGAIN_S)  # services have no steps: readiness and the engine watch judge them
     limit_s = silence_limit_s(state, live, policy)
     deadline_s = max(live.last_sign_s + limit_s, live.excused_until_s)
@@ -209,25 +215,26 @@ def _end_doomed(live: Live, doom: Doom, policy: Policy, now_s: float) -> Action:
     dumped_s = _sent_s(live, "SIGABRT")
     if dumped_s is None:
         return Signal(live.number, "SIGABRT", f"{doom.reason}; stacks go to the log")
-    return _kill_after(live, dumped_s + policy.dump_grace_s, now_s, doom.reason)
+    return _kill_after(live, policy, dumped_s + policy.dump_grace_s, now_s, doom.reason)
 
 
 def _end_lingering(live: Live, policy: Policy, now_s: float) -> Action:
     assert live.word is not None
     reason = f"it said that it had {live.word.said} and did not end"
-    return _kill_after(live, live.word.time_s + policy.exit_grace_s, now_s, reason)
+    return _kill_after(live, policy, live.word.time_s + policy.exit_grace_s, now_s, reason)
 
 
 def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     assert state.stop_asked_s is not None
     if not state.stop_saves:
-        return _kill_after(live, now_s, now_s, state.stop_by)
-    if not policy.stops_by_file:
+        return _kill_after(live, policy, now_s, now_s, state.stop_by)
+    if not policy.stops_by_file or not live.all_started:  # who would look for the file does not, or is not there
         asked_s = _sent_s(live, "SIGTERM")
         if asked_s is None:
             return Signal(live.number, "SIGTERM", state.stop_by, roots=True)
-        grace_s = policy.term_grace_s if state.stop_hurried else policy.stop_grace_s
-        return _kill_after(live, asked_s + grace_s, now_s, f"it did not end within {grace_s:g} s")
+        in_haste = state.stop_hurried or not live.all_started
+        grace_s = policy.term_grace_s if in_haste else policy.stop_grace_s
+        return _kill_after(live, policy, asked_s + grace_s, now_s, f"it did not end within {grace_s:g} s")
     if _sent_s(live, "stop_requested") is None:
         return AskStop(live.number, state.stop_by)
     if not state.stop_hurried and now_s < state.stop_asked_s + policy.stop_grace_s:
@@ -236,13 +243,15 @@ def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     terminated_s = _sent_s(live, "SIGTERM")
     if terminated_s is None:
         return Signal(live.number, "SIGTERM", reason)
-    return _kill_after(live, terminated_s + policy.term_grace_s, now_s, reason)
+    return _kill_after(live, policy, terminated_s + policy.term_grace_s, now_s, reason)
 
 
-def _kill_after(live: Live, deadline_s: float, now_s: float, reason: str) -> Action:
-    """SIGKILL once `deadline_s` has come. After it there is only the exit to wait for."""
-    if _sent_s(live, "SIGKILL") is not None:
-        return Wait(now_s + 1.0)
+def _kill_after(live: Live, policy: Policy, deadline_s: float, now_s: float, reason: str) -> Action:
+    """SIGKILL once `deadline_s` has come; after it there is the exit to wait for, and that not for ever."""
+    killed_s = _sent_s(live, "SIGKILL")
+    if killed_s is not None:
+        give_up_s = killed_s + policy.kill_limit_s
+        return Wait(give_up_s) if now_s < give_up_s else GiveUp(live.number)
     return Wait(deadline_s) if now_s < deadline_s else Signal(live.number, "SIGKILL", reason)
 
 

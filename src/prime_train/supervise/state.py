@@ -131,6 +131,11 @@ class Live:
         return self.roles[started] if started < len(self.roles) and not waits else None
 
     @property
+    def all_started(self) -> bool:
+        """Whoever trains is among them: it starts last."""
+        return len(self.children) >= len(self.roles)
+
+    @property
     def serves_only(self) -> bool:
         """There is no trainer, whose silence would mean anything."""
         return set(self.roles) <= set(self.services)

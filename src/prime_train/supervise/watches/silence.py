@@ -21,7 +21,7 @@ class SilenceWatch:
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         live = state.live
-        if live is None or live.word is not None or live.serves_only or len(live.children) < len(live.roles):
+        if live is None or live.word is not None or live.serves_only or not live.all_started:
             return ()
         limit_s, silent_s = silence_limit_s(state, live, self._policy), now_s - live.last_sign_s
         if silent_s < limit_s:
