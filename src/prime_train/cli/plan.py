@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,9 +16,9 @@ from prime_train.cli.render import labelled
 from prime_train.document import to_toml
 from prime_train.rundir import RunDir
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.supervise import surroundings
 from prime_train.supervise.lock import holder
 from prime_train.supervise.prepare import absolute
-from prime_train.supervise.process import usable_cores
 from prime_train.views.status import fold_events
 
 if TYPE_CHECKING:
@@ -43,9 +42,7 @@ def text(run: RunSpec, run_dir: RunDir, resume: Resume, backend: Backend = bundl
     held_by = holder(run_dir)
     if held_by is not None:
         lines.insert(0, ("held", f"by process {held_by.identity.pid} on {held_by.host}: it would be refused"))
-    host = environment.Host(
-        os.environ, usable_cores(), "PID:START_TICKS", open_files=resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
+    host = surroundings.host(run, "PID:START_TICKS")
     for launch in backend.plan(run, run_dir, attempt, step):
         lines += _launch(launch, run, run_dir, attempt, host)
     hidden = environment.secrets(os.environ, (run.prime_train.alerts.webhook_env,))

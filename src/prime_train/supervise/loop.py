@@ -40,7 +40,7 @@ from prime_train.events import (
 )
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec
-from prime_train.supervise import actions, process
+from prime_train.supervise import actions, process, surroundings
 from prime_train.supervise import policy as rules
 from prime_train.supervise.children import Children
 from prime_train.supervise.choosing import choice, would_lose_much
@@ -273,7 +273,7 @@ class _Supervision:
         return self._backend.checkpoints(self._run, self._run_dir)
 
     def _with_environment(self, launch: Launch, attempt: int) -> Launch:
-        host = environment.Host(os.environ, process.usable_cores(), str(process.own_identity()))
+        host = surroundings.host(self._run, str(process.own_identity()))
         added = environment.plan(launch.role, self._run, self._run_dir, attempt, host)
         return replace(launch, variables=(*added, *launch.variables, *self._companions.variables(self.state)))
 
