@@ -8,10 +8,10 @@ import pytest
 
 from prime_train.checkpoints.layout import newest_complete, write_manifest
 from prime_train.errors import ExitCode, UserError
-from prime_train.events import AttemptEnded, EventLog, LaunchAsked, Progress, RunClosed, RunOpened
+from prime_train.events import AttemptEnded, BatchShrunk, EventLog, LaunchAsked, Progress, RunClosed, RunOpened
 from prime_train.rundir import RunDir
 from prime_train.spec import Batch, Data, Model, Optim, Parallel, Run, RunSpec, Source, Tokenizer, from_json
-from prime_train.supervise.prepare import Resume, open_run
+from prime_train.supervise.prepare import Resume, open_run, with_micro_batch
 
 TEXT = "[run]\nname = 'a'\n"
 
@@ -150,6 +150,24 @@ def test_the_same_global_batch_said_in_another_way_is_no_change(run_dir: RunDir)
     open_run(TEXT, spec(), run_dir)
     save(run_dir, 20)
     open_run(TEXT, replace(spec(), batch=Batch(global_batch_tokens=8 * 512)), run_dir)
+
+
+@pytest.mark.parametrize("asked", [Batch(micro_batch=8), Batch(micro_batch=8, global_batch_tokens=8 * 512)])
+def test_a_run_whose_micro_batch_was_halved_keeps_its_global_batch(run_dir: RunDir, asked: Batch) -> None:
+    asked_for = replace(spec(), batch=asked)
+    run = open_run(TEXT, asked_for, run_dir).run
+    log = EventLog(run_dir.events, "supervisor")
+    log.append(RunOpened("a", 1, 40, "0.1"))
+    log.append(LaunchAsked(1, 0))
+    log.append(AttemptEnded(1, 1, "failed", "oom", "", "", "", "", 0))
+    log.append(BatchShrunk(1, 2))
+    shrunk = with_micro_batch(run, run_dir, 2)
+    save(run_dir, 20)
+    again = open_run(TEXT, asked_for, run_dir)
+    assert again.notes == ("micro-batch 2, not 8: memory ran out with more",)
+    for found in (shrunk, again.run, from_json(run_dir.resolved.read_text())):
+        assert (found.batch.micro_batch, found.global_batch) == (2, run.global_batch)
+    assert run.global_batch == 8
 
 
 def test_a_finished_run_has_nothing_left_to_do_until_it_is_given_more_steps(run_dir: RunDir) -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from prime_train.events import LaunchAsked, Phase, Progress, Record
+from prime_train.events import AlarmCleared, AlarmRaised, LaunchAsked, Phase, Progress, Record
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.state import State
+from prime_train.supervise.wording import describe
 from prime_train.views import console
 from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Told, records
 
@@ -58,6 +59,20 @@ def test_plain_lines_tell_starts_losses_saves_the_death_and_the_restart() -> Non
         "run finished: step 100 of 100",
     ]
     assert not any("\x1b" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("watch", "subject", "what", "raised", "cleared"),
+    [
+        ("gpu", "GPU 3", "it runs hot", "gpu: GPU 3: it runs hot", "gpu: GPU 3: over: too hot"),
+        ("disk", "/data", "/data is full in 3 s", "disk: /data is full in 3 s", "disk: /data: over: too hot"),
+        ("hang", "", "no sign of life", "hang: no sign of life", "hang: over: too hot"),
+    ],
+)
+def test_an_alarm_names_what_it_is_about_once(watch: str, subject: str, what: str, raised: str, cleared: str) -> None:
+    alarm = AlarmRaised(1, watch, f"{watch}_too_hot", subject, "note", "hardware", what, "", "", "", 1)
+    assert describe(alarm) == raised
+    assert describe(AlarmCleared(1, watch, f"{watch}_too_hot", subject)) == cleared
 
 
 def test_what_an_earlier_supervisor_saw_is_not_told_again() -> None:

@@ -46,12 +46,15 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     run = absolute(run, run_dir)
     before = resolved(run_dir)
     state = fold_all(read(run_dir.events))
+    notes: list[str] = []
     if before is not None and state.micro_batch == before.batch.micro_batch:  # the supervisor changed it, not the user
-        run = replace(run, batch=replace(run.batch, micro_batch=state.micro_batch))
+        if run.batch.micro_batch != state.micro_batch:
+            notes.append(f"micro-batch {state.micro_batch}, not {run.batch.micro_batch}: memory ran out with more")
+        run = _shrunk(run, state.micro_batch)
     if before is not None and layout.scan(run_dir.checkpoints):
         _refuse_changes(before, run, run_dir)
     aside = _to_set_aside(run_dir, resume)
-    notes = [_set_aside(path) for path in aside]
+    notes += [_set_aside(path) for path in aside]
     write(text, run, run_dir, before)
     finished = not aside and is_finished(state, run)
     if finished:
@@ -98,9 +101,16 @@ def with_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> 
     """The run with a smaller micro-batch, as the next attempt reads it; as it is where none was chosen."""
     if micro_batch is None or run.batch.micro_batch == micro_batch:
         return run
-    run = replace(run, batch=replace(run.batch, micro_batch=micro_batch))
+    run = _shrunk(run, micro_batch)
     write_atomic(run_dir.resolved, to_json(run))
     return run
+
+
+def _shrunk(run: RunSpec, micro_batch: int) -> RunSpec:
+    """A global batch that the config leaves out would follow the micro-batch: it is written down as it is."""
+    told = run.batch.global_batch_tokens is not None
+    global_batch = run.batch.global_batch if told else run.global_batch
+    return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
 
 
 def is_finished(state: State, run: RunSpec) -> bool:

@@ -126,9 +126,10 @@ def _watched(
         case ServiceReady(role=role, url=url, waited_s=waited_s):
             return f"{role} answers at {url} after {waited_s:.0f} s"
         case AlarmRaised(watch=watch, subject=subject, what=what):
-            return f"{watch}: {subject}: {what}" if subject else f"{watch}: {what}"
+            return f"{watch}: {what}" if subject in what else f"{watch}: {subject}: {what}"
         case AlarmCleared(watch=watch, name=name, subject=subject):
-            return f"{watch}: {subject}: over: {name.replace('_', ' ')}"
+            over = f"over: {name.removeprefix(f'{watch}_').replace('_', ' ')}"
+            return f"{watch}: {subject}: {over}" if subject else f"{watch}: {over}"
         case AlertSent(channel=channel, about=about, failed=failed):
             return f"alert by {channel} failed: {failed}" if failed else f"told by {channel}: {about}"
         case LogNoticed(what=what, file=file, line=line):

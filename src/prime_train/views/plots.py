@@ -70,8 +70,12 @@ def _save(fill: Any, history: History, path: Path, label: str) -> Path:
     content = io.BytesIO()
     figure.savefig(content, format="png")
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_bytes(content.getvalue())
-    return beside.replace(path)
+    try:
+        beside.write_bytes(content.getvalue())
+        return beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def _loss(axes: Axes, history: History) -> None:
