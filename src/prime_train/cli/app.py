@@ -3,6 +3,7 @@
 Nothing heavy is imported here: a command's body imports what it needs.
 """
 
+import errno
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -83,7 +84,9 @@ def main() -> NoReturn:
     code = _run()
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):  # a reader, or a terminal, that is gone
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
         code = code or _SIGPIPE_EXIT
     sys.exit(code)

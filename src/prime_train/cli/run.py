@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -333,7 +333,9 @@ def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> N
     except OSError as error:  # a full disk ends a run, and must not hide how it ended
         typer.echo(f"warning: the report could not be written: {error}", err=True)
     if as_json:
-        typer.echo(json.dumps(status.as_json(status.look(run_dir, time.time())), indent=1))
+        told = json.dumps(status.as_json(status.look(run_dir, time.time())), indent=1)
     else:
         title, lines = summary.gather(run_dir, command.text(), longer)
-        typer.echo(labelled(title, lines, sys.stdout))
+        told = labelled(title, lines, sys.stdout)
+    with suppress(OSError):  # the terminal is closed, or nobody reads the pipe: the run's exit code counts all the same
+        typer.echo(told)
