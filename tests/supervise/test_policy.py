@@ -39,6 +39,7 @@ from prime_train.spec.supervision import Heartbeat, PrimeTrain, Restart
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
 from prime_train.supervise.fold import fold, fold_all
+from prime_train.supervise.kills import OOM_KILLER
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
 from tests.fakes.supervisor import fake_run
@@ -293,6 +294,18 @@ def test_memory_that_ran_out_is_answered_by_a_smaller_micro_batch_until_there_is
     action = decide(history(*events), policy, 300.0)
     assert isinstance(action, actions.Close)
     assert action.exit_code == ExitCode.RUN_FAILED
+
+
+@pytest.mark.parametrize(
+    ("cause_id", "newest", "again"),
+    [("", 20, False), ("CUDA001", 20, False), (OOM_KILLER, 20, True), (OOM_KILLER, 0, False)],
+)
+def test_memory_that_ran_out_is_tried_again_after_the_kernels_killer_and_a_save_alone(
+    cause_id: str, newest: int, again: bool
+) -> None:
+    end = AttemptEnded(1, 1, "failed", "oom", "boom", "", "", "", newest, cause_id)
+    action = decide(history((0.0, OPENED), *launched(1), (1.0, end)), POLICY, 100.0)
+    assert isinstance(action, actions.Launch) == again
 
 
 @pytest.mark.parametrize(("retry", "cause_class", "again"), [("yes", "bug", True), ("no", "network", False)])

@@ -12,7 +12,7 @@ from prime_train.diagnose.match import scan
 from prime_train.diagnose.signatures import catalogue
 from prime_train.errors import ExitCode
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.kills import BY_ITSELF, aborted_at, killed_rank, meaning, name_of, number_of
+from prime_train.supervise.kills import BY_ITSELF, OOM_KILLER, aborted_at, killed_rank, meaning, name_of, number_of
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.host_program import oom_kills as counters
 from prime_train.supervise.watches.host_program import own_groups
@@ -214,7 +214,8 @@ def _signal(number: int, who: str, evidence: Evidence) -> Cause:
         return _of_log(found)
     if number == signal.SIGKILL and evidence.oom_kills > 0:
         why = "the kernel's out-of-memory killer was at work while it ran"
-        return Cause("failed", "oom", what, why, "lower batch.micro_batch or data.loader_workers, or add memory", log)
+        fix = "lower batch.micro_batch or data.loader_workers, or add memory"
+        return Cause("failed", "oom", what, why, fix, log, OOM_KILLER)
     why, fix = meaning(number)
     return Cause("failed", "signal", what, why, fix, aborted_at(evidence.log_tail) or log)
 

@@ -20,6 +20,7 @@ _MEANINGS: dict[int, tuple[str, str]] = {
     signal.SIGBUS: ("memory-mapped storage is gone or full, often /dev/shm", "look at `df -h /dev/shm` and the disk"),
     signal.SIGABRT: ("native code gave up: a failed assertion or a collective that timed out", "read the log's end"),
 }
+OOM_KILLER = "kernel_oom_killer"  # the cause_id of an attempt that the kernel's out-of-memory killer ended
 # Native code ends itself by these where something failed, and most often says what.
 BY_ITSELF = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
 

@@ -27,6 +27,7 @@ from prime_train.supervise.actions import (
     Suspect,
     Wait,
 )
+from prime_train.supervise.kills import OOM_KILLER
 from prime_train.supervise.state import Attempt, Doom, Live, State
 from prime_train.supervise.watches.disk_words import NO_ROOM, REFUSES
 
@@ -138,7 +139,7 @@ def _fails_again(attempt: Attempt, state: State) -> bool:
         return False
     if attempt.retry:
         return attempt.retry != "yes"
-    if attempt.cause_class == "oom" and attempt.fruitful:  # the kernel's killer: a fresh process has not grown yet
+    if attempt.cause_id == OOM_KILLER and attempt.fruitful:  # a fresh process has not grown yet
         return False
     return attempt.cause_class in NEVER_RETRIED
 

@@ -104,7 +104,7 @@ def _name(gpu: GpuSample) -> str:
 def _no_driver(why: str) -> Alarm:
     return _alarm(
         "gpu_no_driver",
-        "GPUs",
+        "",
         "note",
         f"no GPU is watched: {why}",
         "this machine has no NVIDIA driver that can be asked",
