@@ -22,6 +22,8 @@ from prime_train.backends.environment import RUN
 from prime_train.document import to_toml
 from prime_train.events import ChildStarted, Event, ServiceReady, read
 from prime_train.rundir import RunDir
+from prime_train.supervise.loopback import ask
+from prime_train.supervise.watches.engine_metrics import engines
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 START_LIMIT_S = 400.0  # a start takes 20 s where two cores are free, and minutes where they are not
@@ -91,13 +93,12 @@ class Served:
         answer: dict[str, Any] = json.loads(text)
         return answer
 
+    def running(self) -> int:
+        """Requests that the engine works on, as it counts them."""
+        return sum(engine.running for engine in engines(ask("GET", f"http://127.0.0.1:{self.port}/metrics", 10.0).text))
+
     def health(self) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10.0)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status
-        finally:
-            connection.close()
+        return ask("GET", f"http://127.0.0.1:{self.port}/health", 10.0).status
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float) -> None:

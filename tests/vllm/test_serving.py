@@ -64,6 +64,7 @@ def test_an_engine_that_stands_still_behind_good_health_is_found_by_its_counters
     for thread in asking:
         thread.start()
     core = served.engine_core()
+    wait_until(lambda: served.running() > 0, END_LIMIT_S)
     core.suspend()
     assert served.health() == 200
     wait_until(lambda: any(alarm.watch == "engine" for alarm in served.events(AlarmRaised)), STILL_LIMIT_S)
