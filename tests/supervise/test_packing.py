@@ -159,11 +159,32 @@ def test_older_ones_are_packed_beside_a_run_that_trains(run_dir: RunDir, packing
     assert packing.processes() == ()  # nothing is left until a newer one is complete
     write_step(run_dir, 40)
 
+    told.clear()
+
     def packed_again() -> bool:
         packing.consider(training(40))
-        return packing_plan.is_packed(run_dir.checkpoint(30))
+        told.extend(packing.results())
+        return packing_plan.is_packed(run_dir.checkpoint(30)) and not packing.processes()
 
     until(packed_again)
+    assert [one.step for one in told] == [30]  # what was packed before is no news
+
+
+@pytest.mark.slow
+def test_one_that_stays_damaged_is_told_once(run_dir: RunDir, packing: Packing) -> None:
+    (run_dir.checkpoint(10) / "__0_0.distcp").write_bytes(WEIGHTS[::-1])
+    told: list[Packed] = []
+    for newest in (30, 40, 50):
+        if newest > 30:
+            write_step(run_dir, newest)
+
+        def rests(newest: int = newest) -> bool:
+            packing.consider(training(newest))
+            told.extend(packing.results())
+            return packing_plan.is_packed(run_dir.checkpoint(newest - 10)) and not packing.processes()
+
+        until(rests)
+    assert [one.step for one in told if one.problem] == [10]
 
 
 @pytest.mark.slow

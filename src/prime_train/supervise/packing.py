@@ -39,6 +39,7 @@ class Packing:
         self._packed_before = 0  # the step before which all that could be packed has been
         self._packing_before = 0
         self._packed: list[Packed] = []
+        self._told: set[tuple[int, str]] = set()  # step and problem: the child meets an old problem each time
 
     def consider(self, state: State) -> None:
         """Start a child where something can be packed, end it where no trainer trains. Never blocks for long.
@@ -94,6 +95,7 @@ class Packing:
         self._packed += [
             Packed(row["step"], row["size_bytes"], row["stored_bytes"], row["s"], row["problem"])
             for row in rows
-            if "done" not in row
+            if "done" not in row and (row["step"], row["problem"]) not in self._told
         ]
+        self._told |= {(one.step, one.problem) for one in self._packed}
         return any("done" in row for row in rows)

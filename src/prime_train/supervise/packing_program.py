@@ -26,6 +26,8 @@ def main() -> None:
     os.nice(19)
     psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
     for found in to_pack(root, newest_step):
+        if _is_done(found.path):
+            continue
         began_s = time.monotonic()
         problem = pack(found.path)
         if (found.path / layout.MANIFEST).exists():
@@ -51,7 +53,7 @@ def pack(folder: Path) -> str:
     try:
         if user := in_use.marked_by(folder):
             return f"{user} uses it"
-        if not packing_plan.work_bytes(folder) and not packing_plan.unfinished(folder):
+        if _is_done(folder):
             return ""
         _drop_dead_marks(folder)
         with in_use.using(folder):
@@ -63,6 +65,14 @@ def pack(folder: Path) -> str:
     except UserError as error:
         return f"{error.what}: {error.why}"
     return ""
+
+
+def _is_done(folder: Path) -> bool:
+    """Nothing of it is left to pack, or to clear after a call that was killed."""
+    try:
+        return not packing_plan.work_bytes(folder) and not packing_plan.unfinished(folder)
+    except FileNotFoundError:  # deleted meanwhile
+        return True
 
 
 def _drop_dead_marks(folder: Path) -> None:
