@@ -33,7 +33,7 @@ from prime_train.events import (
     encode,
     read,
 )
-from prime_train.events.log import _without_series
+from prime_train.events.log import _BLOCK_BYTES, _without_series
 from prime_train.supervise.fold import fold_all
 
 _VALUES: dict[Any, st.SearchStrategy[Any]] = {
@@ -173,6 +173,20 @@ for step in range(200):
     assert [writer.returncode for writer in writers] == [0] * 8
     assert len(found) == 8 * 200
     assert len({(record.writer, record.seq) for record in found}) == 8 * 200
+
+
+def test_of_a_long_file_that_is_followed_no_step_is_left_out(tmp_path: Path) -> None:
+    """A supervisor that was stopped for hours finds a megabyte more, and learns from it how long a step takes."""
+    log, follower = EventLog(tmp_path, "trainer-001-rank0"), Follower(tmp_path)
+    log.append(Phase(1, "train"))
+    assert len(follower.poll()) == 1
+    line = encode(log.append(Progress(1, 1, 2.0, 9.0, 1)))
+    many = _BLOCK_BYTES // len(line) + 10
+    with open(log.path, "ab") as file:
+        file.write(f"{line}\n".encode() * many)
+    assert len(follower.poll()) == many + 1
+    assert len(Follower(tmp_path).poll()) == 3
+    log.close()
 
 
 @given(st.lists(st.sampled_from("ppppes"), min_size=1, max_size=60))

@@ -120,28 +120,33 @@ class Follower:
     def poll(self) -> list[Record]:
         """New records, merged by time; each writer's stay in its own order, were its clock set back meanwhile.
 
-        Costs one stat per file when nothing is new. Of more than a megabyte that is new, as when a supervisor takes
-        over a run of days, each unbroken series of progress is told by its first and last: what lies between them
-        changes nothing of what is known after it, and is most of a long file.
+        Costs one stat per file when nothing is new. Of a file of more than a megabyte that is read for the first time,
+        as when a supervisor takes over a run of days, each unbroken series of progress is told by its first and last:
+        what lies between them changes nothing of what is known after it, and is most of a long file. Of a file that
+        is followed nothing is left out: how long a step takes is learned from it, after a stop of hours too.
         """
         by_writer: list[list[Record]] = []
         try:
-            entries = [entry for entry in os.scandir(self._directory) if entry.name.endswith(".jsonl")]
-        except FileNotFoundError:
-            return []
-        for entry in entries:
-            offset = self._offsets.get(entry.name, 0)
-            size = entry.stat().st_size
-            if size <= offset:
-                continue
-            with open(entry.path, "rb") as file:
-                file.seek(offset)
-                lines = _lines(file)
-                lines = _without_series(lines) if size - offset > _BLOCK_BYTES else lines
-                decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
-                by_writer.append([record for record in decoded if record is not None])
-                self._offsets[entry.name] = file.tell()
+            entries = os.scandir(self._directory)
+            by_writer.extend(self._more(entry) for entry in entries if entry.name.endswith(".jsonl"))
+        except FileNotFoundError:  # the run was deleted, maybe between two of its files
+            pass
         return list(heapq.merge(*by_writer, key=lambda record: record.order))
+
+    def _more(self, entry: os.DirEntry[str]) -> list[Record]:
+        """What is new in one file."""
+        offset = self._offsets.get(entry.name, 0)
+        size = entry.stat().st_size
+        if size <= offset:
+            return []
+        with open(entry.path, "rb") as file:
+            file.seek(offset)
+            lines = _lines(file)
+            lines = _without_series(lines) if offset == 0 and size > _BLOCK_BYTES else lines
+            decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
+            found = [record for record in decoded if record is not None]
+            self._offsets[entry.name] = file.tell()
+        return found
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

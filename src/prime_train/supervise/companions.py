@@ -16,8 +16,10 @@ from prime_train.backends import prime_rl as backend_of_prime_rl
 from prime_train.backends.backend import Backend
 from prime_train.backends.environment_gpus import visible
 from prime_train.backends.launch import Launch, Variable
+from prime_train.backends.placement import placed
 from prime_train.diagnose.cause import Cause
 from prime_train.events import (
+    AlarmCleared,
     AlarmRaised,
     AlertSent,
     CheckpointPacked,
@@ -43,6 +45,8 @@ from prime_train.supervise.watches.disk_watch import DiskWatch, Freed
 from prime_train.supervise.watches.gpu import GpuWatch
 from prime_train.supervise.watches.watch import Watch
 from prime_train.supervise.watching import Watching
+
+_MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm of no watch
 
 
 class Companions:
@@ -71,14 +75,16 @@ class Companions:
         self._suspicion = Suspicion(run_dir, inbox, hidden)
         self._ear: Ear | None = None
         self._waiting: list[service.Waiting] = []
-        self._held_before = service.used_bytes() if run.server is not None else {}
+        self._held_before: dict[str, int] = {}
         self._memory_awaited = False
-        self._began_s = float("inf")  # what happened before is told already
+        self._has_begun = False  # what happened before is told already
 
     # --- a supervision ---
 
     def begin(self) -> None:
-        self._began_s = time.time()
+        self._has_begun = True
+        if self._run.server is not None:
+            self._held_before = service.used_bytes()  # by others: what a dead supervisor left has ended by here
         self._watching.begin()
 
     def turn(self, state: State, now_s: float) -> Iterator[Event]:
@@ -94,7 +100,7 @@ class Companions:
 
     def hear(self, state: State, record: Record) -> None:
         """What was written, by whomever; `state` as it is after it."""
-        told = alert(record.event, state) if record.time_s >= self._began_s else None
+        told = alert(record.event, state) if self._has_begun else None
         if told is not None:
             self._alerts.send(told.about, told.document, at_once=told.is_end)
 
@@ -112,6 +118,8 @@ class Companions:
                 self._memory_awaited = False
                 if held:
                     yield _still_held(held, number, state.step)
+                elif any(standing.key == _MEMORY_HELD for standing in state.alarms):
+                    yield AlarmCleared(number, *_MEMORY_HELD)
 
     def processes(self) -> tuple[Identity, ...]:
         """Processes that belong to no attempt."""
@@ -151,14 +159,14 @@ class Companions:
             self._observer.begin()
             self._watching.add(self._observer)
 
-    def variables(self, state: State) -> tuple[Variable, ...]:
-        """What the environment of an attempt says beside its plan: the GPUs that it may still use."""
+    def variables(self, state: State, role: str) -> tuple[Variable, ...]:
+        """What the environment of a role says beside its plan: the GPUs that are its own and may still be used."""
         gpus = self._gpu.remaining(()) if self._gpu is not None else ()
-        out, needed = state.left_out, self._run.parallel.processes
-        if self._gpu is not None and self._backend.name == backend_of_prime_rl.ROLE:  # its launcher reads numbers alone
-            gpus, out = self._gpu.numbers(gpus), self._gpu.numbers(out)
-            needed = backend_of_prime_rl.gpus_needed(self._run)
-        variable = visible(gpus, out, needed)
+        if self._gpu is not None and role == backend_of_prime_rl.ROLE:  # its launcher reads numbers alone
+            out, needed = self._gpu.numbers(state.left_out), backend_of_prime_rl.gpus_needed(self._run)
+            variable = visible(self._gpu.numbers(gpus), out, needed)
+        else:
+            variable = placed(role, self._run, gpus, state.left_out)
         return (variable,) if variable is not None else ()
 
     def started(self, launch: Launch, attempt: int, identity: Identity) -> None:
@@ -222,7 +230,7 @@ def _still_held(held: Sequence[str], attempt: int, step: int) -> AlarmRaised:
     what = f"GPU memory was not given back: {'; '.join(held)}"
     why = "a process that a driver keeps holds it; the next attempt has so much less"
     fix = "end that process; if none is named, reset the GPU or restart the machine"
-    return AlarmRaised(attempt, "gpu", "memory_held", "", "alert", "hardware", what, why, fix, "", step)
+    return AlarmRaised(attempt, *_MEMORY_HELD, "alert", "hardware", what, why, fix, "", step)
 
 
 def _freed(freed: Freed, attempt: int) -> SpaceFreed:

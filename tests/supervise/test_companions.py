@@ -1,0 +1,45 @@
+"""What companions make of the messages that come to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from prime_train.backends import bundled
+from prime_train.events import AlarmCleared, AlarmRaised, Event, Record, RunOpened
+from prime_train.rundir import RunDir
+from prime_train.supervise.companions import Companions
+from prime_train.supervise.fold import fold
+from prime_train.supervise.service import MemoryBack
+from prime_train.supervise.state import State
+from tests.fakes.supervisor import fake_run
+
+
+def test_memory_that_is_given_back_later_clears_its_alarm(tmp_path: Path) -> None:
+    companions = Companions(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.BACKEND, (), SimpleQueue(), ())
+    state, told = State(), list[Event]()
+    for seq, message in enumerate(
+        (MemoryBack(0, 50.0, ("GPU 0 holds 3 GiB",)), MemoryBack(0, 1.0), MemoryBack(0, 1.0))
+    ):
+        for event in companions.told(state, message):
+            told.append(event)
+            state = fold(state, Record(1.0, "supervisor", seq, event))
+    assert [type(event) for event in told] == [AlarmRaised, AlarmCleared]
+    assert state.alarms == ()
+
+
+def test_what_happened_before_is_not_told_again_and_a_clock_that_is_set_back_keeps_nothing_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    companions = Companions(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.BACKEND, (), SimpleQueue(), ())
+    sent: list[str] = []
+    monkeypatch.setattr(companions._alerts, "send", lambda about, _document, **_: sent.append(about))
+    alarm = AlarmRaised(1, "gpu", "gpu_hot", "GPU 0", "alert", "hardware", "hot", "dust", "clean it", "", 3)
+    state = fold(State(), Record(0.0, "supervisor", 0, RunOpened("r", 1, 10, "0")))
+    companions.hear(state, Record(1e12, "supervisor", 1, alarm))
+    companions.begin()
+    companions.hear(state, Record(1.0, "supervisor", 2, alarm))
+    companions.end()
+    assert sent == ["gpu: gpu_hot: GPU 0"]
