@@ -3,10 +3,22 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.events import RunClosed
-from prime_train.views import report
+from prime_train.events import (
+    AlarmCleared,
+    AlarmRaised,
+    AlertSent,
+    BatchShrunk,
+    CheckpointDeleted,
+    CheckpointPacked,
+    EvidenceKept,
+    GpuLeftOut,
+    LogNoticed,
+    RunClosed,
+    SpaceFreed,
+)
+from prime_train.views import markdown, report
 from prime_train.views.history import gather
-from tests.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
+from tests.views.written_runs import DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Told, write_metrics, write_run
 
 _RESOLVED = """{"model": {"path": null, "layers": 4, "hidden_size": 256, "heads": 4},
  "data": {"sources": [{"kind": "python-stdlib", "path": null}], "ctx_tokens": 256},
@@ -71,8 +83,52 @@ def test_without_matplotlib_the_report_says_what_to_install(tmp_path: Path, monk
 
 def test_a_long_table_shows_its_beginning_and_end() -> None:
     rows = [(str(number), "a|b") for number in range(50)]
-    lines = report._table(("n", "text"), rows).splitlines()
+    lines = markdown.table(("n", "text"), rows).splitlines()
     assert len(lines) == 2 + 10 + 1 + 10
     assert lines[2] == "| 0 | a\\|b |"
     assert lines[12] == "| (30 more) |  |"
     assert lines[-1] == "| 49 | a\\|b |"
+
+
+def test_the_report_tells_what_was_found_and_what_was_done_about_it(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    lost = AlarmRaised(
+        1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "a riser", "reseat it", "G", 60
+    )
+    full = AlarmRaised(2, "disk", "disk_filling", "", "alert", "disk", "full in 38 min", "saves", "free some", "", 70)
+    told: Told = (
+        *FIRST_ATTEMPT,
+        (10.2, "supervisor", lost),
+        (10.4, "supervisor", EvidenceKept(1, str(path / "attempts/001/evidence"), ("stacks.txt", "gpus.txt"))),
+        *DEATH,
+        (12.2, "supervisor", BatchShrunk(1, 4)),
+        (12.3, "supervisor", GpuLeftOut("GPU-1", "2 attempts were ended for it")),
+        *SECOND_ATTEMPT[:3],
+        (16.0, "supervisor", full),
+        (
+            16.1,
+            "supervisor",
+            LogNoticed(2, "VLLM050", "a request was rejected | too long", "/nowhere/inference.log", 17),
+        ),
+        (16.2, "supervisor", SpaceFreed(2, "/nowhere/step_10", 3 * 2**30, "superseded by step_50")),
+        (16.3, "supervisor", SpaceFreed(2, "/nowhere/step_20", 2**30, "superseded by step_50", "it is in use")),
+        (16.4, "supervisor", CheckpointPacked(30, 4 * 2**30, 3 * 2**30, 9.0)),
+        (16.5, "trainer-002-rank0", CheckpointDeleted(2, 40, "keep_last")),
+        (16.6, "supervisor", AlertSent("webhook", "gpu", "the server answered 404")),
+        (136.0, "supervisor", AlarmCleared(2, "disk", "disk_filling", "")),
+    )
+    text = report.text(gather(write_run(path, told)), [], "")
+    for said in (
+        "After attempt 1 the micro-batch is 4, because memory ran out.",
+        "`GPU-1` is left out where enough others remain: 2 attempts were ended for it.",
+        "[attempts/001/evidence](attempts/001/evidence) was written: stacks.txt, gpus.txt.",
+        "| 1 | gpu | GPU 1: it is lost | reseat it | attempt 1 was ended for it |",
+        "| 1 | disk | full in 38 min | free some | over after 2 min 00 s |",
+        "| VLLM050 | a request was rejected \\| too long | /nowhere/inference.log:17 |",
+        "3.0 GiB were freed:",
+        "| step_20 | 1.0 GiB | it stays: it is in use |",
+        "1 superseded checkpoint packed without loss: 4.0 GiB to 3.0 GiB.",
+        "The trainer deleted 1 superseded checkpoint, as the config asks.",
+        "1 alert by webhook did not get there: the server answered 404.",
+    ):
+        assert said in text, (said, text)

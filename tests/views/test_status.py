@@ -1,7 +1,7 @@
 import os
 from pathlib import Path
 
-from prime_train.events import ChildStarted, LaunchAsked, RunClosed, RunOpened
+from prime_train.events import AlarmRaised, BatchShrunk, ChildStarted, GpuLeftOut, LaunchAsked, RunClosed, RunOpened
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import held
@@ -99,3 +99,16 @@ def test_a_directory_without_events_is_told_as_a_run_that_nobody_opened(tmp_path
     assert found.silent_s is None
     assert dict(status.as_lines(found))["state"].startswith("died: no supervisor opened it")
     assert status.as_rows([found])[0][:2] == ("empty", "died")
+
+
+def test_what_is_no_longer_as_the_config_says_is_told() -> None:
+    lost = GpuLeftOut("GPU-1", "2 attempts were ended for it")
+    gone = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "", "", "GPU-1", 60)
+    changed = ((12.1, "supervisor", BatchShrunk(1, 4)), (12.2, "supervisor", lost))
+    found = _status(
+        (*FIRST_ATTEMPT, (11.0, "supervisor", gone), *DEATH, *changed, *SECOND_ATTEMPT), supervised=True, after_s=30.0
+    )
+    document = status.as_json(found)
+    assert document["micro_batch"] == 4
+    assert document["gpus"] == [{"uuid": "GPU-1", "attempts_ended": [1], "left_out": True}]
+    assert {"micro-batch", "left out"} <= {label for label, _ in status.as_lines(found)}

@@ -36,6 +36,7 @@ from prime_train.events.kinds import (
     TrainerStarted,
     TrainerStopped,
     Unrecognised,
+    Watched,
 )
 from prime_train.events.log import VERSION, EventLog, Follower, Record, decode, encode, read
 
@@ -79,6 +80,7 @@ __all__ = [
     "TrainerStopped",
     "Trainers",
     "Unrecognised",
+    "Watched",
     "decode",
     "encode",
     "read",

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.events import CheckpointSaved, Evaluated, LaunchAsked, Record, RunOpened, read
+from prime_train.events import (
+    CheckpointDeleted,
+    CheckpointSaved,
+    Evaluated,
+    LaunchAsked,
+    Record,
+    RunOpened,
+    Watched,
+    read,
+)
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.state import Attempt, State
@@ -46,6 +55,7 @@ class History:
     began_s: float | None
     ended_s: float | None
     worked_s: float  # sum over the supervisors' lives, the pauses between them left out
+    records: tuple[Record, ...] = ()  # of what was found while it was on, and of what was done about it
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
@@ -79,6 +89,7 @@ def gather(run_dir: RunDir) -> History:
         began_s=records[0].time_s if records else None,
         ended_s=records[-1].time_s if records else None,
         worked_s=_worked_s(records),
+        records=tuple(record for record in records if isinstance(record.event, Watched | CheckpointDeleted)),
     )
 
 

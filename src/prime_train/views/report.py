@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import statistics
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.supervise.state import Attempt
 from prime_train.units import format_bytes, format_count, format_seconds
+from prime_train.views.happenings import changes, deleted, found, warnings
 from prime_train.views.history import PHASES, History, Restart, gather
+from prime_train.views.markdown import date, fenced, plain, plural, table
 from prime_train.views.printable import printable
 
 _PHASE_NAMES = {
@@ -21,7 +22,6 @@ _PHASE_NAMES = {
     "checkpoint_s": "wait for a checkpoint",
 }
 _NO_PLOTS = "*Plots need matplotlib: `pip install 'prime-train[train]'`, then `prime-train report {name}`.*"
-_ROWS = 20  # of a table; the middle of a longer one is left out
 
 
 def write(run_dir: RunDir) -> History:
@@ -47,7 +47,7 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
     sections = [
         f"# Run {history.name}",
         outcome(history),
-        _table(("", ""), _what_ran(history)),
+        table(("", ""), _what_ran(history)),
         "## Loss",
         images["loss"],
         held_out(history),
@@ -60,6 +60,7 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
         *_happened(history),
         "## Checkpoints",
         _checkpoints(history),
+        *deleted(history.records),
         *_samples(history),
         "## Go on",
         _commands(history),
@@ -76,9 +77,9 @@ def outcome(history: History) -> str:
     word = state.state if state.closed else f"not over ({state.state})"
     restarts = len(history.restarts)
     sentence = f"**{word}**: step {state.step:,} of {state.max_steps:,} in {format_seconds(history.worked_s)}"
-    sentence += f", {state.attempt_number} attempt{_s(state.attempt_number)}, {restarts} restart{_s(restarts)}"
+    sentence += f", {state.attempt_number} attempt{plural(state.attempt_number)}, {restarts} restart{plural(restarts)}"
     if state.closed and state.exit_code:
-        sentence += f"; exit code {state.exit_code}: {_plain(state.reason)}"
+        sentence += f"; exit code {state.exit_code}: {plain(state.reason)}"
     return sentence + "."
 
 
@@ -96,7 +97,7 @@ def held_out(history: History) -> str:
 
 def _what_ran(history: History) -> list[tuple[str, str]]:
     config, started = history.config, history.state.started
-    rows = [("started", _date(history.began_s)), ("last event", _date(history.ended_s))]
+    rows = [("started", date(history.began_s)), ("last event", date(history.ended_s))]
     if started is not None:
         ranks = f"{started.world_size} x " if started.world_size > 1 else ""
         rows.append(("model", f"{format_count(started.params)} parameters, {_sizes(config.get('model', {}))}"))
@@ -124,7 +125,7 @@ def _source(source: dict[str, Any]) -> str:
 
 def _evaluations(history: History) -> str:
     rows = [(f"{e.step:,}", f"{e.loss:.4f}", f"{e.tokens:,}") for e in history.evaluations]
-    return _table(("step", "held-out loss", "tokens"), rows) if rows else "No evaluation was made."
+    return table(("step", "held-out loss", "tokens"), rows) if rows else "No evaluation was made."
 
 
 # --- speed -----------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ def _phases(history: History) -> str:
         for name, values in columns.items()
         if values
     ]
-    return _table(("phase of a step", "mean", "99 in 100 within", "share"), rows) + (
+    return table(("phase of a step", "mean", "99 in 100 within", "share"), rows) + (
         "\n\nWithout the first step of each attempt, which waits for the first batch."
     )
 
@@ -174,7 +175,7 @@ def _happened(history: History) -> Iterable[str]:
     rows = [
         (
             str(attempt.number),
-            _date(attempt.asked_s),
+            date(attempt.asked_s),
             f"{attempt.resume_step:,}" if attempt.resume_step else "the beginning",
             f"{attempt.last_step:,}",
             attempt.outcome or "not over",
@@ -182,12 +183,15 @@ def _happened(history: History) -> Iterable[str]:
         )
         for attempt in history.state.attempts
     ]
-    yield _table(("attempt", "started", "from step", "to step", "ended", "cause"), rows) if rows else "No attempt."
+    yield table(("attempt", "started", "from step", "to step", "ended", "cause"), rows) if rows else "No attempt."
     for restart in history.restarts:
         yield _restart(restart)
     last = history.state.attempt
     if last is not None and last.outcome == "failed":
         yield f"{_failure(last)} {_advice(last.why, last.fix)}"
+    yield from changes(history.records, history.path)
+    yield from found(history.records)
+    yield from warnings(history.records)
 
 
 def _restart(restart: Restart) -> str:
@@ -196,18 +200,18 @@ def _restart(restart: Restart) -> str:
     origin = f"the checkpoint of step {followed.resume_step:,}" if followed.resume_step else "the beginning"
     told = f"{_failure(failed)} {_advice(failed.why, failed.fix)} "
     told += f"Attempt {followed.number} started{waited} from {origin}; "
-    told += f"{restart.steps_redone:,} step{_s(restart.steps_redone)} taken again."
+    told += f"{restart.steps_redone:,} step{plural(restart.steps_redone)} taken again."
     if followed.rejected:
-        told += " Newer checkpoints were not taken: " + "; ".join(f"`{_plain(r)}`" for r in followed.rejected) + "."
+        told += " Newer checkpoints were not taken: " + "; ".join(f"`{plain(r)}`" for r in followed.rejected) + "."
     return told
 
 
 def _failure(failed: Attempt) -> str:
-    return f"**Attempt {failed.number} failed at step {failed.last_step:,}: {_plain(failed.what)}.**"
+    return f"**Attempt {failed.number} failed at step {failed.last_step:,}: {plain(failed.what)}.**"
 
 
 def _advice(why: str, fix: str) -> str:
-    return " ".join(f"{_plain(part)[:1].upper()}{_plain(part)[1:]}." for part in (why, fix) if part)
+    return " ".join(f"{plain(part)[:1].upper()}{plain(part)[1:]}." for part in (why, fix) if part)
 
 
 def _checkpoints(history: History) -> str:
@@ -218,16 +222,14 @@ def _checkpoints(history: History) -> str:
     newest = f"Newest complete: step {history.state.newest_complete:,}." if history.state.newest_complete else ""
     if not rows:
         return newest or "None was saved."
-    return _table(("step", "size", "training waited", "written in"), rows) + f"\n\n{newest}"
+    return table(("step", "size", "training waited", "written in"), rows) + f"\n\n{newest}"
 
 
 def _samples(history: History) -> Iterable[str]:
     if history.state.samples:
         yield f"## Samples of step {history.state.samples[-1].step:,}"
     for sampled in history.state.samples:
-        body = printable(f"{sampled.prompt}{sampled.text}")
-        fence = "`" * max(3, _longest_run(body, "`") + 1)
-        yield f"{fence}text\n{body}\n{fence}"
+        yield fenced(printable(f"{sampled.prompt}{sampled.text}"))
 
 
 def _commands(history: History) -> str:
@@ -245,44 +247,9 @@ def _commands(history: History) -> str:
     return f"```\n{lines}\n```"
 
 
-# --- Markdown --------------------------------------------------------------------------------------
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; of a long one the beginning and the end."""
-    shown = [list(row) for row in rows]
-    if len(shown) > _ROWS:
-        left_out = f"({len(shown) - _ROWS} more)"
-        shown = [*shown[: _ROWS // 2], [left_out] + [""] * (len(header) - 1), *shown[-_ROWS // 2 :]]
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |" for row in shown]
-    return "\n".join(lines)
-
-
-def _plain(words: str) -> str:
-    """On one line, without a full stop of its own."""
-    return " ".join(printable(words).split()).rstrip(".")
-
-
-def _longest_run(words: str, character: str) -> int:
-    longest = current = 0
-    for each in words:
-        current = current + 1 if each == character else 0
-        longest = max(longest, current)
-    return longest
-
-
 def _finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if value - value == 0]  # neither nan nor infinite
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms" if seconds < 10 else format_seconds(seconds)
-
-
-def _date(time_s: float | None) -> str:
-    return "" if time_s is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"

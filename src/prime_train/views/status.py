@@ -102,7 +102,7 @@ def look(run_dir: RunDir, now_s: float) -> Status:
 
 
 def as_json(status: Status) -> dict[str, Any]:
-    """The document of `status --json`."""
+    """The document of `status --json`. `micro_batch` is null unless memory ran out and a smaller one was taken."""
     state, failure = status.state, status.failure
     return {
         "version": 1,
@@ -126,8 +126,9 @@ def as_json(status: Status) -> dict[str, Any]:
         "alarms": [_alarm(standing) for standing in state.alarms],
         "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised},
         "children": [{"role": c.role, "pid": c.pid, "alive": c.alive} for c in status.children],
-        "gpus": [],
-        "disk": {"free_gib": _rounded(status.free_gib, 1), "full_in_s": None},
+        "gpus": [_gpu(uuid, state) for uuid in sorted({*state.left_out, *(uuid for uuid, _ in state.gpu_failures)})],
+        "micro_batch": state.micro_batch,
+        "disk": {"free_gib": _rounded(status.free_gib, 1)},
         "checkpoints": {"newest_complete": status.newest_complete},
     }
 
@@ -145,7 +146,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 def _cause(failure: Attempt | None) -> dict[str, Any] | None:
     if failure is None:
         return None
-    told = {"what": failure.what, "why": failure.why, "fix": failure.fix}
+    told = {"what": failure.what, "why": failure.why, "fix": failure.fix, "where": failure.where}
     return {
         "id": failure.cause_id or None,
         "class": failure.cause_class,
@@ -155,10 +156,23 @@ def _cause(failure: Attempt | None) -> dict[str, Any] | None:
     }
 
 
+def _gpu(uuid: str, state: State) -> dict[str, Any]:
+    """A GPU that attempts were ended for."""
+    ended = [attempt for failed, attempt in state.gpu_failures if failed == uuid]
+    return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out}
+
+
 def _alarm(standing: Standing) -> dict[str, Any]:
+    """`where`: a path, or the UUID of a GPU."""
     alarm = standing.alarm
     named = {"watch": alarm.watch, "name": alarm.name, "subject": alarm.subject, "answer": alarm.answer}
-    return named | {"what": alarm.what, "why": alarm.why, "fix": alarm.fix, "since_s": round(standing.since_s, 3)}
+    return named | {
+        "what": alarm.what,
+        "why": alarm.why,
+        "fix": alarm.fix,
+        "where": alarm.where,
+        "since_s": round(standing.since_s, 3),
+    }
 
 
 def as_lines(status: Status) -> list[tuple[str, str]]:
@@ -180,6 +194,10 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if failure is not None:
         lines.append(("last failure", f"attempt {failure.number} at step {failure.last_step}: {failure.what}"))
     lines.extend(("alarm", standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note")
+    if state.micro_batch is not None:
+        lines.append(("micro-batch", f"{state.micro_batch}, smaller than the config's since memory ran out"))
+    if state.left_out:
+        lines.append(("left out", f"{', '.join(state.left_out)}, where enough others remain"))
     if status.supervised and state.supervisor_pid:
         lines.append(("supervisor", f"pid {state.supervisor_pid}"))
     lines.extend((c.role, f"pid {c.pid}, {_ALIVE[c.alive]}") for c in status.children)
