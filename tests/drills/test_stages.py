@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.drills.drill import Row, carry_out, check
+from tests.drills.faults import MAX_STEPS, drill_in
+from tests.drills.scene import DEADLINE_S, Scene
 from tests.drills.table import ROWS
 
 pytestmark = pytest.mark.slow
@@ -17,8 +20,42 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if row.stage != "victim"], ids=lambda row: f"{row.group}: {row.name}"
-)
-def test_a_fault(row: Row, tmp_path: Path, cache: Path) -> None:
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl of the same run without a fault."""
+    drill = drill_in(tmp_path_factory.mktemp("undisturbed") / "here", cache)
+    drill.prepare()
+    with drill.started() as process:
+        assert process.wait(DEADLINE_S) == 0, drill.said()
+    return drill.metrics()
+
+
+def _of(group: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("row", [row for row in ROWS if row.group == group], ids=lambda row: row.name)
+
+
+@_of("the bundled trainer")
+def test_a_fault_costs_the_steps_since_a_checkpoint_and_nothing_else(
+    row: Row, tmp_path: Path, cache: Path, undisturbed: list[dict[str, Any]]
+) -> None:
     check(row, carry_out(row, tmp_path / "here", cache))
+    drill: Scene = row.scene(tmp_path / "here", cache)
+    assert [line["step"] for line in drill.metrics()] == list(range(1, MAX_STEPS + 1))
+    for name in ("loss", "grad_norm", "tokens_seen"):
+        assert [line[name] for line in drill.metrics()] == [line[name] for line in undisturbed], name
+    assert "**finished**" in drill.run_dir.report.read_text(encoding="utf-8")
+
+
+@_of("two ranks")
+def test_a_fault_of_one_of_two_ranks(row: Row, tmp_path: Path, cache: Path) -> None:
+    check(row, carry_out(row, tmp_path / "here", cache))
+
+
+@_of("prime-rl")
+def test_a_fault_of_prime_rl(row: Row, tmp_path: Path, cache: Path) -> None:
+    check(row, carry_out(row, tmp_path / "here", cache))
+
+
+def test_no_row_is_left_out_here() -> None:
+    groups = {row.group for row in ROWS if row.stage != "victim"}
+    assert groups == {"the bundled trainer", "two ranks", "prime-rl"}
