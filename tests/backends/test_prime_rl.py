@@ -90,7 +90,7 @@ def test_the_launcher_is_started_with_a_copy_of_the_file() -> None:
     backend, run = backend_of(HEAD)
     (launch,) = backend.plan(run, RUN_DIR, 2, 10)
     assert launch.argv[-3:] == ("/venv/bin/rl", "@", "/runs/words/attempts/002/prime_rl.toml")
-    assert launch.argv[-4].endswith("prime_rl_guard.py")
+    assert launch.argv[-4].endswith("guard.py")
     assert launch.cwd == CWD
     assert launch.log == RUN_DIR.log(2, "prime_rl")
     variables = {variable.name: variable.value for variable in launch.variables}

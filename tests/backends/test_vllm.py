@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_train.backends import environment, prime_rl_guard, vllm
+from prime_train.backends import environment, guard, vllm
 from prime_train.backends.launch import to_json
 from prime_train.rundir import RunDir
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
@@ -140,8 +140,8 @@ def test_a_guard_looks_through_a_process_of_which_only_threads_are_left() -> Non
         while psutil.Process(parent.pid).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < give_up_s
             time.sleep(0.01)
-        found = prime_rl_guard.below(os.getpid())
+        found = guard.below(os.getpid())
         parent.kill()
         os.kill(child, signal.SIGKILL)
     assert {child, parent.pid} <= set(found)
-    assert parent.pid not in prime_rl_guard.below(os.getpid())
+    assert parent.pid not in guard.below(os.getpid())

@@ -27,7 +27,7 @@ RUN_ID = "prime_rl_run_id"  # a file of the run directory, which no other run ha
 COPY = "prime_rl.toml"  # of the config, in the folder of an attempt
 ROOTS = ("rl", "sft")  # what has a launcher; every other root is one component of a run
 
-_GUARD = Path(__file__).with_name("prime_rl_guard.py")
+_GUARD = Path(__file__).with_name("guard.py")
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.
 # Source: prime-rl, utils/process.py, cleanup_threads and cleanup_processes.

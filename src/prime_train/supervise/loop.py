@@ -275,7 +275,9 @@ class _Supervision:
     def _with_environment(self, launch: Launch, attempt: int) -> Launch:
         host = surroundings.host(self._run, str(process.own_identity()))
         added = environment.plan(launch.role, self._run, self._run_dir, attempt, host)
-        return replace(launch, variables=(*added, *launch.variables, *self._companions.variables(self.state)))
+        return replace(
+            launch, variables=(*added, *launch.variables, *self._companions.variables(self.state, launch.role))
+        )
 
     def _ended(self, exited: process.Exited | None) -> None:
         """A child has exited, or none will: end the rest of the attempt, hear its last words, say what it was."""

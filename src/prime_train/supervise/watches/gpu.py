@@ -109,6 +109,12 @@ class GpuWatch:
         ours = used(self._memory, self._limits, frozenset(out))
         return tuple(gpu.uuid for gpu in self._memory.known if gpu.uuid in ours)
 
+    @property
+    def has_looked(self) -> bool:
+        """Which GPUs there are is known, or will not be: there is no driver, or it does not answer."""
+        trial = self._trial
+        return bool(self._memory.known) or trial is None or trial.child.ended is not None
+
     def numbers(self, uuids: Collection[str]) -> tuple[str, ...]:
         """The numbers of GPUs, as CUDA_VISIBLE_DEVICES may name them too: "0", "3"."""
         return tuple(str(gpu.index) for gpu in self._memory.known if gpu.uuid in uuids)

@@ -1,10 +1,11 @@
-"""Runs prime-rl's launcher as a child, and ends its whole tree where the supervisor dies. Standard library only.
+"""Runs a launcher or a server as a child, and ends its whole tree where the supervisor dies. Standard library only.
 
-python -I -S prime_rl_guard.py PROGRAM [ARGUMENT...]
+python -I -S guard.py PROGRAM [ARGUMENT...]
 
-prime-rl's parts outlive a launcher that is killed, and hold their GPUs: its own handlers alone end them (prime-rl,
-entrypoints/rl.py). This process gets a signal from the kernel when the supervisor ends, and every orphan below it, so
-that it can end them all. Signals to end go to the launcher alone, as prime-rl expects; its exit code is handed on.
+prime-rl's parts outlive a launcher that is killed, and vLLM's engine core its API server, and hold their GPUs: their
+own handlers alone end them (prime-rl, entrypoints/rl.py). This process gets a signal from the kernel when the
+supervisor ends, and every orphan below it, so that it can end them all. Signals to end go to the child alone, as
+prime-rl expects; its exit code is handed on.
 """
 
 from __future__ import annotations

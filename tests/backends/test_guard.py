@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_train.backends import environment, prime_rl_guard
+from prime_train.backends import environment, guard
 
-GUARD = (sys.executable, "-I", "-S", prime_rl_guard.__file__)
+GUARD = (sys.executable, "-I", "-S", guard.__file__)
 DEADLINE_S = 30.0
 
 
