@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -35,7 +36,7 @@ from prime_train.events import (
     TrainerFinished,
     TrainerStopped,
 )
-from prime_train.spec.supervision import Heartbeat, PrimeTrain, Restart
+from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
 from prime_train.supervise.fold import fold, fold_all
@@ -280,6 +281,17 @@ def test_smaller_micro_batches_make_the_same_global_batch(
     run = fake_run(Path("/runs/a"), 10)
     run = replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
     assert rules.smaller_micro_batches(run) == smaller
+
+
+@pytest.mark.parametrize(("kind", "smaller"), [("pretrain", (4, 2, 1)), ("serve", ())])
+def test_a_smaller_micro_batch_is_tried_where_something_reads_it(
+    kind: Literal["pretrain", "serve"], smaller: tuple[int, ...]
+) -> None:
+    run = fake_run(Path("/runs/a"), 10)
+    run = replace(run, batch=replace(run.batch, micro_batch=8), run=replace(run.run, kind=kind))
+    assert (
+        rules.policy(replace(run, prime_train=PrimeTrain(recovery=Recovery(on_oom="shrink")))).micro_batches == smaller
+    )
 
 
 def test_memory_that_ran_out_is_answered_by_a_smaller_micro_batch_until_there_is_none() -> None:

@@ -170,6 +170,33 @@ def test_a_run_whose_micro_batch_was_halved_keeps_its_global_batch(run_dir: RunD
     assert run.global_batch == 8
 
 
+def shrunk_to(run_dir: RunDir, micro_batch: int) -> None:
+    log = EventLog(run_dir.events, "supervisor")
+    for event in (RunOpened("a", 1, 40, "0.1"), LaunchAsked(1, 0), BatchShrunk(1, micro_batch)):
+        log.append(event)
+    log.close()
+
+
+def test_a_supervisor_that_died_before_it_wrote_a_smaller_batch_down_is_no_change_of_the_user(run_dir: RunDir) -> None:
+    asked = replace(spec(), batch=Batch(micro_batch=8))
+    open_run(TEXT, asked, run_dir)
+    save(run_dir, 20)
+    shrunk_to(run_dir, 2)
+    found = open_run(TEXT, asked, run_dir).run
+    assert (found.batch.micro_batch, found.global_batch) == (2, 8)
+    assert from_json(run_dir.resolved.read_text()) == found
+
+
+def test_a_micro_batch_that_the_user_chose_smaller_still_holds(run_dir: RunDir) -> None:
+    run = open_run(TEXT, replace(spec(), batch=Batch(micro_batch=8)), run_dir).run
+    shrunk_to(run_dir, 4)
+    with_micro_batch(run, run_dir, 4)
+    own = open_run(TEXT, replace(spec(), batch=Batch(micro_batch=1, global_batch=8)), run_dir)
+    assert own.notes == ()
+    assert own.run.batch.micro_batch == 1
+    assert with_micro_batch(own.run, run_dir, 4) == own.run
+
+
 def test_a_finished_run_has_nothing_left_to_do_until_it_is_given_more_steps(run_dir: RunDir) -> None:
     open_run(TEXT, spec(40), run_dir)
     finish(run_dir, 40)

@@ -69,7 +69,7 @@ def policy(run: RunSpec, backend: Backend = bundled.BACKEND) -> Policy:
         stops_by_file=backend.stops_by_file,
         ends_hangs=asked.watch.hang == "restart",
         reports=backend.reports,
-        micro_batches=smaller_micro_batches(run) if asked.recovery.on_oom == "shrink" else (),
+        micro_batches=smaller_micro_batches(run) if asked.recovery.on_oom == "shrink" and _follows(run) else (),
         max_fruitless_attempts=asked.restart.max_fruitless_attempts,
         backoff_s=asked.restart.backoff_s,
         backoff_max_s=asked.restart.backoff_max_s,
@@ -78,6 +78,11 @@ def policy(run: RunSpec, backend: Backend = bundled.BACKEND) -> Policy:
         slow_phase_limit_s=asked.heartbeat.slow_phase_limit_s,
         stop_grace_s=asked.stop_grace_s,
     )
+
+
+def _follows(run: RunSpec) -> bool:
+    """Whether what trains reads the micro-batch that is chosen here: prime-rl has a file of its own, a server none."""
+    return run.is_native and not run.serves_only
 
 
 def smaller_micro_batches(run: RunSpec) -> tuple[int, ...]:

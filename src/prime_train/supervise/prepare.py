@@ -47,12 +47,14 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     before = resolved(run_dir)
     state = fold_all(read(run_dir.events))
     notes: list[str] = []
-    if before is not None and state.micro_batch == before.batch.micro_batch:  # the supervisor changed it, not the user
-        if run.batch.micro_batch != state.micro_batch:
-            notes.append(f"micro-batch {state.micro_batch}, not {run.batch.micro_batch}: memory ran out with more")
+    begun_with = before
+    if state.micro_batch is not None and run.batch.micro_batch > state.micro_batch:
+        notes.append(f"micro-batch {state.micro_batch}, not {run.batch.micro_batch}: memory ran out with more")
         run = _shrunk(run, state.micro_batch)
-    if before is not None and layout.scan(run_dir.checkpoints):
-        _refuse_changes(before, run, run_dir)
+        if before is not None:  # the supervisor's change, which it may not have lived to write down
+            begun_with = _shrunk(before, state.micro_batch)
+    if begun_with is not None and layout.scan(run_dir.checkpoints):
+        _refuse_changes(begun_with, run, run_dir)
     aside = _to_set_aside(run_dir, resume)
     notes += [_set_aside(path) for path in aside]
     write(text, run, run_dir, before)
@@ -98,8 +100,8 @@ def _local(path: str | None) -> str | None:
 
 
 def with_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> RunSpec:
-    """The run with a smaller micro-batch, as the next attempt reads it; as it is where none was chosen."""
-    if micro_batch is None or run.batch.micro_batch == micro_batch:
+    """The run with a smaller micro-batch, as the next attempt reads it; as it is where it has none larger."""
+    if micro_batch is None or run.batch.micro_batch <= micro_batch:
         return run
     run = _shrunk(run, micro_batch)
     write_atomic(run_dir.resolved, to_json(run))
