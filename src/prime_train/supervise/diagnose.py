@@ -176,7 +176,7 @@ def _exit(state: State, evidence: Evidence) -> Cause:
     """The cause where the trainer itself left no account."""
     code = evidence.returncode
     log = str(evidence.log)
-    reached = f"at step {state.step} of {state.max_steps}"
+    reached = f"at {state.stands_at}"
     if code is None:
         what = f"{evidence.who}ended together with its supervisor {reached}".removeprefix(" ")
         return Cause("failed", "signal", what if evidence.who else f"it {what}", "the supervisor was killed", "", log)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from prime_train.events import AlarmRaised, HangFound, Record, Sampled, TrainerFailed, TrainerStarted
+from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.hang import Learned
 
 Value = TypeVar("Value")
@@ -202,6 +203,16 @@ class State:
     last_event: str = ""  # in words
     last_event_s: float | None = None
     read: tuple[Mark, ...] = ()
+
+    @property
+    def is_endless(self) -> bool:
+        """It has no last step: a server, or a run of prime-rl that sets none."""
+        return self.max_steps >= ENDLESS_STEPS
+
+    @property
+    def stands_at(self) -> str:
+        """ "step 1,500 of 3,000"; without the last step where there is none."""
+        return f"step {self.step:,}" + ("" if self.is_endless else f" of {self.max_steps:,}")
 
     @property
     def closed(self) -> bool:

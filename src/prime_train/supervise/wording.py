@@ -38,6 +38,7 @@ from prime_train.events import (
     TrainerStopped,
     Unrecognised,
 )
+from prime_train.spec import ENDLESS_STEPS
 
 _MIB = 2**20
 
@@ -46,7 +47,7 @@ def describe(event: Event) -> str:
     """The event in words; empty for what is shown as numbers instead (progress, samples)."""
     match event:
         case RunOpened(run=run, max_steps=max_steps):
-            return f"run {run} opened, to step {max_steps}"
+            return f"run {run} opened" + (f", to step {max_steps}" if max_steps < ENDLESS_STEPS else "")
         case LaunchAsked() | ChildStarted() | HangFound() | SignalSent() | AttemptEnded() | StopAsked() | RunClosed():
             return _supervisors(event)
         case CheckpointStarted() | CheckpointSaved() | CheckpointDeleted() | CheckpointUnreadable():

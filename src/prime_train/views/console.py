@@ -120,7 +120,7 @@ def step_s(state: State) -> float | None:
 def eta_s(state: State) -> float | None:
     """Seconds to the last step at the pace of the live attempt."""
     pace_s = step_s(state)
-    return None if pace_s is None else max(0, state.max_steps - state.step) * pace_s
+    return None if pace_s is None or state.is_endless else max(0, state.max_steps - state.step) * pace_s
 
 
 def numbers(state: State) -> list[str]:
@@ -180,7 +180,8 @@ def progress_line(state: State) -> str:
     part = state.step / state.max_steps if state.max_steps else 0.0
     left_s = eta_s(state)
     ahead = [] if left_s is None else [f"{format_seconds(left_s)} to go"]
-    return ", ".join([f"step {state.step:,} of {state.max_steps:,} ({part:.0%})", *numbers(state), *ahead])
+    share = "" if state.is_endless else f" ({part:.0%})"
+    return ", ".join([f"{state.stands_at}{share}", *numbers(state), *ahead])
 
 
 def _clock(time_s: float) -> str:
@@ -245,7 +246,7 @@ def screen(state: State, now_s: float) -> RenderableType:
     ahead = "" if left_s is None or state.closed else f", {format_seconds(left_s)} to go"
     bar.add_row(
         ProgressBar(total=max(1, state.max_steps), completed=state.step),
-        f"step {state.step:,} of {state.max_steps:,} ({part:.0%}){ahead}",
+        state.stands_at if state.is_endless else f"{state.stands_at} ({part:.0%}){ahead}",
     )
     phase = f": {state.live.phase}" if state.live else ""
     title = Text(f"{state.run or 'run'}", style="bold").append(f"  {state.state}{phase}", style="not bold cyan")

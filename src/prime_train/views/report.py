@@ -76,7 +76,7 @@ def outcome(history: History) -> str:
     state = history.state
     word = state.state if state.closed else f"not over ({state.state})"
     restarts = len(history.restarts)
-    sentence = f"**{word}**: step {state.step:,} of {state.max_steps:,} in {format_seconds(history.worked_s)}"
+    sentence = f"**{word}**: {state.stands_at} in {format_seconds(history.worked_s)}"
     sentence += f", {state.attempt_number} attempt{plural(state.attempt_number)}, {restarts} restart{plural(restarts)}"
     if state.closed and state.exit_code:
         sentence += f"; exit code {state.exit_code}: {plain(state.reason)}"

@@ -178,7 +178,7 @@ def _alarm(standing: Standing) -> dict[str, Any]:
 def as_lines(status: Status) -> list[tuple[str, str]]:
     """Label and text of each line that `status RUN` shows; what is not known is left out."""
     state, failure = status.state, status.failure
-    lines = [("state", _state_text(status)), ("step", f"{state.step:,} of {state.max_steps:,}")]
+    lines = [("state", _state_text(status)), ("step", state.stands_at.removeprefix("step "))]
     if state.loss is not None:
         lines.append(("loss", f"{state.loss:.4f}"))
     if state.first_validation and state.last_validation:
@@ -229,7 +229,7 @@ def as_rows(statuses: Sequence[Status]) -> list[tuple[str, ...]]:
         (
             status.name,
             status.word,
-            f"{status.state.step:,}/{status.state.max_steps:,}",
+            status.state.stands_at.removeprefix("step ").replace(" of ", "/"),
             "" if status.state.loss is None else f"{status.state.loss:.3f}",
             "" if status.state.last_validation is None else f"{status.state.last_validation.loss:.3f}",
             str(status.state.restarts),

@@ -17,7 +17,7 @@ def gather(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple[st
     """
     told = history.gather(run_dir)
     state = told.state
-    title = f"{told.name} {state.state}: step {state.step:,} of {state.max_steps:,} in {format_seconds(told.worked_s)}"
+    title = f"{told.name} {state.state}: {state.stands_at} in {format_seconds(told.worked_s)}"
     lines: list[tuple[str, str]] = []
     failed = state.attempt
     if state.state == "failed" and failed is not None:
