@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,10 @@ def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         "wrong with the run. *After* counts from the fault. Of a silence its limit (3 s, of the trainer itself 6 s) is",
         "not counted, for it may last as long. *Trains again* counts from the fault too, the back-off of 1 s included.",
     )
-    for group, of_group in groupby(rows, key=lambda row: row["group"]):
+    for group in dict.fromkeys(row["group"] for row in rows):
         yield from ("", f"## {group[0].upper()}{group[1:]}", "")
         yield from ("| fault | found as | after | then | trains again | from step |", "|---|---|---|---|---|---|")
-        yield from (_row(row) for row in of_group)
+        yield from (_row(row) for row in rows if row["group"] == group)
 
 
 def _summary(done: Sequence[dict[str, Any]]) -> Iterator[str]:

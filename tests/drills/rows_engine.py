@@ -15,7 +15,6 @@ from tests.drills.rows_silence import SLOWLY, until_saved
 from tests.drills.scene import Scene
 
 _GROUP = "an engine"
-_SEEN = 12  # checkpoints, at ten in a second: by then the watch has seen it well
 _THIEF = "import http.server, sys; http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), None).serve_forever()"
 
 
@@ -31,7 +30,7 @@ def _engine(scene: Scene) -> int:
 
 def _to_server(number: signal.Signals) -> Act:
     def act(scene: Scene, _supervisor: int) -> None:
-        until_saved(scene, _SEEN)
+        until_saved(scene)
         pid = _server(scene.state())
         scene.marks.started(_engine(scene))
         scene.marks.strike()
@@ -42,7 +41,7 @@ def _to_server(number: signal.Signals) -> Act:
 
 def _to_engine(number: signal.Signals) -> Act:
     def act(scene: Scene, _supervisor: int) -> None:
-        until_saved(scene, _SEEN)
+        until_saved(scene)
         pid = _engine(scene)
         scene.marks.started(_server(scene.state()))
         scene.marks.strike()
@@ -74,7 +73,7 @@ def _row(name: str, found: str, says: str, act: Act, **server: str) -> Row:
         act=act,
         options=SLOWLY,
         max_steps=1600,
-        watches={"engine": 0.25},
+        watches={"engine": 0.5},
         server=server,
     )
 
@@ -106,7 +105,7 @@ ROWS: tuple[Row, ...] = (
         ("/health",),
         prepare=lambda scene: scene.marks.strike(),
         server={"health": "503"},
-        watches={"engine": 0.25},
+        watches={"engine": 0.5},
     ),
     Row(
         _GROUP,
@@ -116,6 +115,6 @@ ROWS: tuple[Row, ...] = (
         prepare=_steal_the_port,
         act=_give_it_back,
         server={},
-        watches={"engine": 0.25},
+        watches={"engine": 0.5},
     ),
 )

@@ -269,7 +269,9 @@ class EngineWatch:
             self._memory = Memory()
             return ()
         if live.number != self._attempt:
-            self._memory, self._attempt, self._since_s = Memory(), live.number, time.monotonic()
+            self._attempt, self._since_s = live.number, time.monotonic()
+            at_s = self._since_s  # it has just answered: one that dies before the first look is not still starting
+            self._memory = Memory(has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
         for one in seen:
             if one.at_s >= self._since_s:
                 self._memory = learn(self._memory, one, self._limits)
