@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from prime_train.supervise.watches.host_program import oom_kills as counters
 from prime_train.supervise.watches.host_program import own_groups
 
 _TAIL_BYTES = 256 * 1024
+_DISK_ANSWERS_S = 1.0
 _LEAST_FREE_BYTES = 64 * 1024  # file systems give the last blocks to nobody, or to root alone
 _LONGEST_LINE = 300
 _CLASSES = frozenset(
@@ -83,12 +86,21 @@ def tail(log: Path) -> str:
 
 
 def disk_full(folder: Path) -> bool:
-    """Whether a file of any size would find no room there. False where that cannot be told."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return False
-    return found.f_bavail * found.f_frsize < _LEAST_FREE_BYTES
+    """Whether a file of any size would find no room there. False where that cannot be told, or not within a second.
+
+    Asked in a thread: a disk that does not answer may hold who asks it for ever.
+    """
+    free_bytes: list[int] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(folder)
+            free_bytes.append(found.f_bavail * found.f_frsize)
+
+    asking = threading.Thread(target=ask, name="disk-full", daemon=True)
+    asking.start()
+    asking.join(_DISK_ANSWERS_S)
+    return bool(free_bytes) and free_bytes[0] < _LEAST_FREE_BYTES
 
 
 def oom_kills() -> int:
