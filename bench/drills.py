@@ -26,7 +26,7 @@ from tests.drills.table import ROWS
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="those whose names hold these words; nothing is written")
+    parser.add_argument("--only", default="", help="those whose names hold these words; the others stay as recorded")
     given = parser.parse_args()
     wanted = [row for row in ROWS if given.only in f"{row.group}: {row.name}"]
     with tempfile.TemporaryDirectory() as folder:
@@ -34,8 +34,15 @@ def main() -> None:
     failed = [f"{row['group']}: {row['name']}" for row in rows if "failed" in row]
     if failed:
         sys.exit(f"not answered as the table says: {'; '.join(failed)}")
-    if not given.only:
-        record.write("drills", rows)
+    record.write("drills", [*_others(rows), *rows] if given.only else rows)
+
+
+def _others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the last record but for those that were carried out again."""
+    again = {(row["group"], row["name"]) for row in rows}
+    path = record.HERE / "results" / "drills.json"
+    before: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return [row for row in before if (row["group"], row["name"]) not in again]
 
 
 def _recorded(row: Row, folder: Path, number: int) -> dict[str, Any]:
