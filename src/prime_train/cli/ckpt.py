@@ -1,9 +1,7 @@
 """`prime-train ckpt`: tells which checkpoints are complete, deletes superseded ones, packs and restores."""
 
 import json
-import sys
 import time
-from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -11,20 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from prime_train.cli.checkpoint_work import alone, complete, keep_freed_memory, progress, worked
 from prime_train.cli.options import AsJson, NoColor, RunName
 from prime_train.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from prime_train.checkpoints.layout import Checkpoint
     from prime_train.rundir import RunDir
     from prime_train.views.checkpoint_work import Worked
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")]
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class Moments(StrEnum):
@@ -85,7 +79,7 @@ def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: 
     run_dir = find(run, Path.cwd())
     if step is not None:
         view.only(run_dir, step)
-    with _progress(view.total_bytes(run_dir, step), "reading") as on_read:
+    with progress(view.total_bytes(run_dir, step), "reading") as on_read:
         results = list(view.verify(run_dir, on_read, step))
     if as_json:
         typer.echo(json.dumps(view.verified_as_json(run_dir.path.name, results), indent=1))
@@ -131,7 +125,7 @@ def prune(
 
     run_dir = find(run, Path.cwd())
     places, keep = pruning.kept_by(run_dir)
-    with _alone(run_dir):
+    with alone(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
         plan = view.pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else pruning.delete(run_dir, places, plan)
@@ -183,17 +177,17 @@ def compress(
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    _keep_freed_memory()
+    keep_freed_memory()
     lossy = moments is not None
     work = archive.compress_lossy if lossy else archive.compress
     left = packing_plan.lossy_work_bytes if lossy else packing_plan.work_bytes
-    with _alone(run_dir):
-        chosen = [c for c in _complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
+    with alone(run_dir):
+        chosen = [c for c in complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
         if dry_run:
             results = [view.planned(found, lossy=lossy) for found in chosen]
         else:
-            with _progress(sum(left(found.path) for found in chosen), "packing") as on_read:
-                results = [_worked(found, partial(work, on_read=on_read)) for found in chosen]
+            with progress(sum(left(found.path) for found in chosen), "packing") as on_read:
+                results = [worked(found, partial(work, on_read=on_read)) for found in chosen]
     _tell_worked(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
 
@@ -211,12 +205,13 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    _keep_freed_memory()
-    with _alone(run_dir):
-        complete = _complete(run_dir, step)
-        chosen = [c for c in complete if packing_plan.is_packed(c.path) or packing_plan.unfinished(c.path)]
-        with _progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
-            results = [_worked(found, partial(archive.restore, on_read=on_read)) for found in chosen]
+    keep_freed_memory()
+    with alone(run_dir):
+        chosen = [
+            c for c in complete(run_dir, step) if packing_plan.is_packed(c.path) or packing_plan.unfinished(c.path)
+        ]
+        with progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
+            results = [worked(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _tell_worked(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
 
 
@@ -233,73 +228,3 @@ def _tell_worked(run_dir: "RunDir", results: "list[Worked]", *, as_json: bool, d
         typer.echo(f"{nothing} in {run_dir.checkpoints}", err=True)
     if any(one.problem for one in results):
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _worked(found: "Checkpoint", work: "Callable[[Path], None]") -> "Worked":
-    """Pack or restore one checkpoint; a damaged one is a result, so that the others are still done."""
-    from prime_train.checkpoints import archive, packing_plan
-    from prime_train.views.checkpoint_work import Worked
-
-    began = time.perf_counter()
-    try:
-        work(found.path)
-    except archive.DamagedError as error:
-        return Worked(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
-    took_s = time.perf_counter() - began
-    return Worked(found.step, packing_plan.stored(found.path), took_s, lossy=packing_plan.is_lossy(found.path))
-
-
-def _complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":
-    """The complete checkpoints, newest first; only that of `step` where it is named, UserError where it is not one."""
-    from prime_train.checkpoints.layout import scan
-    from prime_train.errors import UserError
-    from prime_train.views.checkpoints import only
-
-    if step is None:
-        return [found for found in scan(run_dir.checkpoints) if found.complete]
-    found = only(run_dir, step)
-    if found.problem:
-        raise UserError(
-            what=f"the checkpoint of step {step} is not complete: {found.problem}",
-            where=str(found.path),
-            why="only what was saved whole is packed or restored",
-            fix=f"prime-train ckpt list {run_dir.path.name}",
-        )
-    return [found]
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep what is freed: to fault it in again took a tenth of the CPU time (mallopt(3))."""
-    import ctypes
-
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, 2**28)
-        mallopt(_M_MMAP_THRESHOLD, 2**25)
-
-
-@contextmanager
-def _alone(run_dir: "RunDir") -> "Iterator[None]":
-    """Hold the run: no trainer writes, deletes or loads its checkpoints meanwhile. UserError where one is alive."""
-    from prime_train.errors import UserError
-    from prime_train.supervise.lock import held, holder
-
-    if found := holder(run_dir):
-        raise UserError(
-            what=f"the run is held by process {found.identity.pid} on {found.host}",
-            where=str(run_dir.lock),
-            why="its trainer writes, deletes and loads these checkpoints",
-            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
-        )
-    with held(run_dir):
-        yield
-
-
-@contextmanager
-def _progress(size_bytes: int, label: str) -> "Iterator[Callable[[int], None]]":
-    """A bar on a terminal, nothing elsewhere. The value is told how many bytes were worked on."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with typer.progressbar(length=size_bytes, label=label, file=sys.stderr) as bar:
-        yield bar.update
