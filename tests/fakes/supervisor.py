@@ -2,6 +2,7 @@
 
 python supervisor.py RUN_DIR BEHAVIOUR [key=value...]       policy values as policy.NAME=VALUE
 
+With alarm=ANSWER a watch finds the first attempt at fault before any process of it has been started.
 With engine=BEHAVIOUR port=N it has a service beside the trainer (engine.py), or alone where BEHAVIOUR is "none".
 """
 
@@ -17,13 +18,20 @@ from prime_train.backends.launch import Launch, Ready
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
+from prime_train.supervise import watching
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.policy import Policy
+from prime_train.supervise.process import Identity
+from prime_train.supervise.state import State
+from prime_train.supervise.watches.watch import Alarm, Answer
 
 FAST = Policy(
     step_limit_s=300.0, backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0
 )
+
+
+ANSWERS: dict[str, Answer] = {"alarm=restart": "restart", "alarm=pause": "pause"}
 
 
 def fake_run(path: Path, max_steps: int) -> RunSpec:
@@ -73,6 +81,28 @@ def fake_plan(
     return Launch("trainer", (python, str(program), *arguments), Path.cwd(), run_dir.log(attempt, "trainer"))
 
 
+@dataclass(slots=True)
+class Early:
+    """A watch that is never content with the first attempt."""
+
+    answer: Answer
+    name: str = "gpu"
+
+    def begin(self) -> None:
+        """There is nothing to sample."""
+
+    def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
+        del now_s
+        lost = Alarm("gpu", "gpu_lost", "GPU 1", self.answer, "hardware", "it is lost", "a riser", "reseat it", "GPU-1")
+        return (lost,) if state.live is not None and state.live.number == 1 else ()
+
+    def processes(self) -> tuple[Identity, ...]:
+        return ()
+
+    def end(self) -> None:
+        """There is nothing to end."""
+
+
 def main() -> None:
     path, behaviour, *pairs = sys.argv[1:]
     run_dir = RunDir(Path(path))
@@ -82,9 +112,12 @@ def main() -> None:
     policy = replace(FAST, **{name: type(getattr(FAST, name))(value) for name, value in limits.items()})
     backend = FakeBackend(behaviour=behaviour, options=tuple(options), stops_by_file=behaviour != "none")
     policy = replace(policy, stops_by_file=backend.stops_by_file)
+    answer: Answer | None = next((ANSWERS[pair] for pair in options if pair in ANSWERS), None)
+    watching.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
+    watches = (Early(answer),) if answer is not None else ()
     try:
         with held(run_dir):
-            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, backend, policy, ()))
+            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, backend, policy, watches))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

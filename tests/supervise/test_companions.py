@@ -14,6 +14,7 @@ from prime_train.supervise.companions import Companions
 from prime_train.supervise.fold import fold
 from prime_train.supervise.service import MemoryBack
 from prime_train.supervise.state import State
+from prime_train.supervise.watches.gpu import GpuWatch
 from tests.fakes.supervisor import fake_run
 
 
@@ -43,3 +44,19 @@ def test_what_happened_before_is_not_told_again_and_a_clock_that_is_set_back_kee
     companions.hear(state, Record(1.0, "supervisor", 2, alarm))
     companions.end()
     assert sent == ["gpu: gpu_hot: GPU 0"]
+
+
+def test_a_supervisor_that_takes_over_learns_which_gpus_there_are_before_it_leaves_one_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = GpuWatch(RunDir(tmp_path), answer="restart", visible=None)
+    companions = Companions(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.BACKEND, (gpu,), SimpleQueue(), ())
+    companions.begin()
+    try:
+        monkeypatch.setattr(GpuWatch, "has_looked", False)
+        assert companions.may_launch(State())
+        assert not companions.may_launch(State(left_out=("GPU-1",)))
+        monkeypatch.setattr(GpuWatch, "has_looked", True)
+        assert companions.may_launch(State(left_out=("GPU-1",)))
+    finally:
+        companions.end()

@@ -242,6 +242,21 @@ def test_a_hang_is_found_and_killed_and_leaves_its_stack(start: Callable[..., Su
     assert launches(run_dir)[1].resume_step == 10
 
 
+def test_an_attempt_that_is_at_fault_before_its_start_is_followed_by_another(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    assert start("finish", "alarm=restart").end() == 0
+    first = endings(run_dir)[0]
+    assert (first.outcome, first.cause_class, first.what) == ("failed", "hardware", "it is lost")
+    assert [record.event.attempt for record in read(run_dir.events) if isinstance(record.event, ChildStarted)] == [2]
+
+
+def test_a_run_that_is_paused_before_its_start_is_stopped(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    assert start("finish", "alarm=pause").end() == ExitCode.RESUMABLE
+    assert [ended.outcome for ended in endings(run_dir)] == ["stopped"]
+    assert not any(isinstance(record.event, ChildStarted) for record in read(run_dir.events))
+
+
 def test_a_program_that_does_not_exist_is_said_to(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("finish", "program=/nowhere/python").end() == 5
     assert endings(run_dir)[0].cause_class == "env"

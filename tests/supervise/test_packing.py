@@ -277,3 +277,14 @@ def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path)
     # One that was packed when its time came goes after a later save, of which the last one has none.
     assert [found.step for found in kept] in ([120, 115, 110], [120, 115, 110, 105])
     assert {path.name for path in run_dir.checkpoints.iterdir()} == {found.path.name for found in kept}
+
+
+def test_a_child_that_cannot_be_started_is_told_once_and_tried_after_the_next_save(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.watches.write_text("a file where the folder of its log is to be", encoding="utf-8")
+    packing = Packing(run_dir, enabled=True)
+    for newest in (30, 30, 40):
+        packing.consider(training(newest))
+    told = [(packed.step, packed.problem) for packed in packing.results()]
+    assert told == [(step, "no program can be started: File exists") for step in (30, 40)]
+    assert packing.processes() == ()

@@ -142,12 +142,11 @@ class Companions:
 
     # --- an attempt ---
 
-    @property
-    def may_launch(self) -> bool:
+    def may_launch(self, state: State) -> bool:
         """The GPU memory of the service before is given back, and which GPUs there are is known where two roles share
-        them out."""
+        them out, or some are left out."""
         shared = self._run.server is not None and not self._run.serves_only
-        looks = shared and self._gpu is not None and not self._gpu.has_looked
+        looks = (shared or bool(state.left_out)) and self._gpu is not None and not self._gpu.has_looked
         return not self._memory_awaited and not (looks and time.monotonic() < self._first_look_until_s)
 
     def stand_still(self) -> None:

@@ -44,6 +44,7 @@ from prime_train.supervise import actions, process, surroundings
 from prime_train.supervise import policy as rules
 from prime_train.supervise.children import Children
 from prime_train.supervise.choosing import choice, would_lose_much
+from prime_train.supervise.clock import Clock
 from prime_train.supervise.companions import Companions
 from prime_train.supervise.diagnose import Cause, judge, oom_kills
 from prime_train.supervise.endings import ended, evidence, of_the_dead
@@ -57,7 +58,6 @@ from prime_train.supervise.watches.standard import standard
 from prime_train.supervise.watches.watch import Watch
 
 TICK_S = 0.5
-CLOCK_JUMP_S = 5.0
 WRITER = "supervisor"
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
@@ -115,7 +115,7 @@ class _Supervision:
         self._children = Children(run_dir, self.inbox, self._spared)
         self._launches: tuple[Launch, ...] = ()
         self._oom_kills = 0
-        self._clock_ahead_s = _clock_ahead_s()
+        self._clock = Clock()
         self._not_ours = process.own_children()
 
     def _spared(self) -> tuple[process.Identity, ...]:
@@ -132,7 +132,9 @@ class _Supervision:
         self._companions.begin()
 
     def turn(self) -> None:
-        self._check_clock()
+        jump_s = self._clock.jump_s()
+        if jump_s is not None:
+            self._say(ClockJumped(jump_s))
         now_s = time.time()  # before the reading: who was held up in between finds no silence that was none
         self._read()
         if not self._log.path.exists():
@@ -140,7 +142,7 @@ class _Supervision:
         for event in self._companions.turn(self.state, now_s):
             self._say(event)
         match decide(self.state, self._policy, now_s):
-            case actions.Launch() if not self._companions.may_launch:
+            case actions.Launch() if not self._companions.may_launch(self.state):
                 self._wait(now_s + TICK_S)
             case actions.Launch(attempt=attempt):
                 self._launch(attempt)
@@ -186,12 +188,6 @@ class _Supervision:
     def _end_companions(self) -> None:
         for sent in self._companions.end():
             self._log.append(sent)
-
-    def _check_clock(self) -> None:
-        ahead_s = _clock_ahead_s()
-        jump_s, self._clock_ahead_s = ahead_s - self._clock_ahead_s, ahead_s
-        if abs(jump_s) > CLOCK_JUMP_S:
-            self._say(ClockJumped(round(jump_s, 3)))
 
     def _silent(self, found: actions.FindHang, now_s: float) -> None:
         """Beyond its limit: a hang, unless its processes are seen at work and its time is not up."""
@@ -313,8 +309,3 @@ class _Supervision:
         found = self._checkpoints()
         self._say(ended(self.state.attempt_number, returncode, cause, found, self.state.unreadable, self._secrets))
         self._companions.attempt_ended()
-
-
-def _clock_ahead_s() -> float:
-    """How far the clock that stamps events is ahead of the one that only ever ticks, and not in sleep."""
-    return time.time() - time.monotonic()

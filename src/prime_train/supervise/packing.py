@@ -44,7 +44,8 @@ class Packing:
     def consider(self, state: State) -> None:
         """Start a child where something can be packed, end it where no trainer trains. Never blocks for long.
 
-        To be called from the main thread, which starts the child. Raises OSError where it cannot be started.
+        To be called from the main thread, which starts the child. Where none can be started, that is told as a problem
+        of the step, and tried again after the next save.
         """
         if not self._enabled:
             return
@@ -53,14 +54,21 @@ class Packing:
             self.stand_still()
         elif self._child is None and state.newest_complete > self._packed_before:
             self._packing_before = state.newest_complete
-            self._child = Sampler(
+            child = Sampler(
                 _PROGRAM,
                 [str(self._run_dir.checkpoints), str(state.newest_complete)],
                 self._run_dir.watches / "packing.log",
                 # Else the folder of the program comes first where modules are looked for.
                 {"PYTHONSAFEPATH": "1"},
             )
-            self._child.begin()
+            try:
+                child.begin()
+            except OSError as error:  # out of processes or of room: the run goes on without
+                problem = f"no program can be started: {error.strerror}"
+                self._packed.append(Packed(state.newest_complete, 0, 0, 0.0, problem))
+                self._packed_before = state.newest_complete
+            else:
+                self._child = child
 
     def results(self) -> tuple[Packed, ...]:
         """What was packed since the last call."""

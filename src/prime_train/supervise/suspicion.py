@@ -25,6 +25,7 @@ class Suspicion:
         self._inbox = inbox
         self._hidden = tuple(hidden)
         self._check: ActivityCheck | None = None
+        self._unseen = Activity("not known", False)  # why there is no check
         self._silent_since_s = 0.0
         self._evidence_of = 0
 
@@ -34,14 +35,20 @@ class Suspicion:
             return
         self.drop()
         roots = [Identity(child.pid, child.start_ticks) for child in live.children]
-        self._check = ActivityCheck(roots, self._run_dir.watches / "activity.log")
+        check = ActivityCheck(roots, self._run_dir.watches / "activity.log")
         self._silent_since_s = live.last_sign_s
-        self._check.begin()
+        try:
+            check.begin()
+        except OSError as error:  # out of processes or of room: silence that cannot be looked into has no excuse
+            self._unseen = Activity(f"not known: nothing can be started to look at it: {error.strerror}", False)
+        else:
+            self._check = check
 
     def verdict(self, live: Live) -> Activity | None:
         """What they did; None while that is still looked at."""
         self.suspect(live)
-        assert self._check is not None
+        if self._check is None:
+            return self._unseen
         found = self._check.look(live.phase)
         if found is not None:
             self.drop()
