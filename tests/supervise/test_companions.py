@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
 from prime_train.backends import bundled
+from prime_train.backends.launch import Launch, Ready
 from prime_train.events import AlarmCleared, AlarmRaised, Event, Record, RunOpened
 from prime_train.rundir import RunDir
+from prime_train.supervise import service
 from prime_train.supervise.companions import Companions
 from prime_train.supervise.fold import fold
+from prime_train.supervise.process import own_identity
 from prime_train.supervise.service import MemoryBack
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.gpu import GpuWatch
@@ -60,3 +64,21 @@ def test_a_supervisor_that_takes_over_learns_which_gpus_there_are_before_it_leav
         assert companions.may_launch(State(left_out=("GPU-1",)))
     finally:
         companions.end()
+
+
+def test_memory_that_nobody_answers_for_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that asks the driver may die; the next attempt then starts all the same."""
+    monkeypatch.setattr(service, "await_memory", lambda *_: None)
+    run = fake_run(tmp_path, 10)
+    companions = Companions(run, RunDir(tmp_path), bundled.BACKEND, (), SimpleQueue(), ())
+    ready = Ready("http://127.0.0.1:9/health", "http://127.0.0.1:9/v1/completions", "tiny", 1.0)
+    launch = Launch("inference", ("true",), tmp_path, tmp_path / "log", (), ready)
+    companions.started(launch, 1, own_identity())
+    companions.attempt_ended()
+    assert not companions.may_launch(State())
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + service.FREED_LIMIT_S + 60.0)
+    assert companions.may_launch(State())
+    companions.end()

@@ -170,3 +170,13 @@ def test_what_fails_in_the_run_is_not_taken_for_a_closed_terminal(monkeypatch: p
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(OSError, match="the run's own"), console.shown(Closed(is_terminal=True)):
         raise OSError(errno.ENOENT, "the run's own")
+
+
+def test_a_clock_that_is_set_back_silences_nothing() -> None:
+    lines: list[str] = []
+    show = console.plain(lines.append, BEGAN_S)
+    before, *after = records(WHOLE_LIFE)
+    show(State(), [before])
+    late = [replace(record, time_s=record.time_s - 7200.0) for record in after if isinstance(record.event, LaunchAsked)]
+    show(State(), late)
+    assert [line[10:] for line in lines][1] == "attempt 1 starts from the beginning"

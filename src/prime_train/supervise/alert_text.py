@@ -29,7 +29,7 @@ def alert(event: Event, state: State) -> Told | None:
             ended: dict[str, Any] = {"class": cause_class, "id": cause_id, "newest_checkpoint": event.newest_complete}
             return _told(f"attempt {attempt} failed", event, state, "attempt_failed", ended)
         case GpuLeftOut(gpu=gpu, reason=reason):
-            parts = {"what": f"{gpu} is left out from here on", "why": reason, "fix": "", "where": gpu}
+            parts = {"what": f"{gpu} is left out where enough others remain", "why": reason, "fix": "", "where": gpu}
             return _told(f"{gpu} is left out", event, state, "gpu_left_out", parts)
         case RunClosed(state=end, reason=reason, exit_code=exit_code):
             parts = {"what": f"the run has {end}", "why": reason, "fix": "", "where": ""}

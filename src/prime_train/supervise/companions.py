@@ -48,6 +48,7 @@ from prime_train.supervise.watching import Watching
 
 _MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm of no watch
 _FIRST_LOOK_S = 10.0  # for the driver to say which GPUs there are
+_LAST_ANSWER_S = 15.0  # for a driver that is asked just before GPU memory is waited for no more
 
 
 class Companions:
@@ -77,7 +78,7 @@ class Companions:
         self._ear: Ear | None = None
         self._waiting: list[service.Waiting] = []
         self._held_before: dict[str, int] = {}
-        self._memory_awaited = False
+        self._memory_until_s = 0.0  # waited for so long, on the monotonic clock
         self._first_look_until_s = 0.0  # on the monotonic clock
         self._has_begun = False  # what happened before is told already
 
@@ -118,7 +119,7 @@ class Companions:
             case service.NeverReady(attempt=attempt) as never if attempt == number:
                 yield _never_ready(never, state.step)
             case service.MemoryBack(held=held):
-                self._memory_awaited = False
+                self._memory_until_s = 0.0
                 if held:
                     yield _still_held(held, number, state.step)
                 elif any(standing.key == _MEMORY_HELD for standing in state.alarms):
@@ -147,7 +148,8 @@ class Companions:
         them out, or some are left out."""
         shared = self._run.server is not None and not self._run.serves_only
         looks = (shared or bool(state.left_out)) and self._gpu is not None and not self._gpu.has_looked
-        return not self._memory_awaited and not (looks and time.monotonic() < self._first_look_until_s)
+        now_s = time.monotonic()
+        return now_s >= self._memory_until_s and not (looks and now_s < self._first_look_until_s)
 
     def stand_still(self) -> None:
         """Delete and pack no checkpoint while one is chosen."""
@@ -213,7 +215,7 @@ class Companions:
         for waiting in self._waiting:
             waiting.stop()
         if self._waiting:
-            self._memory_awaited = True
+            self._memory_until_s = time.monotonic() + service.FREED_LIMIT_S + _LAST_ANSWER_S
             service.await_memory(0, self._inbox, self._held_before)
         self._waiting.clear()
         if self._ear is not None:

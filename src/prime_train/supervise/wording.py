@@ -148,7 +148,7 @@ def _watched(
             saved = 1 - packed.stored_bytes / packed.size_bytes if packed.size_bytes else 0.0
             return f"checkpoint of step {packed.step} packed in the background, {saved:.1%} smaller"
         case GpuLeftOut(gpu=gpu, reason=reason):
-            return f"{gpu} is left out from here on: {reason}"
+            return f"{gpu} is left out where enough others remain: {reason}"
         case BatchShrunk(micro_batch=micro_batch):
             return f"micro-batch {micro_batch} from here on, at the same global batch"
 

@@ -93,6 +93,18 @@ def notices(record: Record) -> list[str]:
             return [words] if words else []
 
 
+def _past(started_s: float) -> Callable[[Record], bool]:
+    """Whether a record was written before: until the first that was not, whatever the clock is set to afterwards."""
+    is_present = False
+
+    def is_past(record: Record) -> bool:
+        nonlocal is_present
+        is_present = is_present or record.time_s >= started_s
+        return not is_present
+
+    return is_past
+
+
 def style(record: Record) -> str:
     """ "red" for what went wrong, "green" for a good end, else nothing."""
     match record.event:
@@ -154,11 +166,12 @@ def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | 
     """
     told_s = 0.0
     told_step = 0
+    is_past = _past(started_s)
 
     def show(state: State, records: Sequence[Record]) -> None:
         nonlocal told_s, told_step
         for record in records:
-            lines = notices(record) if record.time_s >= started_s else []
+            lines = [] if is_past(record) else notices(record)
             for number, words in enumerate(lines):
                 write(f"{_clock(record.time_s) if number == 0 else ' ' * len(_clock(0.0))}  {words}")
         for line in service.more(state) if service is not None else ():
@@ -201,6 +214,7 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
     console = Console(file=stream, highlight=False)
     drawn_s = 0.0
     latest = State()
+    is_past = _past(started_s)
     live = Live(
         screen(latest, started_s), console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
     )
@@ -209,7 +223,7 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
         nonlocal drawn_s, latest
         latest = state
         for record in records:
-            for number, words in enumerate(notices(record) if record.time_s >= started_s else []):
+            for number, words in enumerate([] if is_past(record) else notices(record)):
                 clock = _clock(record.time_s) if number == 0 else " " * len(_clock(0.0))
                 color = style(record) if number == 0 else ""
                 console.print(Text(f"{clock}  ", style="dim").append(words, style=color or "not dim"))
