@@ -74,6 +74,40 @@ def test_a_held_run_is_an_error_that_says_who_and_how_to_end_it(tmp_path: Path) 
     close(first)
 
 
+def test_a_lock_that_was_deleted_is_taken_anew(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    with held(run_dir) as lock:
+        run_dir.lock.unlink()
+        lock.keep()
+        lock.keep()
+        found = holder(run_dir)
+        assert found is not None
+        assert found.identity == own_identity()
+        with pytest.raises(UserError, match="the run is held by process"), held(run_dir):
+            pass
+    assert holder(run_dir) is None
+
+
+def test_who_lost_its_lock_to_another_gives_way(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    with held(run_dir) as lock:
+        run_dir.lock.unlink()
+        other = start_holder(tmp_path)
+        with pytest.raises(UserError, match=f"process {other.pid}"):
+            lock.keep()
+    assert holder(run_dir) is not None
+    close(other)
+
+
+def test_no_directory_comes_back_for_its_lock(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "a")
+    with held(run_dir) as lock:
+        run_dir.lock.unlink()
+        run_dir.path.rmdir()
+        lock.keep()
+        assert not run_dir.path.exists()
+
+
 def test_kill_9_of_the_holder_frees_the_run(tmp_path: Path) -> None:
     first = start_holder(tmp_path)
     first.kill()

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +16,11 @@ from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from prime_train.events import Record
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
     from prime_train.supervise.prepare import Opened, Resume
+    from prime_train.supervise.state import State
 
 QUICKSTART = "quickstart"
 
@@ -104,7 +106,7 @@ def _supervised(
     judged.backend(text, writes=False)  # what cannot be started leaves no directory behind
     if command.config == STDIN:  # what was piped in is not there a second time; the run keeps it, options and all
         command = Command(str(run_dir.config), None, ())
-    with held(run_dir):
+    with held(run_dir) as lock:
         opened = _opened(text, judged, wanted)
         backend = judged.backend(text, writes=True)
         try:
@@ -117,7 +119,12 @@ def _supervised(
         if not opened.finished:
             _mirrored(opened.run, run_dir)
             with shown(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
-                code = supervise(opened.run, run_dir, show, backend)
+
+                def each_turn(state: "State", records: "Sequence[Record]") -> None:
+                    lock.keep()
+                    show(state, records)
+
+                code = supervise(opened.run, run_dir, each_turn, backend)
         with _uninterrupted():
             steps_key = "run.max_steps" if judged.spec.is_native else "max_steps"
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)

@@ -30,21 +30,44 @@ class Holder:
         return self.host == socket.gethostname()
 
 
+class Lock:
+    """A run that is held here."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._fd = _taken(run_dir)
+
+    def keep(self) -> None:
+        """Take the run anew where its lock was deleted, as people do who are turned away by one: else another
+        supervisor would start beside this one, and each would end what the other starts.
+
+        Raises UserError where another has it by then.
+        """
+        if _stands(self._fd, self._run_dir) or not self._run_dir.path.exists():
+            return
+        lost, self._fd = self._fd, _taken(self._run_dir)
+        os.close(lost)
+
+    def drop(self, made: list[Path]) -> None:
+        """Let it go, and take away the folders in `made` where nothing was written into them."""
+        os.ftruncate(self._fd, 0)
+        if made and _stands(self._fd, self._run_dir):
+            _take_away(self._run_dir, made)
+        os.close(self._fd)
+
+
 @contextlib.contextmanager
-def held(run_dir: RunDir) -> Iterator[None]:
+def held(run_dir: RunDir) -> Iterator[Lock]:
     """Hold the run, creating its directory where there is none. Raises UserError where that cannot be had.
 
     A directory that was made here and into which nothing has been written is taken away again.
     """
     made = [folder for folder in (run_dir.path, *run_dir.path.parents) if not folder.exists()]
-    fd = _taken(run_dir)
+    lock = Lock(run_dir)
     try:
-        yield
+        yield lock
     finally:
-        os.ftruncate(fd, 0)
-        if made:
-            _take_away(run_dir, made)
-        os.close(fd)
+        lock.drop(made)
 
 
 def holder(run_dir: RunDir) -> Holder | None:
