@@ -23,7 +23,7 @@ def evidence(
     state: State, live: Live, policy: Policy, run_dir: RunDir, exited: Exited | None, heard: root_cause.Cause | None
 ) -> Evidence:
     """What an attempt leaves whose processes are gone. `exited`: the exit that ended it; None where none came."""
-    role = exited.role if exited is not None else "trainer"
+    role = exited.role if exited is not None else _first_role(live)
     log = _log_of(live, run_dir, role)
     return Evidence(
         returncode=exited.returncode if exited is not None else None,
@@ -47,7 +47,7 @@ def _was_told_to_end(state: State, live: Live, policy: Policy) -> bool:
 
 def of_the_dead(live: Live, run_dir: RunDir) -> Evidence:
     """What an attempt leaves whose supervisor died: nobody heard it, so its logs are read now."""
-    log = _log_of(live, run_dir, live.children[0].role if live.children else "trainer")
+    log = _log_of(live, run_dir, _first_role(live))
     return Evidence(None, log, tail(log), 0, Listener([Path(child.log) for child in live.children]).cause())
 
 
@@ -77,6 +77,10 @@ def ended(
         cause_id=cause.id,
         retry=cause.retry,
     )
+
+
+def _first_role(live: Live) -> str:
+    return live.children[0].role if live.children else "trainer"
 
 
 def _log_of(live: Live, run_dir: RunDir, role: str) -> Path:
