@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -17,6 +18,15 @@ def test_the_holder_gets_sigterm(tmp_path: Path) -> None:
     process = start_holder(tmp_path)
     found = holder(RunDir(tmp_path))
     assert request_stop(RunDir(tmp_path)) == found
+    assert process.wait(30) == -signal.SIGTERM
+    close(process)
+
+
+def test_a_holder_that_was_stopped_by_ctrl_z_gets_it_too(tmp_path: Path) -> None:
+    process = start_holder(tmp_path)
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    request_stop(RunDir(tmp_path))
     assert process.wait(30) == -signal.SIGTERM
     close(process)
 

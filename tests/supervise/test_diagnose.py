@@ -229,6 +229,14 @@ def test_a_hang_is_placed_by_the_stack_it_left() -> None:
     assert (found.cause_class, found.where) == ("hang", "/src/trainer/data/loader.py:77 in take")
     assert found.what == "no sign of life for 300 s in phase train; the limit is 300 s"
     assert judged(-9, "", live).where == str(LOG)
+    assert "heartbeat" in found.fix
+
+
+def test_a_hang_of_what_a_signal_holds_is_not_answered_by_a_higher_limit() -> None:
+    hang = HangFound(1, 300.4, 300.0, "train", "stopped by a signal, as SIGSTOP does: python (7)")
+    found = judged(-9, "", replace(LIVE, doom=Doom(hang, 0.0)))
+    assert "kill -CONT" in found.fix
+    assert "heartbeat" not in found.fix
 
 
 def test_what_had_to_be_ended_after_its_grace_is_stopped() -> None:

@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 from prime_train.events import AlarmRaised, BatchShrunk, ChildStarted, GpuLeftOut, LaunchAsked, RunClosed, RunOpened
@@ -9,6 +10,7 @@ from prime_train.supervise.process import own_identity
 from prime_train.views import status
 from prime_train.views.status import ChildAlive, Status
 from tests.golden import same_as_golden
+from tests.supervise.test_lock import close, start_holder
 from tests.views.written_runs import (
     BEGAN_S,
     DEATH,
@@ -89,6 +91,18 @@ def test_look_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
     assert found.newest_complete == 10
     assert found.free_gib
     assert status.look(run_dir, BEGAN_S + 1).word == "died"
+
+
+def test_a_supervisor_that_ctrl_z_holds_is_told(tmp_path: Path) -> None:
+    process = start_holder(tmp_path)
+    write_run(tmp_path, ((0.0, "supervisor", RunOpened("small", process.pid, 100, "0.1.0")),))
+    told = dict(status.as_lines(status.look(RunDir(tmp_path), BEGAN_S + 1)))
+    assert told["supervisor"] == f"pid {process.pid}"
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    told = dict(status.as_lines(status.look(RunDir(tmp_path), BEGAN_S + 1)))
+    close(process)
+    assert f"kill -CONT {process.pid}" in told["supervisor"]
 
 
 def test_a_directory_without_events_is_told_as_a_run_that_nobody_opened(tmp_path: Path) -> None:

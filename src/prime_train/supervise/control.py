@@ -34,6 +34,7 @@ def request_stop(run_dir: RunDir) -> Holder:
         try:
             if found.identity.alive:
                 signal.pidfd_send_signal(fd, signal.SIGTERM)
+                signal.pidfd_send_signal(fd, signal.SIGCONT)  # one that Ctrl-Z holds would never hear it
         finally:
             os.close(fd)
     except ProcessLookupError:

@@ -16,6 +16,7 @@ from prime_train.errors import ExitCode
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.supervise.kills import BY_ITSELF, OOM_KILLER, aborted_at, killed_rank, meaning, name_of, number_of
 from prime_train.supervise.state import Live, State
+from prime_train.supervise.watches.activity import STOPPED
 from prime_train.supervise.watches.host_program import oom_kills as counters
 from prime_train.supervise.watches.host_program import own_groups
 
@@ -29,6 +30,8 @@ _CLASSES = frozenset(
 _SAY_THE_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that say no more than a signal does
 _KEPT_CLASSES = frozenset({"config", "disk", "oom", "env"})  # what the trainer knows better than a line of a log does
 _SEE_SILENCE = frozenset({"engine", "hang"})  # watches that see an effect
+_SLOW_FIX = "if the phase is just slow, raise its limit in [prime_train.heartbeat]"
+_STOPPED_FIX = "find who stops it: a debugger, Ctrl-Z, a scheduler that suspends jobs; `kill -CONT PID` lets it go on"
 _OWN_LIMITS = frozenset({"oom", "hardware"})  # what has a process killed from outside, and is written down
 
 
@@ -179,7 +182,7 @@ def _hang(hang: HangFound, evidence: Evidence) -> Cause:
         "hang",
         f"{silent}; the limit is {hang.limit_s:g} s",
         hang.activity or ("its stack is in the log" if where else "it left no stack"),
-        "if the phase is just slow, raise its limit in [prime_train.heartbeat]",
+        _STOPPED_FIX if hang.activity.startswith(STOPPED) else _SLOW_FIX,
         where or str(evidence.log),
     )
 

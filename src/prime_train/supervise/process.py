@@ -43,7 +43,13 @@ class Identity:
     def alive(self) -> bool:
         """It runs; a zombie does not."""
         found = _stat(self.pid)
-        return found is not None and found == (self.start_ticks, False)
+        return found is not None and found[0] == self.start_ticks and found[1] not in "ZX"
+
+    @property
+    def is_stopped(self) -> bool:
+        """A signal holds it where it is, as Ctrl-Z and SIGSTOP do, or a debugger."""
+        found = _stat(self.pid)
+        return found is not None and found[0] == self.start_ticks and found[1] in "Tt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +70,14 @@ class Running:
     log: Path
 
 
-def _stat(pid: int) -> tuple[int, bool] | None:
-    """Start time in clock ticks since boot, and whether it is a zombie; None where there is no such process."""
+def _stat(pid: int) -> tuple[int, str] | None:
+    """Start time in clock ticks since boot, and the letter of its state; None where there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     after_name = text.rpartition(")")[2].split()  # field 2, the name, may hold spaces and parentheses
-    return int(after_name[19]), after_name[0] in "ZX"
+    return int(after_name[19]), after_name[0]
 
 
 def identify(pid: int) -> Identity | None:

@@ -82,7 +82,8 @@ def told(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, 
         case "disk":
             why, fix = "the disk took no more", "free space on that disk; the same command goes on from the checkpoint"
         case "oom":
-            why, fix = "the memory is full", "lower batch.micro_batch; batch.global_batch can stay as it is"
+            why = "the memory is full"
+            fix = 'prime_train.recovery.on_oom = "shrink" goes on with less at once; a new run: lower batch.micro_batch'
         case "env" if _lacks_compiler(error):
             why, fix = "torch.compile builds its kernels with a compiler", "apt install g++, or model.compile = false"
         case "env":

@@ -42,6 +42,7 @@ class Status:
     newest_complete: int | None
     free_gib: float | None
     now_s: float
+    is_stopped: bool = False  # Ctrl-Z or SIGSTOP holds its supervisor: nobody looks after it
 
     @property
     def name(self) -> str:
@@ -98,6 +99,7 @@ def look(run_dir: RunDir, now_s: float) -> Status:
         newest_complete=newest.step if newest else None,
         free_gib=free_gib,
         now_s=now_s,
+        is_stopped=held_by is not None and held_by.here and held_by.identity.is_stopped,
     )
 
 
@@ -199,7 +201,8 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if state.left_out:
         lines.append(("left out", f"{', '.join(state.left_out)}, where enough others remain"))
     if status.supervised and state.supervisor_pid:
-        lines.append(("supervisor", f"pid {state.supervisor_pid}"))
+        held = f", held by a signal: kill -CONT {state.supervisor_pid} lets it go on" if status.is_stopped else ""
+        lines.append(("supervisor", f"pid {state.supervisor_pid}{held}"))
     lines.extend((c.role, f"pid {c.pid}, {_ALIVE[c.alive]}") for c in status.children)
     newest = status.newest_complete
     lines.append(("checkpoint", "none complete" if newest is None else f"step {newest:,} is the newest complete one"))

@@ -16,6 +16,7 @@ from prime_train.supervise.process import Identity
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.units import GIB, format_bytes
 
+STOPPED = "stopped by a signal"  # how what is said of such a process begins
 _PROGRAM = Path(__file__).with_name("activity_program.py")
 
 # What a hung run does all the same (heartbeats of its store, a log, telemetry) stays well under these.
@@ -86,7 +87,7 @@ def busy(before: Sample, after: Sample, phase: str) -> Activity:
         return Activity("none of its processes is left", False)
     stopped = [str(process) for process in after.processes if process.state == "stopped"]
     if stopped:  # the others wait for it, and it does not go on by itself
-        return Activity(f"stopped by a signal, as SIGSTOP does: {', '.join(stopped)}", False)
+        return Activity(f"{STOPPED}, as SIGSTOP does: {', '.join(stopped)}", False)
     seconds = max(after.stamp_s - before.stamp_s, 1e-3)
     work = [told for told in _work(_done(before, after), before, after, phase, seconds) if told]
     if work:
