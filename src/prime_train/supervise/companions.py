@@ -160,7 +160,8 @@ class Companions:
     def attempt_begins(self, run: RunSpec, launches: Sequence[Launch], attempt: int, resume_step: int) -> None:
         """Before any of its processes has started."""
         folders = (self._run_dir.attempt(attempt), *self._backend.log_folders(run))
-        self._ear = Ear([launch.log for launch in launches], folders, attempt, self._inbox)
+        own_log = self._run_dir.watches / "ear.log"
+        self._ear = Ear([launch.log for launch in launches], folders, attempt, self._inbox, own_log)
         if self._backend.name == backend_of_prime_rl.ROLE:
             self._observer = prime_rl.Observer(run, self._run_dir, attempt, resume_step)
             self._observer.begin()
