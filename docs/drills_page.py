@@ -32,7 +32,7 @@ def _page(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from (
         f"{len(rows)} faults, each brought about in real processes under the real supervisor by `tests/drills`. Of",
         "each the tests assert that it is found, named so and answered so, that no process and no port is left, that",
-        "the newest complete checkpoint is resumed and none is lost. The times are of one recorded run",
+        "the newest complete checkpoint is resumed and none is lost. The times are of recorded runs",
         f"(`bench/drills.py`, {done[0]['machine']}, {done[0]['date']}, {commits}); no test asserts them.",
         "",
     )

@@ -1,4 +1,4 @@
-"""Writes docs/rules.md and docs/config.md from the code they document; `--check` only says whether they are current."""
+"""Writes the generated pages of docs/ from what they document; `--check` only says whether they are current."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+
+import drills_page
 
 from prime_train.dialects import native
 from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
@@ -142,7 +144,8 @@ def _sentence(text: str) -> str:
 
 def main(arguments: list[str]) -> int:
     stale = 0
-    for name, page in (("rules.md", rules_page()), ("config.md", config_page())):
+    pages = (("rules.md", rules_page()), ("config.md", config_page()), ("drills.md", drills_page.page()))
+    for name, page in pages:
         path = HERE / name
         if path.exists() and path.read_text(encoding="utf-8") == page:
             continue

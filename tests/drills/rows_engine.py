@@ -15,7 +15,7 @@ from tests.drills.rows_silence import SLOWLY, until_saved
 from tests.drills.scene import Scene
 
 _GROUP = "an engine"
-_THIEF = "import http.server, sys; http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), None).serve_forever()"
+_THIEF = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(3600)"
 
 
 def _server(state: State) -> int:
@@ -51,7 +51,7 @@ def _to_engine(number: signal.Signals) -> Act:
 
 
 def _steal_the_port(scene: Scene) -> None:
-    thief = subprocess.Popen([sys.executable, "-c", _THIEF, str(port_of(scene))])
+    thief = subprocess.Popen([sys.executable, "-c", _THIEF, str(port_of(scene))], stderr=subprocess.DEVNULL)
     scene.marks.started(thief.pid)
     (scene.folder / "thief").write_text(str(thief.pid), encoding="utf-8")
     scene.marks.strike()
