@@ -20,7 +20,10 @@ SILENT = "disk_silent"
 
 def no_room(disk: Space, room: Room, due_s: float | None, doing: Doing, answer: Answer) -> Alarm:
     when = "" if due_s is None else f", due in {format_seconds(due_s)},"
-    what = f"the next checkpoint{when} takes {format_bytes(room.need_bytes)}, and {disk.path} has {_have(room)}"
+    what = (
+        f"the next checkpoint{when} needs {format_bytes(room.need_bytes)} with what is written beside it, and "
+        f"{disk.path} has {_have(room)}"
+    )
     why = "a save that is cut short costs all steps since the last whole checkpoint"
     return _alarm(NO_ROOM, disk, answer, what, why, make_room(disk, doing))
 
