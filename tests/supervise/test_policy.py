@@ -199,6 +199,16 @@ def test_asking_again_does_not_wait_for_the_checkpoint_but_a_doubled_signal_is_o
     assert decide(again, POLICY, 4.0) == actions.Signal(1, "SIGTERM", "asked again")
 
 
+def test_who_stops_a_run_that_a_watch_has_paused_asks_for_the_first_time() -> None:
+    events = [(0.0, OPENED), *launched(), (1.0, StopAsked("full in 3 min")), (1.0, SignalSent(1, "stop_requested", ""))]
+    events += [(30.0, StopAsked("SIGTERM")), (30.2, StopAsked("SIGTERM"))]
+    assert decide(history(*events), POLICY, 31.0) == actions.Wait(30.0 + POLICY.stop_grace_s)
+    assert history(*events).stop_by == "SIGTERM, after full in 3 min"
+    assert decide(history(*events, (40.0, StopAsked("SIGTERM"))), POLICY, 40.0) == actions.Signal(
+        1, "SIGTERM", "asked again"
+    )
+
+
 def test_a_machine_that_slept_is_no_hang_and_uses_up_no_grace() -> None:
     awake = [(0.0, OPENED), *launched(), (6.0, Progress(1, 1, 2.0, 3.0, 4))]
     slept = (10_000.0, ClockJumped(9_900.0))
