@@ -104,9 +104,7 @@ def _supervisor(state: State, record: Record) -> State:
         case StopAsked(by=by, saves=saves):
             if state.stop_asked_s is None or (state.stop_saves and not saves):
                 return changed(state, stop_asked_s=record.time_s, stop_by=by, stop_saves=saves)
-            if not state.stop_by.startswith(
-                "SIG"
-            ):  # a watch asked; a person does for the first time, and is in no haste
+            if not state.stop_by.startswith("SIG"):  # a watch has asked, a person only now: that is no haste
                 return changed(state, stop_asked_s=record.time_s, stop_by=f"{by}, after {state.stop_by}")
             return changed(state, stop_hurried=state.stop_hurried or record.time_s - state.stop_asked_s > SAME_WISH_S)
         case ClockJumped(jump_s=jump_s):
