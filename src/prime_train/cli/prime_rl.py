@@ -93,7 +93,9 @@ def backend(verdict: Verdict, text: str, run_dir: RunDir, *, writes: bool) -> Pr
 def notes(run: RunSpec, backend: PrimeRl) -> tuple[str, ...]:
     """What its copy of the config says otherwise, and what prime-rl does not do."""
     settings = (setting for setting in backend.settings(run, 0) if setting.told)
+    shrinks = run.prime_train.recovery.on_oom == "shrink"
     return (
         *(f"{setting.key} = {to_toml(setting.value)} for this run: {setting.reason}" for setting in settings),
         f"prime-rl saves nothing when it is stopped: a checkpoint comes every {run.checkpoint.interval_steps} steps",
+        *(['prime_train.recovery.on_oom = "shrink" changes nothing: prime-rl has no micro-batch'] if shrinks else []),
     )

@@ -113,6 +113,8 @@ class Observer:
                 self._looked_s = float("-inf")
                 self._turn()
                 self._last_word()
+        except Exception as error:  # as in the thread: a run is not ended for what is read of it
+            self._error = error
         finally:
             self._thread = None
             self._lock.release()

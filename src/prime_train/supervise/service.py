@@ -74,6 +74,13 @@ class Waiting:
         self._stopped.set()
 
     def _wait(self) -> None:
+        """A thread that ended without a word would leave the attempt waiting for ever."""
+        try:
+            self._look_until_it_serves()
+        except Exception as error:  # of whatever kind: it is told, and another attempt asks anew
+            self._give_up(f"asking it failed: {type(error).__name__}: {error}", "hang")
+
+    def _look_until_it_serves(self) -> None:
         last = "nothing listens there"
         while (left_s := self._ready.limit_s - self._waited_s()) > 0:
             seen = _look(self._ready, self._process, left_s)
