@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from prime_train.checkpoints import archive, layout, lossy, moments, packing_plan
+from prime_train.checkpoints import archive, dcp, layout, lossy, moments, packing_plan
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packing_plan import Sizes
 from prime_train.errors import UserError
@@ -131,7 +131,7 @@ def test_the_checksums_inside_the_file_hold(folder: Path) -> None:
     archive.compress_lossy(folder, SMALL)
     archive.restore(folder)
     whole = (folder / "__0_0.distcp").read_bytes()
-    found = list(moments.moments((folder / moments.METADATA).read_bytes()))
+    found = list(moments.moments((folder / dcp.METADATA).read_bytes()))
     assert len(found) == 4
     for one in found:
         with zipfile.ZipFile(io.BytesIO(whole[one.offset : one.offset + one.length])) as tensor:
@@ -171,9 +171,9 @@ def test_what_it_will_save_is_told_without_doing_it(folder: Path) -> None:
 @pytest.mark.parametrize("spoil", ["no .metadata", "not a pickle", "no zip"])
 def test_a_checkpoint_that_is_laid_out_otherwise_is_left_as_it_is(folder: Path, spoil: str) -> None:
     if spoil == "no .metadata":
-        (folder / moments.METADATA).unlink()
+        (folder / dcp.METADATA).unlink()
     elif spoil == "not a pickle":
-        (folder / moments.METADATA).write_bytes(b"\x80\x04garbage")
+        (folder / dcp.METADATA).write_bytes(b"\x80\x04garbage")
     else:
         (folder / "__0_0.distcp").write_bytes(bytes(len((folder / "__0_0.distcp").read_bytes())))
     layout.write_manifest(folder, 5)
@@ -192,7 +192,7 @@ def test_moments_that_are_in_bf16_are_told(tmp_path: Path) -> None:
 def test_nothing_that_a_pickle_names_is_run(tmp_path: Path) -> None:
     made = tmp_path / "made"
     evil = b"cos\nsystem\n(S'touch %s'\ntR." % str(made).encode()
-    with pytest.raises(moments.UnlikeError):
+    with pytest.raises(dcp.UnlikeError):
         list(moments.moments(evil))
     assert not made.exists()
 
