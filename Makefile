@@ -70,9 +70,9 @@ wheel: .venv/installed ## build the wheel, install it into an empty environment 
 	cd / && for preset in $(CURDIR)/presets/*.toml; do $(CURDIR)/.venv-wheel/bin/prime-train lint "$$(basename "$$preset" .toml)"; done
 	rm -rf .venv-wheel
 
-bench: .venv/installed ## run the benchmarks and write bench/results (a quiet machine, about half an hour)
+bench: .venv/installed ## run the benchmarks and write bench/results (a quiet machine, about an hour)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,bench]'
-	for name in startup packing checkpoint trainer supervision recovery; do $(BIN)/python bench/$$name.py; done
+	for name in startup packing checkpoint trainer supervision recovery day diagnose compression drills; do $(BIN)/python bench/$$name.py; done
 
 clean: ## remove what this Makefile made, but no run
 	rm -rf .venv .venv-vllm .venv-wheel dist build

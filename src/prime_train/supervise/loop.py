@@ -110,7 +110,7 @@ class _Supervision:
         self._policy = policy
         self._log = EventLog(run_dir.events, WRITER)
         self._follower = Follower(run_dir.events)
-        self._secrets = environment.secrets(os.environ)
+        self._secrets = environment.secrets(os.environ, [run.prime_train.alerts.webhook_env])
         self._companions = Companions(run, run_dir, backend, watches, self.inbox, self._secrets)
         self._children = Children(run_dir, self.inbox, self._spared)
         self._launches: tuple[Launch, ...] = ()
