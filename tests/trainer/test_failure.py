@@ -26,7 +26,7 @@ def after(error: Exception, cause: Exception) -> Exception:
         (BAD_CONFIG, "config", 5),
         (OSError(errno.ENOSPC, "No space left on device"), "disk", 5),
         (after(RuntimeError("unexpected pos 704 vs 598"), OSError(errno.EFBIG, "File too large")), "disk", 5),
-        (OSError(errno.EACCES, "Permission denied"), "unknown", 1),
+        (OSError(errno.EACCES, "Permission denied"), "env", 5),
         (MemoryError(), "oom", 1),
         (torch.OutOfMemoryError("CUDA out of memory"), "oom", 1),
         (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), "oom", 1),
@@ -65,6 +65,16 @@ def test_a_disk_error_of_another_rank_is_of_the_disk() -> None:
     assert disk_cause(full) == "No space left on device"
     torn = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
     assert disk_cause(CheckpointException("write", {1: (torn, None)})) == "a write was cut short"  # type: ignore[dict-item]
+
+
+def test_a_folder_that_refuses_a_checkpoint_is_named() -> None:
+    denied = PermissionError(errno.EACCES, "Permission denied", "/runs/a/checkpoints/step_300")
+    error = RuntimeError("step_300 could not be written")
+    error.__cause__ = CheckpointException("write", {0: (denied, None)})  # type: ignore[dict-item]
+    failed, code = told(error, 1, 0)
+    assert (failed.cause_class, code) == ("env", 5)
+    assert failed.what == "PermissionError: [Errno 13] Permission denied: '/runs/a/checkpoints/step_300'"
+    assert "chmod" in failed.fix
 
 
 def test_a_circle_of_causes_ends() -> None:

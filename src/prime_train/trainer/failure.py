@@ -14,6 +14,7 @@ from prime_train.events import TrainerFailed
 
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _CRASHED = 1
+_DEEPEST = 10  # of causes: more are a circle
 
 
 def disk_cause(error: BaseException) -> str | None:
@@ -51,9 +52,18 @@ def cause_class(error: BaseException) -> str:
         return "disk"
     if isinstance(error, MemoryError) or _is_torch_out_of_memory(error):
         return "oom"
-    if _lacks_compiler(error) or any(isinstance(e, ModuleNotFoundError) for e in _chain(error)):
+    if _denied(error) or _lacks_compiler(error) or any(isinstance(e, ModuleNotFoundError) for e in _chain(error)):
         return "env"
     return "config" if isinstance(error, UserError) else "unknown"
+
+
+def _denied(error: BaseException) -> PermissionError | None:
+    """The "permission denied" that it is or was raised from, or that DCP gathered from a rank that saves or loads."""
+    for _ in range(_DEEPEST):
+        error = error.__cause__ or error
+    failures = getattr(error, "failures", None)
+    found = [failed[0] for failed in failures.values()] if isinstance(failures, dict) else [error]
+    return next((one for one in found if isinstance(one, PermissionError)), None)
 
 
 def _lacks_compiler(error: BaseException) -> bool:
@@ -84,6 +94,9 @@ def told(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, 
         case "oom":
             why = "the memory is full"
             fix = 'prime_train.recovery.on_oom = "shrink" goes on with less at once; a new run: lower batch.micro_batch'
+        case "env" if denied := _denied(error):
+            error = denied.with_traceback(error.__traceback__)
+            why, fix = "the path is another user's, or may not be written", "ls -ld PATH; then chown or chmod it"
         case "env" if _lacks_compiler(error):
             why, fix = "torch.compile builds its kernels with a compiler", "apt install g++, or model.compile = false"
         case "env":
