@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train import events
+from prime_train.errors import UserError
 from prime_train.events import (
     CheckpointSaved,
     Evaluated,
@@ -206,3 +208,13 @@ def test_what_a_long_file_leaves_out_changes_nothing_that_is_known(kinds: list[s
     assert len(kept) <= 3 * sum(kind != "p" for kind in kinds) + 4
     whole, left = fold_all(written), fold_all(record for record in kept if record is not None)
     assert replace(left, learned=whole.learned) == whole
+
+
+def test_events_of_somebody_else_are_told_and_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", denied)  # root may read what is forbidden
+    with pytest.raises(UserError, match="may not be read") as raised:
+        read(tmp_path / "events")
+    assert (raised.value.where, "chmod" in raised.value.fix) == (str(tmp_path / "events"), True)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
+from prime_train.errors import UserError
 from prime_train.events.kinds import Event, Progress, Unrecognised
 from prime_train.redaction import redact, secrets
 
@@ -124,6 +125,7 @@ class Follower:
         as when a supervisor takes over a run of days, each unbroken series of progress is told by its first and last:
         what lies between them changes nothing of what is known after it, and is most of a long file. Of a file that
         is followed nothing is left out: how long a step takes is learned from it, after a stop of hours too.
+        Raises UserError where they may not be read.
         """
         by_writer: list[list[Record]] = []
         try:
@@ -131,6 +133,13 @@ class Follower:
             by_writer.extend(self._more(entry) for entry in entries if entry.name.endswith(".jsonl"))
         except FileNotFoundError:  # the run was deleted, maybe between two of its files
             pass
+        except PermissionError as error:
+            raise UserError(
+                what="the events of the run may not be read: permission denied",
+                where=str(error.filename or self._directory),
+                why="they belong to another user, or their rights were changed",
+                fix=f"ls -ld {self._directory}; then chown or chmod it",
+            ) from error
         return list(heapq.merge(*by_writer, key=lambda record: record.order))
 
     def _more(self, entry: os.DirEntry[str]) -> list[Record]:
