@@ -112,6 +112,31 @@ main()
 """
 
 
+_NOT_OURS = """
+import sys
+from prime_train.errors import UserError
+from prime_train.views import status
+sound = status.look
+def look(run_dir, now_s):
+    if run_dir.path.name == "theirs":
+        raise UserError("the events of the run may not be read", str(run_dir.path), "they are another user's", "chmod")
+    return sound(run_dir, now_s)
+status.look = look
+sys.argv = ["prime-train", *sys.argv[1:]]
+from prime_train.cli.app import main
+sys.exit(main())
+"""
+
+
+def test_a_run_of_another_user_hides_none_of_ones_own(tmp_path: Path) -> None:
+    for name in ("small", "theirs"):
+        write_run(tmp_path / "runs" / name, WHOLE_LIFE)
+    done = _python(_NOT_OURS, "status", cwd=tmp_path)
+    assert "small" in done.stdout
+    assert "may not be read" in done.stderr
+    assert done.returncode == 0
+
+
 def test_our_own_fault_ends_with_3_and_a_crash_file_without_secrets(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "HF_TOKEN": "hf_secret1", "FAVOURITE": "hf_secret1"}

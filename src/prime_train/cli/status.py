@@ -34,6 +34,8 @@ def status(
 
       prime-train status quickstart --json | jq .state
     """
+    from prime_train.cli.render import message
+    from prime_train.errors import UserError
     from prime_train.rundir import RunDir
     from prime_train.views import runs
     from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, look
@@ -49,7 +51,12 @@ def status(
 
             typer.echo(labelled(found.name, as_lines(found), sys.stdout))
         return
-    found_all = [look(RunDir(here / runs.RUNS / name), time.time()) for name in runs.known(here)]
+    found_all = []
+    for name in runs.known(here):
+        try:
+            found_all.append(look(RunDir(here / runs.RUNS / name), time.time()))
+        except UserError as error:  # a run of somebody else hides none of one's own
+            typer.echo(message(error, sys.stderr), err=True)
     if as_json:
         typer.echo(json.dumps(all_as_json(found_all), indent=1))
     elif found_all:
