@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.events import AlarmRaised, AlertSent, AttemptEnded, GpuLeftOut, Progress, RunClosed
+from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.alert_text import alert
 from prime_train.supervise.alerts import Alerts, Limits
 from prime_train.supervise.state import Attempt, State
@@ -257,6 +258,9 @@ def test_which_events_are_told() -> None:
     assert told is not None
     assert (told.about, told.document["id"], told.document["newest_checkpoint"]) == ("attempt 2 failed", "CUDA001", 40)
     assert told.document["text"] == "rl, step 40 of 300: attempt 2 failed\nwhat: no memory"
+    served = alert(failed, replace(STATE, max_steps=ENDLESS_STEPS))
+    assert served is not None
+    assert served.document["text"].startswith("rl, step 40: ")
     end = alert(RunClosed("failed", 6, "three in a row"), replace(STATE, exit_code=6))
     assert end is not None
     assert end.is_end

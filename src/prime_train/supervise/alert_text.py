@@ -51,7 +51,7 @@ def _told(about: str, event: Event, state: State, kind: str, more: dict[str, Any
         **more,
         "commands": list(_commands(state)),
     }
-    return Told(about, document | {"text": _text(about, document)})
+    return Told(about, document | {"text": _text(about, document, state.stands_at)})
 
 
 def _commands(state: State) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def _commands(state: State) -> tuple[str, ...]:
     return (*look, f"prime-train report {name}") if state.closed else (*look, f"prime-train stop {name}")
 
 
-def _text(about: str, document: dict[str, Any]) -> str:
+def _text(about: str, document: dict[str, Any], stands_at: str) -> str:
     """The document in a few lines, for channels that show nothing else."""
-    head = f"{document['run'] or 'run'}, step {document['step']} of {document['max_steps']}: {about}"
+    head = f"{document['run'] or 'run'}, {stands_at}: {about}"
     return "\n".join((head, *(f"{name}: {document[name]}" for name in _PARTS if document[name])))

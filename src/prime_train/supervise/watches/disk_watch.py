@@ -73,7 +73,7 @@ class DiskWatch:
             may_pause=answer == "pause",
             interval_s=interval_s,
         )
-        self._log = run_dir.path / "attempts" / "watch-disk.log"
+        self._log = run_dir.watches / "disk.log"
         self._sampler = self._new_sampler()
         self._began_s = 0.0
         self._memory = Memory()
