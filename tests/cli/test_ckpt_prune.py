@@ -19,6 +19,7 @@ from prime_train.dialects import dialect
 from prime_train.errors import ExitCode
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
 from prime_train.rundir import RunDir
+from prime_train.supervise.lock import held
 from tests.backends.test_prime_rl import HEAD
 from tests.checkpoints.test_prime_rl_layout import write, write_broadcast, write_checkpoint, write_rollouts
 from tests.cli.commands import prime_train
@@ -139,3 +140,15 @@ def test_what_somebody_uses_stays_and_is_told(tmp_path: Path) -> None:
     assert f"process {os.getpid()} has 0.distcp open" in rows[2]
     assert f"process {os.getpid()} on" in rows[3]
     assert sorted(path.name for path in run_dir.checkpoints.iterdir()) == ["step_10", "step_20", "step_40", "step_5"]
+
+
+def test_of_a_run_that_is_alive_it_is_only_shown_what_would_go(tmp_path: Path) -> None:
+    run_dir, root = write_run(tmp_path)
+    before = sorted(root.rglob("*"))
+    with held(run_dir):
+        shown = prime_train("ckpt", "prune", "words", "--dry-run", cwd=tmp_path)
+        refused = prime_train("ckpt", "prune", "words", cwd=tmp_path)
+    assert (shown.returncode, refused.returncode) == (ExitCode.OK, ExitCode.USAGE)
+    assert "WOULD" in shown.stdout
+    assert f"held by process {os.getpid()}" in refused.stderr
+    assert sorted(root.rglob("*")) == before

@@ -106,8 +106,9 @@ def prune(
     """Delete checkpoints that newer ones have superseded, and what saves that did not finish left behind.
 
     Never the newest complete one, nor one at a multiple of checkpoint.keep_every_steps, nor one with a file
-    PINNED in its folder, nor one that somebody reads. A run that is alive is left alone. Of a run of prime-rl
-    also broadcasts that no engine reads any more, and rollouts from before the newest complete checkpoint.
+    PINNED in its folder, nor one that somebody reads. A run that is alive is left alone; --dry-run shows what
+    would go of it. Of a run of prime-rl also broadcasts that no engine reads any more, and rollouts from before
+    the newest complete checkpoint.
 
     Examples:
 
@@ -115,6 +116,7 @@ def prune(
 
       prime-train ckpt prune quickstart --keep-last 1
     """
+    from contextlib import nullcontext
     from dataclasses import replace
 
     from prime_train.checkpoints.inventory import Stock
@@ -125,7 +127,7 @@ def prune(
 
     run_dir = find(run, Path.cwd())
     places, keep = pruning.kept_by(run_dir)
-    with alone(run_dir):
+    with nullcontext() if dry_run else alone(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
         plan = view.pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else pruning.delete(run_dir, places, plan)
