@@ -29,7 +29,10 @@ def main() -> None:
         case "process":
             process(int(arguments[0]))
         case "tail":
-            tail(int(arguments[0]), Path(arguments[1]))
+            try:
+                tail(int(arguments[0]), Path(arguments[1]))
+            except FileNotFoundError:  # a server writes no metrics
+                sys.exit("there is none")
         case "files":
             folder, start = arguments
             for path in sorted(Path(folder).glob(f"{start}*")):
