@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.diagnosing import diagnosed
+from prime_train.events import AttemptEnded, EventLog
+from prime_train.rundir import RunDir
 from prime_train.views.cause import as_json
 from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.golden import same_as_golden
@@ -184,3 +186,15 @@ def test_the_document_is_as_promised(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     judged = diagnosed(["trainer.log", "rl.log", "orchestrator.log", "inference.log"])
     same_as_golden("diagnose.json", as_json(judged.diagnosis, [scan.name for scan in judged.scans], judged.unread))
+
+
+def test_a_run_whose_log_is_silent_is_told_by_its_supervisor(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "runs" / "quiet")
+    run_dir.attempt(1).mkdir(parents=True)
+    run_dir.log(1, "trainer").write_text("step 1 loss 5.0\nstep 2 loss 4.9\n")
+    log = EventLog(run_dir.events, "supervisor")
+    log.append(AttemptEnded(1, -9, "failed", "signal", "killed by signal 9 (SIGKILL)", "somebody sent it", "", "", 0))
+    log.close()
+    found = prime_train("diagnose", str(run_dir.path), cwd=tmp_path)
+    assert found.returncode == 1
+    assert "killed by signal 9 (SIGKILL)" in found.stderr

@@ -35,7 +35,7 @@ def diagnose(
 
       dmesg | prime-train diagnose - trainer.log
     """
-    from prime_train.cli.diagnosing import diagnosed
+    from prime_train.cli.diagnosing import diagnosed, last_failure
     from prime_train.cli.render import message, paint
     from prime_train.redaction import redact, redact_all, secrets
     from prime_train.views import cause as view
@@ -55,6 +55,10 @@ def diagnose(
     for error in judged.unread:
         typer.echo(message(error, sys.stderr), err=True)
     if judged.diagnosis.cause is not None:
+        raise typer.Exit(ExitCode.FINDINGS)
+    if not judged.unread and (ended := last_failure(logs)) is not None:
+        lines = view.of_attempt(ended, lambda text, style: paint(text, style, sys.stderr))
+        typer.echo(redact("its supervisor says:\n" + "\n".join(lines), hidden), err=True)
         raise typer.Exit(ExitCode.FINDINGS)
     if judged.unread:
         raise typer.Exit(ExitCode.USAGE)

@@ -14,6 +14,9 @@ from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.match import Scanner
 from prime_train.diagnose.scans import Scan
 from prime_train.errors import UserError
+from prime_train.events import AttemptEnded
+from prime_train.events import read as read_events
+from prime_train.rundir import RunDir
 
 _CHUNK_BYTES = 1024 * 1024
 _GZIP = b"\x1f\x8b"
@@ -76,6 +79,22 @@ def _logs(name: str) -> Iterator[Path]:
         yield path
     else:
         yield from _of_folder(_run(name))
+
+
+def last_failure(asked: Sequence[str]) -> AttemptEnded | None:
+    """What the supervisor of a run wrote of its newest attempt, where one run is asked for and that attempt failed.
+
+    A process that was killed leaves no word in its log.
+    """
+    if len(asked) != 1 or asked[0] == "-":
+        return None
+    path = Path(asked[0])
+    if not path.exists() and "/" not in asked[0]:
+        path = _run(asked[0])
+    if not path.is_dir():
+        return None
+    ended = [record.event for record in read_events(RunDir(path).events) if isinstance(record.event, AttemptEnded)]
+    return ended[-1] if ended and ended[-1].outcome == "failed" else None
 
 
 def _run(name: str) -> Path:

@@ -105,7 +105,7 @@ def _supervisors(
         case AttemptEnded(attempt=attempt, outcome=outcome, what=what):
             return f"attempt {attempt} {outcome}: {what}" if what else f"attempt {attempt} {outcome}"
         case StopAsked(by=by):
-            return f"stop asked by {by}"
+            return f"stop asked by {by}" if by.startswith("SIG") else f"paused: {by}"
         case RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
 
