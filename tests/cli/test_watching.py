@@ -42,12 +42,14 @@ def test_a_run_that_lives_is_shown_then_stopped(tmp_path: Path) -> None:
 
 
 def test_stop_gives_up_after_its_timeout_and_says_so(tmp_path: Path) -> None:
-    with supervised(tmp_path, "live") as (_, process):
-        process.send_signal(signal.SIGSTOP)  # a supervisor that does not answer
+    with supervised(tmp_path, "live") as (run_dir, process):
+        live = fold_events(run_dir).live
+        assert live is not None
+        os.kill(live.children[0].pid, signal.SIGSTOP)  # a trainer that cannot save
         try:
             done = prime_train("stop", "live", "--timeout", "0.3", cwd=tmp_path)
         finally:
-            process.send_signal(signal.SIGCONT)
+            os.kill(live.children[0].pid, signal.SIGCONT)
         assert done.returncode == ExitCode.OUT_OF_REACH
         assert f"process {process.pid} has not ended after 0.3 s" in done.stderr
 

@@ -159,7 +159,8 @@ def check(row: Row, result: Result) -> None:
     assert result.left == (), result
     assert result.lost == (), result
     if result.resumed_from is not None:
-        assert result.resumed_from == max(result.kept, default=0), result
+        # Not "==": one may be completed between the last look at the folder and the end of the trainer.
+        assert result.resumed_from >= max(result.kept, default=0), result
     if row.attempts > 1 and row.exit_code == FINISHES:
         assert result.resumed_from is not None, result
 
