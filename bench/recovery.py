@@ -46,7 +46,9 @@ def _once(fault: faults.Fault, drill: Scene) -> tuple[float, float]:
     drill.prepare()
     with drill.started() as process:
         died_s = fault(drill, process.pid)
-        if process.poll() is None:
+        if fault is faults.kill_supervisor:
+            process.wait()
+        else:
             _await_second(drill)
     if fault is faults.kill_supervisor:
         with drill.started():
