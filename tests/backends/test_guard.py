@@ -42,7 +42,7 @@ def test_a_launcher_that_is_not_there_is_told_as_a_shell_tells_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_to_end_go_to_the_launcher_alone(number: signal.Signals) -> None:
-    program = "trap 'echo told; kill $!; exit 3' TERM INT; sleep 60 & echo ready; wait"
+    program = "trap 'echo told; kill $!; exit 3' TERM INT; sleep 60 > /dev/null 2>&1 & echo ready; wait"
     with guarded("sh", "-c", program) as guard:
         assert guard.stdout is not None
         assert guard.stdout.readline() == "ready\n"
