@@ -159,8 +159,7 @@ def check(row: Row, result: Result) -> None:
     assert result.left == (), result
     assert result.lost == (), result
     if result.resumed_from is not None:
-        # Not "==": one may be completed between the last look at the folder and the end of the trainer.
-        assert result.resumed_from >= max(result.kept, default=0), result
+        assert result.resumed_from == max(result.kept, default=0), result
     if row.attempts > 1 and row.exit_code == FINISHES:
         assert result.resumed_from is not None, result
 
@@ -173,8 +172,11 @@ def _judge(scene: Scene, code: int) -> Result:
     last = launches[-1] if launches else None
     saves = [record.event for record in records if isinstance(record.event, CheckpointSaved)]
     saved = {save.step for save in saves if last is None or last.attempt == 1 or save.attempt < last.attempt}
-    kept = tuple(sorted(saved - damaged))
     there = _complete(scene)
+    # A trainer may be killed between a checkpoint's marker and the event that tells it: whole on the disk, never told.
+    ended = [one.event for one in records if isinstance(one.event, AttemptEnded)]
+    untold = {end.newest_complete for end in ended if last is not None and end.attempt == last.attempt - 1}
+    kept = tuple(sorted((saved | (untold & set(there))) - damaged))
     newest = max(there, default=0)
     return Result(
         exit_code=code,
