@@ -70,6 +70,9 @@ check: .venv/installed ## ruff, mypy --strict, layers, generated docs
 docs: .venv/installed ## write the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
+picture: .venv/installed ## record the pictures of the README again (two minutes)
+	$(BIN)/python docs/record_terminal.py
+
 wheel: .venv/installed ## build the wheel, install it into an empty environment and use it from there
 	rm -rf dist .venv-wheel
 	$(BIN)/python -m build --wheel --outdir dist . > /dev/null
