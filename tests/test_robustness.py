@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import registry
-from prime_train.cli.linting import check
+from prime_train.cli.lint_files import check
 from prime_train.errors import UserError
 from prime_train.rules.fix import fixed
 from prime_train.rules.judge import lint

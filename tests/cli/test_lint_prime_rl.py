@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.linting import Repair, check
+from prime_train.cli.lint_files import Repair, check
 from prime_train.errors import UserError
 from tests.dialects.prime_rl.files import OVERLAY_2026_08, RL_2026_01, RL_2026_08
 

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import tomli
 
 from prime_train.architecture import Architecture
+from prime_train.dialects import dialect
 from prime_train.document import to_toml
 from prime_train.facts.facts import (
     Clock,
@@ -34,6 +35,7 @@ from prime_train.facts.facts import (
 )
 from prime_train.facts.local import RunFolder, StepFolder
 from prime_train.rules.explain import BASES, SCRIPT, base_of
+from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
 
 GOOD_MACHINE = Facts(
@@ -59,6 +61,12 @@ GOOD_MACHINE = Facts(
     model_contexts=(),
     engine=None,
 )
+
+
+def validate(text: str, path: str, facts: Facts) -> Verdict:
+    """The verdict on a config text with facts."""
+    return judge(dialect.read(text, path), facts)
+
 
 # What a run of prime-rl needs beside it: more GPUs than any example asks for.
 _H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))

@@ -11,9 +11,9 @@ from prime_train.facts.facts import Gpu, Gpus
 from prime_train.facts.local import RunFolder
 from prime_train.findings import Finding, Severity
 from prime_train.rules.explain import BASE, BASES
-from prime_train.rules.judge import lint, validate
+from prime_train.rules.judge import lint
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 RL = BASES["prime-rl 2026-08"]
 SFT = BASES["prime-rl 2026-08 sft"] + "[deployment]\nnum_gpus = 8\n"

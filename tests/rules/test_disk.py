@@ -10,9 +10,9 @@ import pytest
 from prime_train.facts.facts import SaveDir
 from prime_train.findings import Finding
 from prime_train.rules.explain import BASES
-from prime_train.rules.judge import lint, validate
+from prime_train.rules.judge import lint
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 RL = BASES["prime-rl 2026-08"]
 NOTHING_FREE = SaveDir(Path("/runs/example"), Path("/runs"), free_bytes=0, held_bytes=0, refusal="")

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from prime_train.dialects import dialect
 from prime_train.facts.facts import Gpu, Gpus, NotKnown
 from prime_train.findings import Severity
 from prime_train.rules.base import RULES, known
-from prime_train.rules.explain import BASE
-from prime_train.rules.judge import Verdict, lint, needs, validate
+from prime_train.rules.explain import BASE, BASES
+from prime_train.rules.judge import Verdict, judge, judge_config, judge_rest, lint, needs
 
-from .examples import GOOD_MACHINE
+from .examples import GOOD_MACHINE, facts_of, validate
 
 UNEVEN = BASE.replace("micro_batch = 8", "micro_batch = 8\nglobal_batch = 20")
 
@@ -87,6 +88,20 @@ def test_a_fact_that_is_not_known_is_skipped_and_said() -> None:
     }
     assert not {"DSK001", "DSK002"} & set(verdict.passed)
     assert verdict.ok
+
+
+IGNORES = f"# prime-train: ignore[DSK002]\n# prime-train: ignore[MOD001, BAT001, XYZ001]\n{UNEVEN}[optim]\nlr = 0.0\n"
+
+
+@pytest.mark.parametrize("text", [BASE, UNEVEN, IGNORES, "x = = 1\n", BASES["prime-rl 2026-08"]])
+@pytest.mark.parametrize("with_facts", [True, False])
+def test_judging_in_two_parts_gives_the_verdict_of_one(text: str, with_facts: bool) -> None:
+    reading = dialect.read(text, "config.toml")
+    facts = facts_of({}, reading.run) if with_facts and reading.run is not None else None
+    whole, parts = judge(reading, facts), judge_rest(reading, judge_config(reading), facts)
+    assert sorted(parts.passed) == sorted(whole.passed)
+    assert sorted(parts.skipped) == sorted(whole.skipped)
+    assert parts._replace(passed=(), skipped=()) == whole._replace(passed=(), skipped=())
 
 
 def test_only_keeps_what_is_asked_for() -> None:

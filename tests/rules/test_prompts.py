@@ -13,10 +13,10 @@ from prime_train.facts.facts import Facts
 from prime_train.facts.local import DataLengths, ModelContext
 from prime_train.findings import Finding, Severity
 from prime_train.rules.explain import BASES
-from prime_train.rules.judge import lint, validate
+from prime_train.rules.judge import lint
 from prime_train.rules.prompts import Prompt, _by_name, longest
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 RL = BASES["prime-rl 2026-08"]
 LONG = RL.replace("max_completion_tokens = 1024", "max_completion_tokens = 3900")

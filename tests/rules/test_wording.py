@@ -8,9 +8,9 @@ from pathlib import Path
 from prime_train.facts.facts import Facts, ModelFolder, Ram, SaveDir
 from prime_train.findings import Finding
 from prime_train.rules.explain import BASE, BASES
-from prime_train.rules.judge import lint, validate
+from prime_train.rules.judge import lint
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 SMALL_RAM = Ram(total_bytes=2**20, available_bytes=2**20)
 
