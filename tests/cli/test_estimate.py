@@ -249,9 +249,9 @@ def test_bad_input_is_told_in_four_parts(
 
 def test_what_is_piped_in_is_named_as_lint_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    _refused(1, "prime-train lint - tells of all 2", "-")
+    _refused(1, "prime-train lint - shows all 2", "-")
     Path("my run.toml").write_text("")
-    _refused(1, "prime-train lint 'my run.toml' tells of all 2", "my run.toml")
+    _refused(1, "prime-train lint 'my run.toml' shows all 2", "my run.toml")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "loss=3", '{"peak_reserved_gib": "much"}', '{"step_s": -1}'])

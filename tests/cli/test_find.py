@@ -161,15 +161,15 @@ def test_limits(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "a config or a model is wanted"),
+        ((), 2, "a config or a model is missing"),
         (("quickstart", "--model", "Qwen/Qwen3-8B"), 2, "both a config and a model"),
         (("gone.toml",), 2, "there is no such file"),
         (("quickstart", "--max-usd-per-hour", "nan"), 2, "nan USD an hour"),
         (("quickstart", "--max-usd-per-hour=-1"), 2, "-1 USD an hour"),
         (("quickstart", "--prices", "gone.toml"), 2, "there is no such file"),
         (("quickstart", "--prices", "nan.toml"), 2, "column usd_per_gpu_hour"),
-        (("--model", 'a"b'), 2, "no name of a model"),
-        (("--model", ""), 2, "no name of a model"),
+        (("--model", 'a"b'), 2, "not the name of a model"),
+        (("--model", ""), 2, "not the name of a model"),
         (("quickstart", "--prime-rl", "2026-99"), 2, "no generation of prime-rl"),
         (("--model", "lab/unheard-of", "--offline"), 4, "lab/unheard-of"),
         (("broken.toml",), 1, "broken.toml:"),

@@ -44,12 +44,12 @@ def test_a_generation_can_be_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("paths", [["+", "a.toml"], ["a.toml", "+"]])
 def test_a_plus_needs_a_file_on_both_sides(paths: list[str]) -> None:
-    with pytest.raises(UserError, match="beside no file"):
+    with pytest.raises(UserError, match="needs a file on each side"):
         check(paths)
 
 
 def test_merged_files_are_not_fixed(tmp_path: Path) -> None:
     file = tmp_path / "rl.toml"
     file.write_text(RL_2026_08)
-    with pytest.raises(UserError, match="one by one"):
+    with pytest.raises(UserError, match="cannot fix merged files"):
         check([str(file), "+", str(file)], repair=Repair(write=True))

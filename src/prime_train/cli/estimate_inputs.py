@@ -1,5 +1,7 @@
-"""Does the work of `prime-train estimate`: reads config, model, GPUs, prices and an earlier run, and reckons. Prints
-nothing. What it cannot find out it asks the user for."""
+"""The inputs of `prime-train estimate` and `find`: run, model, GPUs, prices and an earlier run. Prints nothing.
+
+A missing input raises UserError, with the option or key to set.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,12 @@ from prime_train.dialects import dialect
 from prime_train.dialects.read import SHOWN_STDIN, STDIN, read_config
 from prime_train.dialects.reading import Reading
 from prime_train.errors import ExitCode, UserError
-from prime_train.estimate import estimate_exact, shapes_registry
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate import shape as shapes
+from prime_train.estimate import shapes_registry
 from prime_train.estimate.calibrate import Calibration, calibration_of, measured_of
-from prime_train.estimate.estimate import Estimate, estimate
-from prime_train.estimate.estimate_advice import Case, Keys, advise
-from prime_train.estimate.estimate_exact import Compared
+from prime_train.estimate.estimate import estimate
 from prime_train.estimate.plausible import implausible
-from prime_train.estimate.scaling import Scaled
 from prime_train.estimate.shape import ModelShape, ShapeError
 from prime_train.estimate.values import Hardware
 from prime_train.findings import Severity
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from prime_train.facts.model_config import ModelConfig
 
 
-class Asked(NamedTuple):
-    """What the command line asks for."""
+class Options(NamedTuple):
+    """The options of the command line."""
 
     config: str
     gpus: str | None = None
@@ -42,90 +41,30 @@ class Asked(NamedTuple):
     offline: bool = False
 
 
-class Found(NamedTuple):
-    """The estimate, the run and GPUs it is of, and the prices of such GPUs."""
+def parse_config(options: Options) -> Reading:
+    """The reading of the config. Raises UserError."""
+    if options.prime_rl is not None:
+        from prime_train.cli.lint_files import refuse_generation
 
-    run: RunSpec
-    hardware: Hardware
-    estimate: Estimate
-    prices: tuple[Price, ...]
-
-
-def estimated(asked: Asked) -> Found:
-    """The estimate of a config. Raises UserError where a part of it cannot be had."""
-    reading = reading_of(asked.config, asked.prime_rl)
-    run = run_of(reading)
-    shape = model_of(run, reading, asked)
-    hardware = gpus_of(asked)
-    prices = prices_of(asked)
-    calibration = calibration_for(asked, run, hardware, shape)
-    found = estimate(run, hardware, shape, calibration, prices)
-    case = Case(run, hardware, shape, found.memory, calibration)
-    advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
-    return Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
+        refuse_generation(options.prime_rl)
+    text, path = read_config(options.config)
+    return dialect.read(text, path, options.prime_rl)
 
 
-def traced(found: Found) -> tuple[Compared, ...]:
-    """One block and the head of the training, traced, beside the terms. Raises UserError where they cannot be."""
-    from prime_train.estimate.setup import setup_of
-    from prime_train.facts.traced import trace
-
-    why_not = "nothing is trained"
-    if found.estimate.memory.gpus.train:
-        setup = setup_of(found.run, found.hardware, found.estimate.shape)
-        why_not = estimate_exact.unfit(setup)
-        if not why_not:
-            return estimate_exact.compared(setup, trace(estimate_exact.question(setup)))
-    raise UserError(
-        what=why_not,
-        where="--exact",
-        why="its blocks are made of the operations of the bundled trainer's own",
-        fix="leave --exact out: the terms hold for it too",
-    )
-
-
-def scaled(found: Found) -> tuple[Scaled, ...]:
-    """The training laid over 1 to all GPUs in each way. Raises UserError where nothing is trained."""
-    from prime_train.estimate.scaling import scale
-    from prime_train.estimate.setup import setup_of
-    from prime_train.estimate.training import training_memory
-
-    hardware = found.hardware
-    if not found.estimate.memory.gpus.train:
-        raise UserError(
-            what="nothing is trained",
-            where="--scaling",
-            why="it lays a training over GPUs",
-            fix="leave --scaling out",
-        )
-    setup = setup_of(found.run, hardware, found.estimate.shape)
-    return scale(setup, hardware, lambda other: training_memory(other, hardware))
-
-
-def reading_of(config: str, prime_rl: str | None) -> Reading:
-    """The reading of a config; `prime_rl` is the generation of a prime-rl file that names none. Raises UserError."""
-    if prime_rl is not None:
-        from prime_train.cli.linting import refuse_generation
-
-        refuse_generation(prime_rl)
-    text, path = read_config(config)
-    return dialect.read(text, path, prime_rl)
-
-
-def run_of(reading: Reading) -> RunSpec:
-    """The run that a file describes. Raises UserError, with the first error in it, where it is not to be trusted."""
+def check_run(reading: Reading) -> RunSpec:
+    """The run of a reading. Raises UserError for the first schema error or implausible value."""
     if reading.run is not None:
         _refuse_implausible(reading.run, reading)
     if reading.run is not None and not reading.faults:
         return reading.run
     from prime_train.rules import judge
 
-    found = judge.judge(reading, None).findings
+    found = judge.judge(reading).findings
     errors = [item for item in found if item.code.startswith("CFG") and item.severity is Severity.ERROR]
     if reading.run is not None and not errors:
         return reading.run
     file = STDIN if reading.document.path == SHOWN_STDIN else shlex.quote(reading.document.path)
-    first, more = errors[0], f"prime-train lint {file} tells of all {len(errors)}"
+    first, more = errors[0], f"prime-train lint {file} shows all {len(errors)}"
     raise UserError(
         what=first.what,
         where=f"{first.path}:{first.span.line}:{first.span.column}  {first.code}",
@@ -149,17 +88,17 @@ def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
     )
 
 
-def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
-    """The sizes of the model that a run trains or serves. Raises UserError."""
+def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
+    """The shape of the model that a run trains or serves. Raises UserError."""
     from prime_train.facts import model_config
 
-    if asked.model_config is not None:
-        return shape_of(model_config.config_of_file(asked.model_config))
+    if options.model_config is not None:
+        return _read_shape(model_config.config_of_file(options.model_config))
     if not (run.is_native or run.recipe or run.trainer or run.finetune or run.inference):
         raise UserError(
             what="it neither trains nor serves",
             where=reading.document.path,
-            why="memory and time are those of a trainer or a server",
+            why="memory and time are estimated for a trainer or a server",
             fix="name the config of `rl`, `sft`, the trainer or the server",
             exit_code=ExitCode.FINDINGS,
         )
@@ -168,30 +107,30 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
         raise UserError(
             what="no model is named",
             where=reading.document.path,
-            why="memory and time are those of a model",
+            why="memory and time depend on the model",
             fix=f"set {reading.key(field)}, or --model-config with a config.json",
             exit_code=ExitCode.FINDINGS,
         )
     if named is not None:
         known = None if Path(named).is_dir() else shapes.of_registry(named)
-        if known is not None:  # not asked of the hub: an estimate takes half a second, a hub may take ten
+        if known is not None:  # saves a request to the hub, which may take ten seconds
             return known
         where = f"{reading.key(field)} in {reading.document.path}"
-        return shape_of(model_config.config_of(named, where, shapes_registry.rows(), offline=asked.offline))
+        return _read_shape(model_config.config_of(named, where, shapes_registry.rows(), offline=options.offline))
     try:
         return shapes.of_run(run, _vocab_size(run))
     except ShapeError as error:
         raise UserError(
             what=error.what,
             where=reading.document.path,
-            why="memory and time are reckoned from the size fields of [model]",
+            why="memory and time are computed from the size fields of [model]",
             fix="lower model.layers, model.hidden_size or model.mlp_size",
             exit_code=ExitCode.FINDINGS,
         ) from None
 
 
-def shape_of(found: ModelConfig) -> ModelShape:
-    """The shape that a config.json tells. Raises UserError, with exit code 1, where it tells none."""
+def _read_shape(found: ModelConfig) -> ModelShape:
+    """The shape of a config.json. Raises UserError, with exit code 1, if a size is missing."""
     try:
         return shapes.of_config(found.config, found.name, loaded=found.loaded)
     except ShapeError as error:
@@ -202,7 +141,7 @@ def shape_of(found: ModelConfig) -> ModelShape:
 
 
 def _model_name(run: RunSpec) -> tuple[str | None, str]:
-    """(name or folder of the model, RunSpec field that names it)."""
+    """(name or folder of the model, RunSpec field that names the model)."""
     if run.recipe is not None:
         return run.recipe.model_name, "recipe.model_name"
     if run.trainer is not None and run.trainer.model_name is not None:
@@ -221,10 +160,10 @@ def _vocab_size(run: RunSpec) -> int:
     return folder.vocab_size if folder is not None and folder.vocab_size is not None else run.tokenizer.vocab_size
 
 
-def gpus_of(asked: Asked) -> Hardware:
-    """The GPUs that --gpus names, else those of this machine. Raises UserError with exit code 4 where it has none."""
-    if asked.gpus is not None:
-        return hardware_of.of_name(asked.gpus)
+def find_gpus(options: Options) -> Hardware:
+    """The GPUs of --gpus, else those of this machine. Raises UserError with exit code 4 if there are none."""
+    if options.gpus is not None:
+        return hardware_of.of_name(options.gpus)
     from prime_train.facts.facts import NotKnown
     from prime_train.facts.gpus import gpus
 
@@ -235,40 +174,40 @@ def gpus_of(asked: Asked) -> Hardware:
         return here
     names = ", ".join(sorted({name for name, _ in devices if name}))
     raise UserError(
-        what=f"the registry has no {names}"
-        if names
-        else f"this machine has no GPU that could be asked: {found.reason}",
+        what=f"the registry has no {names}" if names else f"no GPU of this machine answers: {found.reason}",
         where="--gpus",
-        why="memory and time are those of a GPU",
-        fix="--gpus 8xh100-80gb, or another that prime-train is to reckon for",
+        why="memory and time depend on the GPU",
+        fix="--gpus 8xh100-80gb, or other GPUs to estimate for",
         exit_code=ExitCode.OUT_OF_REACH,
     )
 
 
-def prices_of(asked: Asked) -> tuple[Price, ...]:
-    """The prices of a file, else those of the table."""
+def read_prices(options: Options) -> tuple[Price, ...]:
+    """The prices of --prices, else those of the price table."""
     from prime_train.prices import store
 
-    if asked.prices is not None:
+    if options.prices is not None:
         from prime_train.prices.imports import Given, read
 
-        return read(Path(asked.prices).expanduser(), Given(), store.today()).rows.prices
+        return read(Path(options.prices).expanduser(), Given(), store.today()).rows.prices
     return store.load(store.today()).prices
 
 
-def calibration_for(asked: Asked, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
-    """How far the estimate of an earlier run was off: of its own config where it keeps one, else of this one."""
-    if asked.calibrate is None:
+def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
+    """Measured over estimated memory and time of the earlier run of --calibrate.
+
+    The earlier run is estimated from its own config if it has one, else from this config.
+    """
+    if options.calibrate is None:
         return None
     from prime_train.facts.measured_run import earlier
 
-    before = earlier(asked.calibrate)
-    measured = measured_of(before.lines, before.source)
-    its_run, its_shape = run, shape
-    if before.run is not None:
-        its_run = before.run
-        its_shape = shapes.of_run(its_run, _vocab_size(its_run)) if its_run.model.path is None else shape
-    of_that_run = estimate(its_run, hardware, its_shape)
-    trainer = next((role.memory for role in of_that_run.memory.roles if role.memory.role == "trainer"), None)
-    step_s = of_that_run.time.throughput.step_s if of_that_run.time is not None else None
+    previous = earlier(options.calibrate)
+    measured = measured_of(previous.lines, previous.source)
+    if previous.run is not None:
+        run = previous.run
+        shape = shapes.of_run(run, _vocab_size(run)) if run.model.path is None else shape
+    estimated = estimate(run, hardware, shape)
+    trainer = next((role.memory for role in estimated.memory.roles if role.memory.role == "trainer"), None)
+    step_s = estimated.time.throughput.step_s if estimated.time is not None else None
     return calibration_of(measured, trainer, step_s)

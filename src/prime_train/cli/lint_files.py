@@ -22,7 +22,7 @@ _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})
 
 
 class Repair(NamedTuple):
-    """The options of `lint --fix` and `--diff`: write or show the fixes; with `unsafe` also those that change the run."""
+    """The options of `lint --fix` and `--diff`: `unsafe` adds the fixes that change the run."""
 
     write: bool
     unsafe: bool = False

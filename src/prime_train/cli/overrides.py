@@ -41,9 +41,7 @@ def _parse(assignment: str, plain_keys: bool) -> tuple[str, Any]:
     try:
         return key, tomli.loads(f"value = {written}")["value"]
     except tomli.TOMLDecodeError as error:
-        if re.fullmatch(
-            r"[\w./~:*@+-]+", written
-        ):  # a bare word, so that a string needs no second pair of quotes in the shell
+        if re.fullmatch(r"[\w./~:*@+-]+", written):  # a string without its quotes
             return key, written
         raise UserError(
             what=f"{written!r} is not a TOML value: {error.msg}",

@@ -30,7 +30,7 @@ def run(
     ] = QUICKSTART,
     run_name: Annotated[
         str | None,
-        typer.Option("--run-name", metavar="NAME", help="Replaces run.name, which names the run's directory."),
+        typer.Option("--run-name", metavar="NAME", help="Replaces run.name, the name of the run's directory."),
     ] = None,
     overrides: Annotated[
         list[str] | None,

@@ -1,12 +1,14 @@
-"""Tells what `ckpt compress` and `restore` are to do and have done. Words; changes nothing."""
+"""Packs or restores one checkpoint for `ckpt compress` and `ckpt restore`, and shows the plan and the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints import packing_plan
+from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.packing_plan import Stored
 from prime_train.units import format_bytes, format_seconds
@@ -35,6 +37,17 @@ def planned(found: Checkpoint, *, lossy: bool) -> Worked:
     if packing_plan.packed_without_loss(found.path):
         return Worked(found.step, packing_plan.stored(found.path), lossy=True, note="restored first, so not reckoned")
     return Worked(found.step, packing_plan.expected(found.path, edits=packing_plan.edits(found.path)), lossy=True)
+
+
+def work_on(found: Checkpoint, work: Callable[[Path], None]) -> Worked:
+    """Pack or restore one checkpoint. Damage is a result, so that the other checkpoints are still processed."""
+    began = time.perf_counter()
+    try:
+        work(found.path)
+    except archive.DamagedError as error:
+        return Worked(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
+    seconds = time.perf_counter() - began
+    return Worked(found.step, packing_plan.stored(found.path), seconds, lossy=packing_plan.is_lossy(found.path))
 
 
 def worked_rows(results: Iterable[Worked]) -> list[tuple[str, str, str, str, str]]:

@@ -170,6 +170,21 @@ def only(run_dir: RunDir, step: int) -> Checkpoint:
     )
 
 
+def complete(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
+    """The complete checkpoints, newest first, or only that of `step`. Raises UserError if that one is incomplete."""
+    if step is None:
+        return [found for found in scan(run_dir.checkpoints) if found.complete]
+    found = only(run_dir, step)
+    if found.problem:
+        raise UserError(
+            what=f"the checkpoint of step {step} is not complete: {found.problem}",
+            where=str(found.path),
+            why="only complete checkpoints are packed or restored",
+            fix=f"prime-train ckpt list {run_dir.path.name}",
+        )
+    return [found]
+
+
 def verified_as_json(run: str, results: Iterable[Verified]) -> dict[str, Any]:
     """The document of `ckpt verify --json`."""
     results = list(results)
