@@ -20,7 +20,7 @@ def test_one_rule_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     rule("dsk001")
     page = capsys.readouterr().out
     assert page.startswith("DSK001  error  The checkpoints that are kept")
-    assert "validate and run, which know: save_dir, model_folder, tokenizer_folder" in page
+    assert "validate and run, because it needs facts: save_dir, model_folder, tokenizer_folder" in page
     assert "\nBad:\n    [facts.save_dir]\n    free_bytes" in page
     assert "\nGood:\n    [checkpoint]\n" in page
 

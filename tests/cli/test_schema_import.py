@@ -55,5 +55,5 @@ def test_a_kept_table_is_one_that_lint_judges_by(tmp_path: Path) -> None:
 
 
 def test_a_generation_is_named_by_year_and_month(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no name for a generation"):
+    with pytest.raises(UserError, match="not a name for a generation"):
         import_(interpreter(tmp_path, STANDIN), None, "../elsewhere", keep=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import sys
@@ -147,6 +146,8 @@ def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> 
 
 def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], count: _CountBytes) -> None:
     """Append the scan of a log. If reading fails midway (a cut archive, a failing disk), the part before counts."""
+    import gzip
+
     from prime_train.diagnose.match import Scanner
 
     try:

@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share. Reads no run; completion lists the names of runs."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """Names of runs here that begin so, for the shell."""
+    """The runs in this folder whose names start with `incomplete`, for shell completion."""
     from prime_train.views.runs import known
 
     return [name for name in known(Path.cwd()) if name.startswith(incomplete)]
@@ -18,7 +18,7 @@ def complete_run(incomplete: str) -> list[str]:
 
 def _forbid_color(no_color: bool) -> bool:
     if no_color:
-        os.environ["NO_COLOR"] = "1"  # rich, our own painting and every child process read this one
+        os.environ["NO_COLOR"] = "1"  # read by rich, by cli/render.py and by every child process
     return no_color
 
 
@@ -35,4 +35,4 @@ NoColor = Annotated[
     bool,
     typer.Option("--no-color", help="Plain text. NO_COLOR=1 does the same.", callback=_forbid_color, is_eager=True),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]

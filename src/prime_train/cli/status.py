@@ -1,4 +1,4 @@
-"""`prime-train status`: how a run stands, or all runs here. Reads only."""
+"""`prime-train status`: the state of one run, or of all runs in this folder. Reads only."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run: its name under ./runs, or the path of its directory. Without one: all runs in ./runs.",
+            help="A run: its name under ./runs, or the path of its directory. Default: all runs in ./runs.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -24,7 +24,7 @@ def status(
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """How a run stands, or all runs here.
+    """The state of one run, or of all runs in this folder.
 
     Step, loss, restarts with their last cause, processes, newest complete checkpoint.
 
@@ -55,7 +55,7 @@ def status(
     for name in runs.known(here):
         try:
             found_all.append(look(RunDir(here / runs.RUNS / name), time.time()))
-        except UserError as error:  # a run of somebody else hides none of one's own
+        except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:
         typer.echo(json.dumps(all_as_json(found_all), indent=1))

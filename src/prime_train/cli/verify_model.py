@@ -1,4 +1,4 @@
-"""`prime-train verify-model`: does a model work, for what, and what is to be done. Downloads no weights."""
+"""`prime-train verify-model`: checks what a model can be used for, and how. Downloads no weights."""
 
 import sys
 from typing import Annotated
@@ -12,14 +12,15 @@ from prime_train.errors import ExitCode, UserError
 def verify_model(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A name on the Hugging Face hub, or a local folder.")],
     vllm: Annotated[
-        str, typer.Option("--vllm", metavar="VERSION", help="Judge for that vLLM, by the table.", show_default=False)
+        str,
+        typer.Option("--vllm", metavar="VERSION", help="The vLLM to judge for.", show_default=False),
     ] = "",
     revision: Annotated[
         str, typer.Option("--revision", metavar="REV", help="A branch, a tag or a commit.", show_default=False)
     ] = "",
     offline: Annotated[bool, typer.Option("--offline", help="Open no socket: use the local cache.")] = False,
     gpus: Annotated[
-        str, typer.Option("--gpus", metavar="GPU", help="Reckon memory for that type of GPU.")
+        str, typer.Option("--gpus", metavar="GPU", help="Estimate memory for this type of GPU.")
     ] = "h100-80gb",
     python: Annotated[
         str | None,
@@ -28,10 +29,10 @@ def verify_model(
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Look at a model before a run does: can it be read, trained, served; do its chat template and its tools work.
+    """Check whether a model can be read, trained and served, and whether its chat template and tools work.
 
-    Reads its small files and the headers of its weights. Exit code 1 where it can be used for nothing, 2 where there
-    is no such model, 4 where the hub cannot be reached.
+    Reads its small files and the headers of its weights. Exit code 1: the model cannot be used for anything, 2: there
+    is no such model, 4: the hub cannot be reached.
 
     Examples:
 
@@ -82,5 +83,5 @@ def _check_version(version: str) -> None:
         Version(version)
     except InvalidVersion:
         raise UserError(
-            f"{version!r} is no version", "--vllm", f"the table has {known[0]} to {known[-1]}", f"--vllm {known[-1]}"
+            f"{version!r} is not a version", "--vllm", f"the table has {known[0]} to {known[-1]}", f"--vllm {known[-1]}"
         ) from None
