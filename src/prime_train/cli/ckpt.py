@@ -7,10 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
-
-
-class Moments(StrEnum):
-    """The types to which `ckpt compress` can round moments."""
-
-    BF16 = "bf16"
 
 
 app = typer.Typer(
@@ -155,7 +148,7 @@ def compress(
     run: RunName,
     step: Step = None,
     moments: Annotated[
-        Moments | None,
+        Literal["bf16"] | None,
         typer.Option("--moments", help="LOSSY: round AdamW's moments to this type for good; weights stay bit-equal."),
     ] = None,
     dry_run: DryRun = False,

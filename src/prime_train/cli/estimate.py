@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -22,21 +22,14 @@ if TYPE_CHECKING:
 
 
 def estimate(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
-    ],
+    config: Config,
     gpus: Annotated[
         str | None,
         typer.Option(
             "--gpus", metavar="8xh100-80gb", help="The GPUs. Default: those of this machine.", show_default=False
         ),
     ] = None,
-    model_config: Annotated[
-        str | None,
-        typer.Option(
-            "--model-config", metavar="FILE", help="The config.json of the model, or its folder.", show_default=False
-        ),
-    ] = None,
+    model_config: ModelConfig = None,
     calibrate: Annotated[
         str | None,
         typer.Option(
@@ -46,30 +39,15 @@ def estimate(
             show_default=False,
         ),
     ] = None,
-    prices: Annotated[
-        str | None,
-        typer.Option(
-            "--prices", metavar="FILE", help="A file of prices to use instead of the price table.", show_default=False
-        ),
-    ] = None,
-    prime_rl: Annotated[
-        str | None,
-        typer.Option(
-            "--prime-rl",
-            metavar="GENERATION",
-            help="The generation of prime-rl files that name none, such as 2026-08.",
-            show_default=False,
-        ),
-    ] = None,
+    prices: Prices = None,
+    prime_rl: Generation = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Also trace a block and the head on fake tensors. Needs the train extra.")
     ] = False,
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Also FSDP, HSDP, DDP and TP over 1 to all GPUs: memory and traffic.")
     ] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Use only the local cache; make no network requests.")
-    ] = False,
+    offline: Offline = False,
     by_term: Annotated[bool, typer.Option("--by-term", help="Show every term with its formula and source.")] = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -57,26 +57,10 @@ def find(
     spot: Annotated[bool, typer.Option("--spot", help="Include spot offers, which the cloud can take back.")] = False,
     gpus_max: Annotated[int, typer.Option("--gpus-max", min=1, help="The highest number of GPUs in all.")] = 64,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows to show.")] = 15,
-    model_config: Annotated[
-        str | None,
-        typer.Option("--model-config", metavar="FILE", help="The config.json of the model.", show_default=False),
-    ] = None,
-    prices: Annotated[
-        str | None,
-        typer.Option("--prices", metavar="FILE", help="A file of prices instead of the table.", show_default=False),
-    ] = None,
-    prime_rl: Annotated[
-        str | None,
-        typer.Option(
-            "--prime-rl",
-            metavar="GENERATION",
-            help="The generation of prime-rl files that name none.",
-            show_default=False,
-        ),
-    ] = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Use only the local cache; make no network requests.")
-    ] = False,
+    model_config: ModelConfig = None,
+    prices: Prices = None,
+    prime_rl: Generation = None,
+    offline: Offline = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from prime_train.cli.options import NoColor
+from prime_train.cli.options import Generation, NoColor
 from prime_train.errors import ExitCode
 
 Format = Literal["full", "concise", "json", "github", "sarif"]
@@ -25,15 +25,7 @@ def lint(
         list[str] | None, typer.Option(help="Run only these rules: codes or prefixes (BAT, CFG001), comma-separated.")
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Skip these rules: codes or prefixes.")] = None,
-    prime_rl: Annotated[
-        str | None,
-        typer.Option(
-            "--prime-rl",
-            metavar="GENERATION",
-            help="The generation of prime-rl files that name none, such as 2026-08.",
-            show_default=False,
-        ),
-    ] = None,
+    prime_rl: Generation = None,
     output_format: Annotated[Format, typer.Option(help="The format of the output.")] = "full",
     fix: Annotated[
         bool, typer.Option("--fix", help="Write fixes that keep every value you chose into the files.")

@@ -36,3 +36,30 @@ NoColor = Annotated[
     typer.Option("--no-color", help="Plain text. NO_COLOR=1 does the same.", callback=_forbid_color, is_eager=True),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
+]
+Python = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PATH", help="The interpreter that the run will use.", show_default=False),
+]
+Generation = Annotated[
+    str | None,
+    typer.Option(
+        "--prime-rl",
+        metavar="GENERATION",
+        help="The generation of prime-rl files that name none, such as 2026-08.",
+        show_default=False,
+    ),
+]
+ModelConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--model-config", metavar="FILE", help="The config.json of the model, or its folder.", show_default=False
+    ),
+]
+Prices = Annotated[
+    str | None,
+    typer.Option("--prices", metavar="FILE", help="A file of prices to use instead of the table.", show_default=False),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Use only the local cache; make no network requests.")]

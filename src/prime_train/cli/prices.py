@@ -21,11 +21,6 @@ app = typer.Typer(no_args_is_help=True, help="Prices of GPUs: show, import, refr
 _PREVIEW_ROWS = 8
 
 
-@app.callback()
-def _prices() -> None:
-    pass
-
-
 @app.command("show", short_help="Show the price table.")
 def show(
     gpu: Annotated[

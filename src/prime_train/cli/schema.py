@@ -12,11 +12,6 @@ from prime_train.errors import UserError
 app = typer.Typer(no_args_is_help=True, help="Config schemas: export and import.")
 
 
-@app.callback()
-def _schema() -> None:
-    pass
-
-
 @app.command("export", short_help="Write the JSON Schema of run.toml.")
 def export(
     output: Annotated[

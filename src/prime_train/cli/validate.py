@@ -5,14 +5,12 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.options import AsJson, Config, NoColor, Python
 from prime_train.errors import ExitCode
 
 
 def validate(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
-    ],
+    config: Config,
     offline: Annotated[bool, typer.Option("--offline", help="Open no socket: contact no service.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also make a CUDA context, start vLLM, write to the disk; takes minutes.")
@@ -21,10 +19,7 @@ def validate(
         str | None,
         typer.Option("--gpus", metavar="8xh100-80gb", help="GPUs of another machine to judge for.", show_default=False),
     ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option("--python", metavar="PATH", help="The interpreter that the run will use.", show_default=False),
-    ] = None,
+    python: Python = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.options import AsJson, NoColor, Offline, Python
 from prime_train.errors import ExitCode, UserError
 
 
@@ -18,14 +18,11 @@ def verify_model(
     revision: Annotated[
         str, typer.Option("--revision", metavar="REV", help="A branch, a tag or a commit.", show_default=False)
     ] = "",
-    offline: Annotated[bool, typer.Option("--offline", help="Open no socket: use the local cache.")] = False,
+    offline: Offline = False,
     gpus: Annotated[
         str, typer.Option("--gpus", metavar="GPU", help="Estimate memory for this type of GPU.")
     ] = "h100-80gb",
-    python: Annotated[
-        str | None,
-        typer.Option("--python", metavar="PATH", help="The interpreter that the run will use.", show_default=False),
-    ] = None,
+    python: Python = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
