@@ -44,15 +44,15 @@ def test_plain_lines_tell_starts_losses_saves_the_death_and_the_restart() -> Non
         f"trainer started, pid {2**22 + 1}",
         "trainer ready: 4,300,000 parameters on 1 x cpu, fp32",
         "step 10 of 100 (10%), loss 7.5000, 4000 tokens/s",
-        "step 50 of 100 (50%), loss 5.5000, 4100 tokens/s, 6.2 s to go",
+        "step 50 of 100 (50%), loss 5.5000, 4100 tokens/s, 6.2 s left",
         "validation loss 5.7500 at step 50",
         "checkpoint of step 50 complete: 48 MiB in 0.4 s, training waited 20 ms",
-        "step 60 of 100 (60%), loss 5.2500, held-out 5.7500, 4200 tokens/s, 5.6 s to go",
+        "step 60 of 100 (60%), loss 5.2500, held-out 5.7500, 4200 tokens/s, 5.6 s left",
         *FAILURE,
         "attempt 2 resumes from step 50; not taken: step_60: no COMPLETE.json: the save did not finish",
         f"trainer started, pid {2**22 + 1}",
         "trainer ready: 4,300,000 parameters on 1 x cpu, fp32",
-        "step 100 of 100 (100%), loss 4.5000, held-out 5.7500, 4100 tokens/s, 0.0 s to go",
+        "step 100 of 100 (100%), loss 4.5000, held-out 5.7500, 4100 tokens/s, 0.0 s left",
         "validation loss 4.6250 at step 100",
         "checkpoint of step 100 complete: 48 MiB in 0.3 s, training waited 10 ms",
         "attempt 2 finished",
@@ -116,7 +116,7 @@ def test_the_live_screen_shows_the_step_the_cause_and_leaves_the_history_above(m
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
-    with console.shown(stream) as show:
+    with console.open_console(stream) as show:
         state = State()
         for record in records((*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT)):
             late = replace(record, time_s=record.time_s + 10 * 365 * 86400)  # after the block was entered
@@ -134,7 +134,7 @@ def test_the_live_screen_shows_the_step_the_cause_and_leaves_the_history_above(m
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
-    with console.shown(stream) as show:
+    with console.open_console(stream) as show:
         late = Record(BEGAN_S + 10 * 365 * 86400, "supervisor", 0, LaunchAsked(1, 0))
         show(fold(State(), late), [late])
     assert stream.getvalue().endswith("  attempt 1 starts from the beginning\n")
@@ -159,7 +159,7 @@ class Closed(io.StringIO):
 def test_a_terminal_that_is_closed_does_not_end_the_run(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     state = State()
-    with console.shown(Closed(is_terminal=is_terminal)) as show:
+    with console.open_console(Closed(is_terminal=is_terminal)) as show:
         for record in records(WHOLE_LIFE):
             late = replace(record, time_s=record.time_s + 1e9)
             state = fold(state, late)
@@ -168,7 +168,7 @@ def test_a_terminal_that_is_closed_does_not_end_the_run(is_terminal: bool, monke
 
 def test_what_fails_in_the_run_is_not_taken_for_a_closed_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    with pytest.raises(OSError, match="the run's own"), console.shown(Closed(is_terminal=True)):
+    with pytest.raises(OSError, match="the run's own"), console.open_console(Closed(is_terminal=True)):
         raise OSError(errno.ENOENT, "the run's own")
 
 

@@ -90,7 +90,7 @@ def test_every_term_is_told_by_term_and_the_small_ones_as_one_otherwise() -> Non
 def test_too_few_gpus_are_told() -> None:
     memory = _estimate(79.2).memory._replace(gpus=Gpus(8, 0), enough_gpus=False)
     told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
-    assert "does not fit: it asks for 8 GPUs, and there are 4" in told
+    assert "does not fit: the run needs 8 GPUs, but 4 are given" in told
 
 
 def test_a_gpu_without_a_price_is_told() -> None:
@@ -109,7 +109,7 @@ def test_who_waits_is_told() -> None:
 def test_what_was_traced_is_held_against_the_terms() -> None:
     assert view.exact(()) == ""
     told = view.exact((Compared("one block", 2 * GIB, 1.9 * GIB),))
-    assert "one block: 2.0 GiB; the terms say 1.9 GiB (-5%)" in told
+    assert "one block: 2.0 GiB; sum of the terms: 1.9 GiB (-5%)" in told
 
 
 def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
@@ -124,11 +124,11 @@ def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
 def test_why_a_role_does_not_fit_that_has_memory_enough_is_told() -> None:
     memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, fits=False, headroom_bytes=GIB),))
     told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
-    assert "does not fit: trainer, 60.5 GiB at most of 79.2 GiB, but not beside the other role on the same GPU" in told
+    assert "does not fit: trainer needs up to 60.5 GiB of 79.2 GiB, but not together with the other role" in told
 
 
 def test_of_a_gpu_for_both_it_is_the_sum_that_is_too_much_or_to_spare() -> None:
-    for headroom_bytes, said in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB to spare beside the other")):
+    for headroom_bytes, said in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB free beside the other role")):
         roles = (Role(_TRAINER, headroom_bytes > 0, headroom_bytes),)
         memory = _estimate(79.2).memory._replace(roles=roles, gpus=Gpus(1, 1, shared=True))
         assert said in view.text(_estimate(79.2)._replace(memory=memory), _plain)

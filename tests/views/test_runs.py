@@ -12,7 +12,7 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert runs.find("small", tmp_path) == made
     assert runs.find("runs/small", tmp_path) == made
     assert runs.find(str(made.path), Path("/")) == made
-    assert runs.known(tmp_path) == ["small"]
+    assert runs.run_names(tmp_path) == ["small"]
 
 
 def test_an_unknown_run_names_the_nearest_and_lists_what_there_is(tmp_path: Path) -> None:
@@ -30,4 +30,4 @@ def test_where_there_is_no_run_the_message_says_where_it_looked(tmp_path: Path) 
     with pytest.raises(UserError) as caught:
         runs.find("small", tmp_path)
     assert str(tmp_path / "runs") in caught.value.why
-    assert runs.known(tmp_path) == []
+    assert runs.run_names(tmp_path) == []

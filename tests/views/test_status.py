@@ -73,7 +73,7 @@ def test_between_attempts_the_run_is_recovering_and_names_the_cause() -> None:
     assert ("last failure", "attempt 1 at step 60: killed by signal 9 (SIGKILL)") in status.as_lines(found)
 
 
-def test_look_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
+def test_read_status_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
     own = own_identity()
     told = (
         (0.0, "supervisor", RunOpened("small", os.getpid(), 100, "0.1.0")),
@@ -85,22 +85,22 @@ def test_look_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
     write_checkpoint(run_dir, 10)
     write_checkpoint(run_dir, 20, complete=False)
     with held(run_dir):
-        found = status.look(run_dir, BEGAN_S + 1)
+        found = status.read_status(run_dir, BEGAN_S + 1)
     assert found.word == "starting"
     assert found.children == (ChildAlive("trainer", own.pid, True), ChildAlive("reader", own.pid, False))
     assert found.newest_complete == 10
     assert found.free_gib
-    assert status.look(run_dir, BEGAN_S + 1).word == "died"
+    assert status.read_status(run_dir, BEGAN_S + 1).word == "died"
 
 
 def test_a_supervisor_that_ctrl_z_holds_is_told(tmp_path: Path) -> None:
     process = start_holder(tmp_path)
     write_run(tmp_path, ((0.0, "supervisor", RunOpened("small", process.pid, 100, "0.1.0")),))
-    told = dict(status.as_lines(status.look(RunDir(tmp_path), BEGAN_S + 1)))
+    told = dict(status.as_lines(status.read_status(RunDir(tmp_path), BEGAN_S + 1)))
     assert told["supervisor"] == f"pid {process.pid}"
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-    told = dict(status.as_lines(status.look(RunDir(tmp_path), BEGAN_S + 1)))
+    told = dict(status.as_lines(status.read_status(RunDir(tmp_path), BEGAN_S + 1)))
     close(process)
     assert f"kill -CONT {process.pid}" in told["supervisor"]
 
@@ -108,7 +108,7 @@ def test_a_supervisor_that_ctrl_z_holds_is_told(tmp_path: Path) -> None:
 def test_a_directory_without_events_is_told_as_a_run_that_nobody_opened(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "empty")
     run_dir.events.mkdir(parents=True)
-    found = status.look(run_dir, BEGAN_S)
+    found = status.read_status(run_dir, BEGAN_S)
     assert found.name == "empty"
     assert found.silent_s is None
     assert dict(status.as_lines(found))["state"].startswith("died: no supervisor opened it")

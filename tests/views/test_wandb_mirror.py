@@ -43,16 +43,16 @@ def _lines(*steps: int) -> list[bytes]:
 
 
 def test_a_step_is_logged_once_and_steps_never_fall() -> None:
-    first = rows.merged(rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
-    again = rows.merged(rows.of_metrics(_lines(5, 6, 7)), [rows.Row(6, {"run/restarts": 1})], first[-1].step)
+    first = rows.merge(rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
+    again = rows.merge(rows.of_metrics(_lines(5, 6, 7)), [rows.Row(6, {"run/restarts": 1})], first[-1].step)
     assert [row.step for row in (*first, *again)] == [1, 2, 3, 4, 5, 6, 6, 7]
     assert again[0].values == {"run/restarts": 1}
 
 
 def test_a_row_ahead_of_the_metrics_waits_for_no_step() -> None:
-    (row,) = rows.merged(rows.of_metrics(_lines(3)), [rows.Row(9, {"eval/loss": 1.0})], 0)
+    (row,) = rows.merge(rows.of_metrics(_lines(3)), [rows.Row(9, {"eval/loss": 1.0})], 0)
     assert row == rows.Row(3, {"train/loss": 4.97, "eval/loss": 1.0})
-    assert rows.merged([], [rows.Row(9, {"eval/loss": 1.0})], 4) == [rows.Row(4, {"eval/loss": 1.0})]
+    assert rows.merge([], [rows.Row(9, {"eval/loss": 1.0})], 4) == [rows.Row(4, {"eval/loss": 1.0})]
 
 
 def test_what_is_no_line_of_metrics_is_left_out() -> None:
@@ -96,7 +96,7 @@ def test_how_far_it_came_is_kept(tmp_path: Path) -> None:
     first = state.load(run_dir)
     record = Record(1.0, "supervisor", 7, ALARM)
     kept = first.with_records([record], 60)
-    state.keep(run_dir, kept)
+    state.save(run_dir, kept)
     assert state.load(run_dir) == kept
     assert kept.has(record)
     assert not kept.has(Record(1.0, "supervisor", 8, ALARM))
@@ -192,18 +192,18 @@ def test_without_a_login_it_is_kept_for_later(tmp_path: Path) -> None:
 def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
-    mirror.begin(run_dir)
+    mirror.start(run_dir)
     give_up_s = time.monotonic() + 60
     while state.load(run_dir).last_step < 100:
         assert time.monotonic() < give_up_s, state.log(run_dir).read_text(encoding="utf-8")
         time.sleep(0.1)
-    with mirror._alone(run_dir) as is_alone:  # it has ended
+    with mirror._lock(run_dir) as is_alone:  # it has ended
         assert is_alone
 
 
 def test_without_the_package_the_fix_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "find_spec", lambda _name: None)
     with pytest.raises(UserError) as told:
-        mirror.begin(RunDir(tmp_path))
+        mirror.start(RunDir(tmp_path))
     assert "prime-train[wandb]" in told.value.fix
     assert not (tmp_path / "wandb").exists()

@@ -12,34 +12,34 @@ import typer
 if TYPE_CHECKING:
     from prime_train.checkpoints.layout import Checkpoint
     from prime_train.rundir import RunDir
-    from prime_train.views.checkpoint_work import Worked
+    from prime_train.views.checkpoint_work import PackingResult
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
-def worked(found: "Checkpoint", work: "Callable[[Path], None]") -> "Worked":
+def worked(found: "Checkpoint", work: "Callable[[Path], None]") -> "PackingResult":
     """Pack or restore one checkpoint; a damaged one is a result, so that the others are still done."""
     from prime_train.checkpoints import archive, packing_plan
-    from prime_train.views.checkpoint_work import Worked
+    from prime_train.views.checkpoint_work import PackingResult
 
     began = time.perf_counter()
     try:
         work(found.path)
     except archive.DamagedError as error:
-        return Worked(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
+        return PackingResult(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
     took_s = time.perf_counter() - began
-    return Worked(found.step, packing_plan.stored(found.path), took_s, lossy=packing_plan.is_lossy(found.path))
+    return PackingResult(found.step, packing_plan.stored(found.path), took_s, lossy=packing_plan.is_lossy(found.path))
 
 
 def complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":
     """The complete checkpoints, newest first; only that of `step` where it is named, UserError where it is not one."""
     from prime_train.checkpoints.layout import scan
     from prime_train.errors import UserError
-    from prime_train.views.checkpoints import only
+    from prime_train.views.checkpoints import find_checkpoint
 
     if step is None:
         return [found for found in scan(run_dir.checkpoints) if found.complete]
-    found = only(run_dir, step)
+    found = find_checkpoint(run_dir, step)
     if found.problem:
         raise UserError(
             what=f"the checkpoint of step {step} is not complete: {found.problem}",

@@ -57,7 +57,7 @@ def diagnose(
     if judged.diagnosis.cause is not None:
         raise typer.Exit(ExitCode.FINDINGS)
     if not judged.unread and (ended := last_failure(logs)) is not None:
-        lines = view.of_attempt(ended, lambda text, style: paint(text, style, sys.stderr))
+        lines = view.attempt_lines(ended, lambda text, style: paint(text, style, sys.stderr))
         typer.echo(redact("its supervisor says:\n" + "\n".join(lines), hidden), err=True)
         raise typer.Exit(ExitCode.FINDINGS)
     if judged.unread:

@@ -99,7 +99,7 @@ def _supervised(
     from prime_train.dialects.read import STDIN
     from prime_train.supervise.lock import held, unwritable
     from prime_train.supervise.loop import supervise
-    from prime_train.views.console import shown
+    from prime_train.views.console import open_console
     from prime_train.views.service_log import ServiceLog
 
     run_dir = judged.run_dir
@@ -118,7 +118,7 @@ def _supervised(
         code = ExitCode.OK
         if not opened.finished:
             _mirrored(opened.run, run_dir)
-            with shown(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
+            with open_console(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
 
                 def each_turn(state: "State", records: "Sequence[Record]") -> None:
                     lock.keep()
@@ -138,7 +138,7 @@ def _mirrored(run: "RunSpec", run_dir: "RunDir") -> None:
     from prime_train.views import wandb_mirror
 
     try:
-        wandb_mirror.begin(run_dir)
+        wandb_mirror.start(run_dir)
     except OSError as error:  # a run is not given up for its mirror
         typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
 
@@ -186,9 +186,9 @@ def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> N
     except OSError as error:  # a full disk ends a run, and must not hide how it ended
         typer.echo(f"warning: the report could not be written: {error}", err=True)
     if as_json:
-        told = json.dumps(status.as_json(status.look(run_dir, time.time())), indent=1)
+        told = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
     else:
-        title, lines = summary.gather(run_dir, command.text(), longer)
+        title, lines = summary.summarize(run_dir, command.text(), longer)
         told = labelled(title, lines, sys.stdout)
     with suppress(OSError):  # the terminal is closed, or nobody reads the pipe: the run's exit code counts all the same
         typer.echo(told)
