@@ -189,9 +189,9 @@ def entry_text(
 
 
 HEADER = """\
-# What each trainer's memory is reckoned with: the coefficients of estimate/coefficients.py, where they differ from the
-# counts that stand there. Written by bench/fit_memory.py; docs/estimate.md says which rows were fitted.
-# An era's values hold for a program of that date and later.
+# The memory coefficients of each trainer, where they differ from the defaults in estimate/coefficients.py.
+# Written by bench/fit_memory.py; docs/estimate.md lists the fitted rows.
+# The values of an era apply to program versions of that date and later.
 """
 
 

@@ -192,7 +192,7 @@ def toml_of(fitted: dict[str, Rates], unmeasured: Spread) -> str:
     lines = [
         "# Written by bench/fit_throughput.py from registry/measured_rows/throughput.csv. Costs are multiples of the",
         "# ideal time; those of visits and of the step are milliseconds. spread: nine of ten rows, held out by model,",
-        "# lie between low and high times the estimate at distance 0 from the nearest row, and farther with distance.",
+        "# lie between low and high times the estimate at distance 0 from the nearest row; it grows with the distance.",
         "",
         "[unmeasured]  # trainers without rows: how far all rows lie from the published costs",
         _inline("spread", unmeasured._asdict()),
