@@ -30,7 +30,8 @@ def _rules_page() -> Iterator[str]:
         "`prime-train lint` checks a config without looking at the machine. A rule with facts under *needs* is checked",
         "by `validate` and `run` on the training machine; a fact in brackets makes the check more exact but is not",
         "required. An **error** means that the run cannot work or loses data.",
-        "`# prime-train: ignore[BAT001]` turns a rule off on its line, or in the whole file if it is above the first key.",
+        "`# prime-train: ignore[BAT001]` turns a rule off on its line, or in the whole file if it is above the",
+        "first key.",
         "",
         "| code | severity | needs | rule |",
         "|---|---|---|---|",
@@ -41,8 +42,8 @@ def _rules_page() -> Iterator[str]:
     yield from (
         "",
         "Each example below changes a few keys of a good config, on a machine that has everything. An example that",
-        "starts with the name of a prime-rl generation changes the [config of that generation](#bases), an example that",
-        "starts with `# script` is a whole Python script, and every other example changes this config:",
+        "starts with the name of a prime-rl generation changes the [config of that generation](#bases), an example",
+        "that starts with `# script` is a whole Python script, and every other example changes this config:",
         "",
     )
     yield from _block(BASE)
