@@ -1,4 +1,4 @@
-"""Reads the whole history of a run from its events and metrics.jsonl, as values for the report. Renders nothing."""
+"""Reads the whole history of a run from its events and metrics.jsonl, and summarizes it. Writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the logs of a run's attempts, from the end and while they grow. Writes nothing."""
+"""Reads the logs of a run's attempts and services, from the end and while they grow. Writes nothing."""
 
 from __future__ import annotations
 

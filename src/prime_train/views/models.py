@@ -1,4 +1,4 @@
-"""Renders the registry of tested models as a table, as one model in full, or as JSON. Prints nothing."""
+"""Renders tested models and the verdict on a model, as text or JSON. Prints nothing, checks nothing."""
 
 from __future__ import annotations
 

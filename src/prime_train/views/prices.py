@@ -1,4 +1,4 @@
-"""Renders prices: one row per GPU, one row per offer, or JSON. Reads and writes no file."""
+"""Renders prices and ranked offers as tables or JSON. Reads and writes no file."""
 
 from __future__ import annotations
 
