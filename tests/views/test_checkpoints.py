@@ -30,7 +30,7 @@ def test_a_resume_takes_the_newest_complete_one_that_loads() -> None:
     assert checkpoints.list_rows(rows)[1] == ("30", "29.3 KiB", "30 s", "the trainer could not load it")
 
 
-def test_what_is_packed_or_rounded_is_told_with_what_it_saves() -> None:
+def test_packed_and_rounded_checkpoints_show_what_they_save() -> None:
     packings = {
         30: checkpoints.Packing(Stored(840, 1000), packed=True, lossy=False),
         20: checkpoints.Packing(Stored(500, 1000), packed=True, lossy=True),
@@ -42,10 +42,10 @@ def test_what_is_packed_or_rounded_is_told_with_what_it_saves() -> None:
         "complete; packed, moments in bf16, saves 500 B (50.0%)",
         "complete; moments were rounded to bf16",
     ]
-    told = [
+    packed = [
         (row["packed"], row["lossy"], row["saved_bytes"]) for row in checkpoints.list_json("s", rows)["checkpoints"]
     ]
-    assert told == [(True, None, 160), (True, "moments bf16", 500), (False, "moments bf16", 0)]
+    assert packed == [(True, None, 160), (True, "moments bf16", 500), (False, "moments bf16", 0)]
 
 
 def test_the_disk_is_read_newest_first_and_ages_count_from_the_manifest(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_disk_is_read_newest_first_and_ages_count_from_the_manifest(tmp_path
     assert rows[1].age_s == 60
 
 
-def test_verify_reads_every_byte_and_tells_broken_from_unfinished(tmp_path: Path) -> None:
+def test_verify_reads_every_byte_and_distinguishes_broken_from_unfinished(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     for step in (10, 20):
         write_checkpoint(run_dir, step)

@@ -45,7 +45,7 @@ def test_two_plots_are_written_whole(tmp_path: Path) -> None:
 def test_a_plot_that_finds_no_room_leaves_nothing(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path, WHOLE_LIFE)
     write_metrics(run_dir, 100)
-    (run_dir.plots / "loss.png").mkdir(parents=True)  # takes no file in its place, as a full disk takes none
+    (run_dir.plots / "loss.png").mkdir(parents=True)  # a folder cannot be replaced by a file, so the write fails
     with pytest.raises(IsADirectoryError):
         draw(gather(run_dir), run_dir.plots)
     assert [path.name for path in run_dir.plots.iterdir()] == ["loss.png"]

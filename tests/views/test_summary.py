@@ -25,7 +25,7 @@ def test_a_finished_run_shows_loss_sample_checkpoint_plot_and_report(tmp_path: P
     }
 
 
-def test_a_failed_run_says_why_and_how_to_go_on(tmp_path: Path) -> None:
+def test_a_failed_run_shows_why_and_how_to_continue(tmp_path: Path) -> None:
     closed = (12.5, "supervisor", RunClosed("failed", 6, "1 attempt in a row"))
     title, lines = summary.summarize(write_run(tmp_path, (*FIRST_ATTEMPT, *DEATH, closed)), "again", "longer")
     assert title == "small failed: step 60 of 100 in 12 s"

@@ -29,7 +29,7 @@ from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
 from prime_train.views import wandb_state as state
 from tests.views import wandb_files
-from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Told, write_metrics, write_run
+from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Timeline, write_metrics, write_run
 
 ALARM = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "lost", "XID 79", "power cycle", "", 60)
 FAILED = AttemptEnded(1, -9, "failed", "signal", "killed", "from outside", "", "", 50)
@@ -60,9 +60,9 @@ def test_what_is_no_line_of_metrics_is_left_out() -> None:
     assert rows.of_metrics(lines) == [rows.Row(3, {"train/loss": 2.5})]
 
 
-def test_events_are_counted_and_the_bad_ones_told() -> None:
+def test_events_are_counted_and_failures_sent_as_alerts() -> None:
     counts = rows.Counts()
-    said = []
+    results = []
     for event in (
         *(LaunchAsked(1, 0), ALARM, FAILED, LaunchAsked(2, 50), ALARM),
         *(CheckpointDeleted(2, 40, "superseded"), SpaceFreed(2, "/x", 2**30, "broadcast")),
@@ -70,14 +70,14 @@ def test_events_are_counted_and_the_bad_ones_told() -> None:
         RunClosed("failed", 6, "three in a row"),
     ):
         counts, row, note = rows.of_event(event, counts, 60)
-        said.append((row, note))
+        results.append((row, note))
     assert counts == rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0)
-    assert said[0] == (None, None)
-    assert said[4][0] == rows.Row(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
-    assert said[6][0] == rows.Row(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
-    assert said[7] == (None, None)
-    assert said[8][0] == rows.Row(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
-    notes = [note for _, note in said if note]
+    assert results[0] == (None, None)
+    assert results[4][0] == rows.Row(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
+    assert results[6][0] == rows.Row(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
+    assert results[7] == (None, None)
+    assert results[8][0] == rows.Row(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
+    notes = [note for _, note in results if note]
     assert [note.level for note in notes] == ["ERROR", "ERROR", "ERROR", "ERROR"]
     assert "fix: power cycle" in notes[0].text
     assert rows.of_event(ALARM, counts, 1)[2] is not None
@@ -129,11 +129,11 @@ RESOLVED = {
 }
 
 
-def _told(path: Path, told: Told, steps: int) -> RunDir:
-    """The run directory as it is by then, written anew."""
+def _write_run_dir(path: Path, timeline: Timeline, steps: int) -> RunDir:
+    """Writes the run directory up to some point of the timeline."""
     run_dir = RunDir(path)
     shutil.rmtree(run_dir.events, ignore_errors=True)
-    write_run(path, told)
+    write_run(path, timeline)
     write_metrics(run_dir, steps)
     run_dir.resolved.write_text(json.dumps(RESOLVED), encoding="utf-8")
     return run_dir
@@ -155,12 +155,12 @@ def _run(run_dir: RunDir, *more: str, **variables: str) -> subprocess.CompletedP
 def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     failed = (12.5, "supervisor", RunClosed("failed", 6, "three in a row"))
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
     assert _run(run_dir).returncode == 0
     first = state.load(run_dir)
     assert first.last_step == 60
     opened = (12.6, "supervisor", RunOpened("small", GONE, 100, "0.1.0"))
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
     done = _run(run_dir)
     assert done.returncode == 0, done.stderr
     second = state.load(run_dir)
@@ -181,7 +181,7 @@ def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path:
 @pytest.mark.slow
 def test_without_a_login_it_is_kept_for_later(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
     done = _run(run_dir, WANDB_MODE="online", WANDB_BASE_URL="http://127.0.0.1:9", HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "W&B (online)" in done.stderr
@@ -191,19 +191,19 @@ def test_without_a_login_it_is_kept_for_later(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
     mirror.start(run_dir)
     give_up_s = time.monotonic() + 60
     while state.load(run_dir).last_step < 100:
         assert time.monotonic() < give_up_s, state.log(run_dir).read_text(encoding="utf-8")
         time.sleep(0.1)
-    with mirror._lock(run_dir) as is_alone:  # it has ended
+    with mirror._lock(run_dir) as is_alone:  # the mirror has ended
         assert is_alone
 
 
-def test_without_the_package_the_fix_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_has_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "find_spec", lambda _name: None)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as raised:
         mirror.start(RunDir(tmp_path))
-    assert "prime-train[wandb]" in told.value.fix
+    assert "prime-train[wandb]" in raised.value.fix
     assert not (tmp_path / "wandb").exists()
