@@ -171,9 +171,8 @@ def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | 
     def show(state: State, records: Sequence[Record]) -> None:
         nonlocal shown_s, shown_step
         for record in records:
-            lines = [] if is_past(record) else notices(record)
-            for number, words in enumerate(lines):
-                write(f"{_clock(record.time_s) if number == 0 else ' ' * len(_clock(0.0))}  {words}")
+            for clock, text, _ in [] if is_past(record) else _timed(record):
+                write(f"{clock}  {text}")
         for line in service.more(state) if service is not None else ():
             write(line)
         if state.live is None or state.live.first_progress is None or state.progress_s is None:
@@ -201,6 +200,12 @@ def _clock(time_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time_s))
 
 
+def _timed(record: Record) -> Iterator[tuple[str, str, str]]:
+    """Clock, text and colour of each line of an event; only the first line has clock and colour."""
+    for number, line in enumerate(notices(record)):
+        yield ("        ", line, "") if number else (_clock(record.time_s), line, style(record))
+
+
 # --- the live screen -------------------------------------------------------------------------------
 
 
@@ -223,12 +228,10 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
         nonlocal drawn_s, latest
         latest = state
         for record in records:
-            for number, words in enumerate([] if is_past(record) else notices(record)):
-                clock = _clock(record.time_s) if number == 0 else " " * len(_clock(0.0))
-                color = style(record) if number == 0 else ""
-                console.print(Text(f"{clock}  ", style="dim").append(words, style=color or "not dim"))
-        for words in service.more(state) if service is not None else ():
-            console.print(Text(words, style="dim"))
+            for clock, text, color in [] if is_past(record) else _timed(record):
+                console.print(Text(f"{clock}  ", style="dim").append(text, style=color or "not dim"))
+        for line in service.more(state) if service is not None else ():
+            console.print(Text(line, style="dim"))
         now_s = time.time()
         if now_s - drawn_s >= REFRESH_S:
             drawn_s = now_s

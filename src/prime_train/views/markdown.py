@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -28,22 +29,10 @@ def plain(words: str) -> str:
 
 def fenced(body: str) -> str:
     """A code block; its fence is longer than every run of backquotes in the text."""
-    fence = "`" * max(3, _longest_run(body, "`") + 1)
+    fence = max(["``", *re.findall("`+", body)], key=len) + "`"
     return f"{fence}text\n{body}\n{fence}"
-
-
-def _longest_run(words: str, character: str) -> int:
-    longest = current = 0
-    for each in words:
-        current = current + 1 if each == character else 0
-        longest = max(longest, current)
-    return longest
 
 
 def date(time_s: float | None) -> str:
     """The date of seconds since the epoch; empty for None."""
     return "" if time_s is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
-
-
-def plural(count: int) -> str:
-    return "" if count == 1 else "s"

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from prime_train.verify.check import Check, Outcome, Use, Verdict
 from prime_train.verify.uses import label
+from prime_train.views.findings import Paint, plain
 from prime_train.views.printable import sanitize
 
-Paint = Callable[[str, str], str]  # (text, style) -> text, in colour if the terminal supports it
 _STYLES = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.NOT_KNOWN: "cyan", Outcome.FAILURE: "red"}
 _WORD_WIDTH = max(len(outcome) for outcome in Outcome)
-
-
-def plain(text: str, _: str) -> str:
-    """A Paint without colour."""
-    return text
 
 
 def verdict_text(verdict: Verdict, paint: Paint = plain) -> str:

@@ -5,7 +5,7 @@ Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -37,15 +37,11 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             {
                 "tool": {"driver": driver},
                 "columnKind": "unicodeCodePoints",
-                "artifacts": [{"location": {"uri": _uri(path)}} for path in _paths(verdicts)],
+                "artifacts": [{"location": {"uri": _uri(path)}} for path in dict.fromkeys(v.path for v in verdicts)],
                 "results": [_result(finding, numbers[finding.code]) for finding in findings],
             }
         ],
     }
-
-
-def _paths(verdicts: Iterable[Verdict]) -> list[str]:
-    return list(dict.fromkeys(verdict.path for verdict in verdicts))
 
 
 def _rule(code: str) -> dict[str, Any]:
