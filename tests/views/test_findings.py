@@ -141,6 +141,6 @@ def test_summary(verdicts: list[Verdict], text: str) -> None:
 
 
 def test_tally() -> None:
-    assert view.tally(verdict()) == "run.toml: All checks passed. 1 rule passed"
+    assert view.tally(verdict()) == "run.toml: All checks passed. (1 rule passed)"
     skipped = (Skipped("DSK001", "save_dir", "gone"),)
     assert view.tally(verdict(FINDING, skipped=skipped)) == "run.toml: 1 error; 1 rule passed, 1 skipped"

@@ -108,10 +108,12 @@ def summary(verdicts: Sequence[Verdict], fixed: int = 0, *, unsafe_left: int = 0
 
 
 def tally(verdict: Verdict) -> str:
-    """The last line of validate: how many findings, passed rules and skipped rules there are."""
-    found = f"{summary([verdict]).removesuffix(' in 1 file')};" if verdict.findings else "All checks passed."
-    skipped = f", {len(verdict.skipped)} skipped" if verdict.skipped else ""
-    return f"{verdict.path}: {found} {counted(len(verdict.passed), 'rule')} passed{skipped}"
+    """The last line of validate: the numbers of findings, of rules that passed and of rules that were skipped."""
+    rules = f"{counted(len(verdict.passed), 'rule')} passed"
+    rules += f", {len(verdict.skipped)} skipped" if verdict.skipped else ""
+    if not verdict.findings:
+        return f"{verdict.path}: All checks passed. ({rules})"
+    return f"{verdict.path}: {summary([verdict]).removesuffix(' in 1 file')}; {rules}"
 
 
 def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:

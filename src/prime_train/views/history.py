@@ -26,7 +26,7 @@ from prime_train.supervise.state import Attempt, State
 PHASES = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")
 _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu")
 
-Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan where a line has none
+Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan if a line has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class History:
     name: str
     path: Path
     started_in: str  # working directory of the latest attempt, the base of relative config paths; "" = not known
-    config: dict[str, Any]  # resolved.json; empty where it cannot be read
+    config: dict[str, Any]  # resolved.json; empty if it cannot be read
     state: State
     evaluations: tuple[Evaluated, ...]  # by step; without those of steps that a restart repeated
     saves: tuple[CheckpointSaved, ...]

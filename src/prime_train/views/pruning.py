@@ -1,4 +1,4 @@
-"""Shows what `ckpt prune`, `compress` and `restore` did, or would do with --dry-run. Changes no checkpoint."""
+"""Shows what `ckpt prune` deleted, or would delete: checkpoints, and prime-rl's broadcasts, weights and rollouts."""
 
 from __future__ import annotations
 

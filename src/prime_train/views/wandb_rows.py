@@ -123,8 +123,8 @@ def of_metrics(lines: Iterable[bytes]) -> list[Row]:
 def merge(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row]:
     """One row per step, in order, none before `last`.
 
-    Steps that a restart repeats are left out, because W&B accepts each step only once. Values that are not metrics move
-    to the nearest step that has a row if their own step has none.
+    Steps that a restart repeats are left out, because W&B accepts each step only once. Other values go to their own
+    step, limited to the range from `last` to the newest step.
     """
     by_step: dict[int, dict[str, float]] = {row.step: dict(row.values) for row in metrics if row.step > last}
     newest = max(by_step, default=last)
