@@ -64,6 +64,11 @@ def test_a_sample_that_holds_a_fence_stays_inside_its_own(tmp_path: Path) -> Non
     assert "````text\nimport sys\n```\nimport os\n````" in text
 
 
+def test_without_a_readable_config_the_model_has_no_sizes(tmp_path: Path) -> None:
+    text = report.text(gather(write_run(tmp_path, WHOLE_LIFE)), [], "")
+    assert "| model | 4.3 M parameters |" in text
+
+
 def test_a_failed_run_has_its_reason_and_exit_code(tmp_path: Path) -> None:
     closed = (12.5, "supervisor", RunClosed("failed", 6, "1 attempt in a row"))
     text = report.text(gather(write_run(tmp_path, (*FIRST_ATTEMPT, *DEATH, closed))), [], "")

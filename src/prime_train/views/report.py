@@ -99,7 +99,7 @@ def _what_ran(history: History) -> list[tuple[str, str]]:
     rows = [("started", date(history.began_s)), ("last event", date(history.ended_s))]
     if started is not None:
         ranks = f"{started.world_size} x " if started.world_size > 1 else ""
-        rows.append(("model", f"{format_count(started.params)} parameters, {_sizes(config.get('model', {}))}"))
+        rows.append(("model", f"{format_count(started.params)} parameters{_sizes(config.get('model', {}))}"))
         rows.append(("vocabulary", f"{started.vocab_size:,}"))
         rows.append(("device", f"{ranks}{started.device}, {started.precision}"))
     if "data" in config:
@@ -114,8 +114,8 @@ def _what_ran(history: History) -> list[tuple[str, str]]:
 
 def _sizes(model: dict[str, Any]) -> str:
     if model.get("path"):
-        return f"from {model['path']}"
-    return f"{model.get('layers')} layers of width {model.get('hidden_size')}, {model.get('heads')} heads"
+        return f", from {model['path']}"
+    return ", {layers} layers of width {hidden_size}, {heads} heads".format_map(model) if model else ""
 
 
 def _source(source: dict[str, Any]) -> str:

@@ -194,7 +194,7 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if state.tokens_per_s is not None:
         lines.append(("speed", f"{format_count(round(state.tokens_per_s))} tokens/s"))
     if status.silent_s is not None:
-        lines.append(("last sign", f"{format_seconds(status.silent_s)} ago"))
+        lines.append(("last activity", f"{format_seconds(status.silent_s)} ago"))
     if state.last_event:
         lines.append(("last event", state.last_event))
     lines.append(("attempt", f"{state.attempt_number}, {counted(state.restarts, 'restart')}"))
@@ -228,7 +228,7 @@ def _state_text(status: Status) -> str:
     return f"{status.word}{phase}"
 
 
-OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST SIGN")
+OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST ACTIVITY")
 
 
 def as_rows(statuses: Sequence[Status]) -> list[tuple[str, ...]]:
