@@ -1,9 +1,9 @@
 """Writes registry/prime_rl/<generation>.json from field rows: `python docs/prime_rl_tables.py FOLDER`.
 
-FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. What a table knows
-beside them, which key feeds which part of a RunSpec, stands here: one line per field, the key in 2026-08, 2026-05
-and 2026-01. "=" is the key of the generation after, "" none, "|" parts the keys of which the first said counts.
-"#" in front counts the elements of a list, "?" asks whether a table is there.
+FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. This file adds which keys
+feed which field of a RunSpec: one line per field, with its key in 2026-08, 2026-05 and 2026-01. "=" means the same key
+as in the next newer generation, "" no key. "|" separates alternatives; the first key that is set counts. A leading "#"
+counts the elements of a list, a leading "?" checks whether a table exists.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "monitor.offline": ("monitors.wandb.offline", "wandb.offline", "="),
 }
 
-# Counts that prime-rl does not bound itself, and with which no run works below one.
+# Counts that prime-rl does not limit, and that must be at least one for a run to work.
 _COUNTS = frozenset(
     (
         *("max_steps", "seq_len", "num_train_gpus", "num_train_nodes", "gpus_per_node", "max_completion_tokens"),
@@ -274,9 +274,9 @@ _COUNTS = frozenset(
         *("max_loras", "max_tokens", "rollouts_per_example", "interval"),
     )
 )
-_OR_NONE = frozenset(("num_infer_gpus", "num_infer_nodes"))  # the same, and none is legal
+_OR_NONE = frozenset(("num_infer_gpus", "num_infer_nodes"))  # these may also be zero
 
-# Which parts of a RunSpec a root speaks of, and which component its keys leave out in front.
+# root -> the parts of a RunSpec that it fills, and the component names that its keys omit in front.
 _SHARED = ("run", "checkpoint", "launch", "resume", "saving", "monitor", "deployment", "weight_broadcast")
 _TRAINING = (*_SHARED, "optim", "schedule", "trainer", "lora")
 _ROOTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -296,7 +296,7 @@ _ROOTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def feeds_of(schema: Generation, column: int) -> dict[str, dict[str, list[str]]]:
-    """Root -> RunSpec field -> the keys that say it, of those that the table has."""
+    """Root -> RunSpec field -> the keys of the table that set it."""
     found: dict[str, dict[str, list[str]]] = {}
     for root, (parts, fronts) in _ROOTS.items():
         if root not in schema.roots:
@@ -313,7 +313,7 @@ def _column(keys: tuple[str, ...], column: int) -> list[str]:
 
 
 def _in_root(schema: Generation, root: str, fronts: tuple[str, ...], keys: list[str]) -> list[str]:
-    """The keys as the root has them: without the component that it is itself."""
+    """The keys as the root has them: without the root's own component in front."""
     legal: list[str] = []
     for written in keys:
         mark, key = (written[0], written[1:]) if written[:1] in ("#", "?") else ("", written)
@@ -329,7 +329,7 @@ def _is_legal(schema: Generation, root: str, key: str) -> bool:
     path = tuple(key.split("."))
     if schema.find(root, path) is not None:
         return True
-    around = schema.find(root, path[:-1])  # an open table: it has the key without naming it
+    around = schema.find(root, path[:-1])  # an open table accepts keys that it does not list
     below = schema.below(around) if around is not None else None
     return below is not None and below.open is True
 
@@ -343,7 +343,7 @@ def main(folder: Path) -> None:
             if row["path"].rpartition(".")[2] in _OR_NONE:
                 row["constraints"] = row.get("constraints") or "ge=0"
             if row["path"].endswith("model.full_offload"):
-                row["type"] += " | bool"  # `full_offload = true` stands in prime-rl's own examples of 2026-08
+                row["type"] += " | bool"  # prime-rl's own examples of 2026-08 have `full_offload = true`
         table = compact(rows, origin, {})
         table["feeds"] = feeds_of(Generation.of(table), column)
         (TABLES / f"{origin.generation}.json").write_text(to_json(table), encoding="utf-8")

@@ -27,7 +27,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker takes all tests of a file, because they share its fixtures; `spread` marks those that share nothing."""
+    """One worker takes all tests of a file, because they share fixtures; `spread` marks those that share nothing."""
     for item in items:
         if item.get_closest_marker("spread") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

@@ -101,7 +101,9 @@ def files(*paths: Path) -> list[Path]:
 
 def main(arguments: list[str]) -> None:
     words = hits = 0
-    for path in files(*(Path(argument) for argument in arguments or [ROOT / "src", ROOT / "docs", ROOT / "README.md"])):
+    for path in files(
+        *(Path(argument) for argument in arguments or [str(ROOT / "src"), str(ROOT / "docs"), str(ROOT / "README.md")])
+    ):
         for text in texts(path):
             words += count_words(text)
             for banned in found(text):

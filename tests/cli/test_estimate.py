@@ -319,7 +319,7 @@ def test_prices_of_unknown_age_are_warned_of(capsys: pytest.CaptureFixture[str])
     for as_json in (False, True):
         with contextlib.suppress(typer.Exit):
             estimate("rl.toml", gpus=H100, prices="prices.toml", as_json=as_json)
-        assert "warning: 1 of unknown age among 1 prices" in capsys.readouterr().err
+        assert "warning: 1 price, 1 of unknown age" in capsys.readouterr().err
     Path("prices.toml").write_text(row + f'source = "its page"\nas_of = "{date.today()}"\n')
     with contextlib.suppress(typer.Exit):
         estimate("rl.toml", gpus=H100, prices="prices.toml")
@@ -336,4 +336,4 @@ def test_one_gpu_for_both_is_told_how_to_be_shared(capsys: pytest.CaptureFixture
     code, shown = outcome("rl-single-gpu", capsys, gpus="rtx-4090")
     assert code == 0
     assert "start inference first; gpu_memory_utilization that fits: between" in shown
-    assert "8 rollouts in a batch, 2 of an example, at most 2,048 tokens each" in shown
+    assert "8 rollouts in a batch, 2 per example, at most 2,048 tokens each" in shown

@@ -50,7 +50,7 @@ def test_full_shows_what_was_skipped() -> None:
     ]
 
 
-def test_full_paints_what_it_is_told_to() -> None:
+def test_full_paints_headings() -> None:
     painted = view.full(verdict(FINDING), lambda text, style: f"<{style}>{text}</>")
     assert painted.startswith("<red>error[BAT001]</> run.toml:7:1  <bold>batch.global_batch = 100</>\n  <dim>what</>")
 

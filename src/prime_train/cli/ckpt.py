@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prime_train.checkpoints.cleanup import Keep
     from prime_train.checkpoints.inventory import Places
     from prime_train.rundir import RunDir
-    from prime_train.views.checkpoint_work import Worked
+    from prime_train.views.checkpoint_work import PackingResult
     from prime_train.views.pruning import Pruning
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
@@ -52,9 +52,9 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
     run_dir = find(run, Path.cwd())
     rows = view.gather(run_dir, fold_events(run_dir).unreadable, time.time())
     if as_json:
-        typer.echo(json.dumps(view.as_json(run_dir.path.name, rows), indent=1))
+        typer.echo(json.dumps(view.list_json(run_dir.path.name, rows), indent=1))
     elif rows:
-        typer.echo(table(view.as_rows(rows), ("STEP", "SIZE", "AGE", ""), right=frozenset({0, 1, 2})))
+        typer.echo(table(view.list_rows(rows), ("STEP", "SIZE", "AGE", ""), right=frozenset({0, 1, 2})))
     else:
         typer.echo(f"no checkpoint in {run_dir.checkpoints}", err=True)
 
@@ -78,11 +78,11 @@ def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: 
 
     run_dir = find(run, Path.cwd())
     if step is not None:
-        view.only(run_dir, step)
+        view.find_checkpoint(run_dir, step)
     with _progress(view.total_bytes(run_dir, step), "reading") as on_read:
         results = list(view.verify(run_dir, on_read, step))
     if as_json:
-        typer.echo(json.dumps(view.verified_as_json(run_dir.path.name, results), indent=1))
+        typer.echo(json.dumps(view.verify_json(run_dir.path.name, results), indent=1))
     elif not results:
         typer.echo(f"no checkpoint in {run_dir.checkpoints}", err=True)
     else:
@@ -126,11 +126,11 @@ def prune(
     places, keep = _read_places(run_dir)
     with nullcontext() if dry_run else _hold_run(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
-        plan = view.pruning(Stock(places).take(time.time()), keep, time.time())
+        plan = view.plan_pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else _delete(run_dir, places, plan)
-    rows = view.rows(plan, failed)
+    rows = view.prune_rows(plan, failed)
     if as_json:
-        typer.echo(json.dumps(view.as_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
+        typer.echo(json.dumps(view.prune_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
     elif rows:
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
         if places.prime_rl is None:
@@ -184,7 +184,7 @@ def compress(
     with _hold_run(run_dir):
         chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
         if dry_run:
-            results = [view.planned(found, lossy=lossy) for found in chosen]
+            results = [view.plan_packing(found, lossy=lossy) for found in chosen]
         else:
             with _progress(sum(left(found.path) for found in chosen), "packing") as on_read:
                 results = [view.work_on(found, partial(work, on_read=on_read)) for found in chosen]
@@ -216,15 +216,17 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
 
 
-def _print_results(run_dir: RunDir, results: list[Worked], *, as_json: bool, dry_run: bool, nothing: str) -> None:
+def _print_results(
+    run_dir: RunDir, results: list[PackingResult], *, as_json: bool, dry_run: bool, nothing: str
+) -> None:
     from prime_train.cli.render import table
     from prime_train.views import checkpoint_work as view
 
     if as_json:
-        typer.echo(json.dumps(view.worked_as_json(run_dir.path.name, results, dry_run=dry_run), indent=1))
+        typer.echo(json.dumps(view.packing_json(run_dir.path.name, results, dry_run=dry_run), indent=1))
     elif results:
         header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
-        typer.echo(table(view.worked_rows(results), header, right=frozenset({0, 1, 2, 3})))
+        typer.echo(table(view.packing_rows(results), header, right=frozenset({0, 1, 2, 3})))
     else:
         typer.echo(f"{nothing} in {run_dir.checkpoints}", err=True)
     if any(one.problem for one in results):

@@ -84,7 +84,7 @@ def diagnose(
     if result.diagnosis.cause is not None:
         raise typer.Exit(ExitCode.FINDINGS)
     if not result.unread and (ended := _last_failure(logs)) is not None:
-        lines = view.of_attempt(ended, lambda text, style: paint(text, style, sys.stderr))
+        lines = view.attempt_lines(ended, lambda text, style: paint(text, style, sys.stderr))
         typer.echo(redact("its supervisor reports:\n" + "\n".join(lines), hidden), err=True)
         raise typer.Exit(ExitCode.FINDINGS)
     if result.unread:

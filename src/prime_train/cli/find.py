@@ -89,12 +89,12 @@ def find(
     if as_json:
         import json
 
-        document = view.document(found.title, found.ranking, today, found.key)
+        document = view.find_json(found.title, found.ranking, today, found.key)
         print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     elif found.ranking.offers:
         from prime_train.cli.render import paint, table
 
-        shown = table(view.rows(found.ranking.offers[:top]), view.HEADER, right=view.RIGHT)
+        shown = table(view.ranked_rows(found.ranking.offers[:top]), view.RANKED_HEADER, right=view.RANKED_RIGHT)
         lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(found.ranking, found.key)]
         print("\n".join(line for line in lines if line))  # noqa: T201 - the result goes to stdout
     _print_remarks(found.ranking, top, stale_warning([offer.price for offer in found.ranking.offers], today))

@@ -37,7 +37,7 @@ def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
 
     models = tested_models().values()
     if as_json:
-        typer.echo(json.dumps(view.as_json(models), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(view.models_json(models), indent=1, ensure_ascii=False))
     else:
         from prime_train.cli.render import table
 
@@ -70,7 +70,7 @@ def show(
     if found is None:
         raise _unknown(model)
     if as_json:
-        typer.echo(json.dumps(view.as_json([found]), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(view.models_json([found]), indent=1, ensure_ascii=False))
     else:
         from prime_train.cli.render import labelled
 

@@ -11,9 +11,9 @@ import typer
 
 def complete_run(incomplete: str) -> list[str]:
     """The runs in this folder whose names start with `incomplete`, for shell completion."""
-    from prime_train.views.runs import known
+    from prime_train.views.runs import run_names
 
-    return [name for name in known(Path.cwd()) if name.startswith(incomplete)]
+    return [name for name in run_names(Path.cwd()) if name.startswith(incomplete)]
 
 
 def _forbid_color(no_color: bool) -> bool:

@@ -215,12 +215,12 @@ def _answer_json(answer: "Refreshed") -> dict[str, Any]:
 
 
 def _report_left_out(rows: "Rows") -> None:
-    from prime_train.views.printable import printable
+    from prime_train.views.printable import sanitize
 
     for why, count in rows.left_out:
-        typer.echo(f"left out {count}: {printable(why)}", err=True)
+        typer.echo(f"left out {count}: {sanitize(why)}", err=True)
     for fault in rows.faults[:3]:
-        typer.echo(f"left out: {printable(fault.where)}: {printable(fault.what)} ({fault.why})", err=True)
+        typer.echo(f"left out: {sanitize(fault.where)}: {sanitize(fault.what)} ({fault.why})", err=True)
 
 
 def _span(prices: "tuple[Price, ...]") -> str:

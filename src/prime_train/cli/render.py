@@ -51,12 +51,12 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset
 
 def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> str:
     """A title and, indented below it, one label and text per line; further lines of a text stay in its column."""
-    from prime_train.views.printable import printable
+    from prime_train.views.printable import sanitize
 
     width = max((len(label) for label, _ in lines), default=0)
     indent = "\n" + " " * (width + 4)
     rows = [
-        f"  {paint(f'{label:<{width}}', 'dim', stream)}  {printable(text.rstrip()).replace(chr(10), indent)}"
+        f"  {paint(f'{label:<{width}}', 'dim', stream)}  {sanitize(text.rstrip()).replace(chr(10), indent)}"
         for label, text in lines
     ]
     return "\n".join([paint(title, "bold", stream), *rows])

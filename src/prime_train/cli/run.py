@@ -96,7 +96,7 @@ def _supervise(
     from prime_train.dialects.read import STDIN
     from prime_train.supervise.lock import held
     from prime_train.supervise.loop import supervise
-    from prime_train.views.console import shown
+    from prime_train.views.console import open_console
     from prime_train.views.service_log import ServiceLog
 
     run_dir = checked.run_dir
@@ -112,7 +112,7 @@ def _supervise(
         code = ExitCode.OK
         if not opened.finished:
             _start_mirror(opened.run, run_dir)
-            with shown(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
+            with open_console(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
 
                 def each_turn(state: "State", records: "Sequence[Record]") -> None:
                     lock.keep()
@@ -132,7 +132,7 @@ def _start_mirror(run: "RunSpec", run_dir: "RunDir") -> None:
     from prime_train.views import wandb_mirror
 
     try:
-        wandb_mirror.begin(run_dir)
+        wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
         typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
 
@@ -184,9 +184,9 @@ def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> N
     except OSError as error:  # a full disk must not hide how the run ended
         typer.echo(f"warning: the report could not be written: {error}", err=True)
     if as_json:
-        text = json.dumps(status.as_json(status.look(run_dir, time.time())), indent=1)
+        text = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
     else:
-        title, lines = summary.gather(run_dir, command.text(), longer)
+        title, lines = summary.summarize(run_dir, command.text(), longer)
         text = labelled(title, lines, sys.stdout)
     with suppress(OSError):  # a closed terminal or pipe must not change the exit code
         typer.echo(text)

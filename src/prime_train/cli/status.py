@@ -38,12 +38,12 @@ def status(
     from prime_train.errors import UserError
     from prime_train.rundir import RunDir
     from prime_train.views import runs
-    from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, look
+    from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, read_status
     from prime_train.views.status import as_json as document
 
     here = Path.cwd()
     if run is not None:
-        found = look(runs.find(run, here), time.time())
+        found = read_status(runs.find(run, here), time.time())
         if as_json:
             typer.echo(json.dumps(document(found), indent=1))
         else:
@@ -52,9 +52,9 @@ def status(
             typer.echo(labelled(found.name, as_lines(found), sys.stdout))
         return
     found_all = []
-    for name in runs.known(here):
+    for name in runs.run_names(here):
         try:
-            found_all.append(look(RunDir(here / runs.RUNS / name), time.time()))
+            found_all.append(read_status(RunDir(here / runs.RUNS / name), time.time()))
         except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:

@@ -43,7 +43,7 @@ def stop(
     holder = request_stop(run_dir)
     typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
     _wait(run_dir, holder, _grace_s(run_dir) + _AFTER_GRACE_S if timeout_s is None else timeout_s)
-    found = status.look(run_dir, time.time())
+    found = status.read_status(run_dir, time.time())
     newest = (
         "no complete checkpoint" if found.newest_complete is None else f"checkpoint of step {found.newest_complete:,}"
     )

@@ -61,9 +61,9 @@ def verify_model(
     if as_json:
         import json
 
-        print(json.dumps(view.as_json(verdict), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        print(json.dumps(view.verdict_json(verdict), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     else:
-        print(view.full(verdict, lambda text, style: paint(text, style, sys.stdout)))  # noqa: T201 - the result
+        print(view.verdict_text(verdict, lambda text, style: paint(text, style, sys.stdout)))  # noqa: T201 - the result
     if not verdict.usable:
         raise typer.Exit(ExitCode.FINDINGS)
 
