@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from prime_train.findings import Finding, Severity
 from prime_train.rules.base import Rule
-from prime_train.rules.catalogue import RULES
 from prime_train.rules.explain import SCRIPT, base_of, explain
+from prime_train.rules.families import load_all
 from prime_train.rules.judge import lint
 
 ALL_WELL = (
@@ -159,7 +159,7 @@ def test_whatever_a_script_says_is_told_in_four_parts_in_its_place(named: dict[s
 
 _DOOMED = [
     (rule, example)
-    for rule in RULES.values()
+    for rule in load_all().values()
     if rule.code.startswith("JAX") and rule.severity is Severity.ERROR
     for example in explain(rule).bad
     if base_of(example) == SCRIPT

@@ -22,8 +22,8 @@ FileCheck = Callable[[Reading], Iterator[Fault]]
 class Rule(NamedTuple):
     """One rule. `doc` is its explain page, its entry in docs/rules.md and its tests (see explain.py).
 
-    `check` is called only with a reading that has a RunSpec where `reads_run`, and with facts where `needs`.
-    `uses` are facts that sharpen its judgement; it judges without them too.
+    `check` gets a reading with a RunSpec if `reads_run`, and facts if `needs` is not empty. `uses` are facts that make
+    its judgement more exact; it judges without them too.
     """
 
     code: str
@@ -32,7 +32,7 @@ class Rule(NamedTuple):
     reads_run: bool
     check: Callable[[Reading, Facts | None], Iterator[Problem | Fault]]
     name: str
-    family: str  # the module it stands in
+    family: str  # the name of its module
     doc: str
     uses: tuple[str, ...] = ()
 
@@ -48,7 +48,7 @@ def rule(code: str, severity: Severity) -> Callable[[RunCheck], RunCheck]:
             assert reading.run is not None
             return check(reading.run)
 
-        _add(code, severity, (), check, judge)
+        _add(code, severity, check, judge)
         return check
 
     return register
@@ -57,9 +57,9 @@ def rule(code: str, severity: Severity) -> Callable[[RunCheck], RunCheck]:
 def facts_rule(
     code: str, severity: Severity, needs: tuple[str, ...], uses: tuple[str, ...] = ()
 ) -> Callable[[FactsCheck], FactsCheck]:
-    """Registers a rule that judges the config on a machine. It is skipped where a fact it needs is not known.
+    """Registers a rule that judges the config on a machine. It is skipped if a fact it needs is not known.
 
-    `uses` are further facts that it reads where they are: see `if_known`.
+    `uses` are further facts that it reads if they are known: see `if_known`.
     """
 
     def register(check: FactsCheck) -> FactsCheck:
@@ -68,36 +68,31 @@ def facts_rule(
             assert facts is not None
             return check(reading.run, facts)
 
-        _add(code, severity, needs, check, judge)
-        RULES[code] = RULES[code]._replace(uses=uses)
+        _add(code, severity, check, judge, needs, uses)
         return check
 
     return register
 
 
 def sharper_rule(code: str, severity: Severity, uses: tuple[str, ...]) -> Callable[[SharperCheck], SharperCheck]:
-    """Registers a rule that judges the config alone, and better where facts are known: see `if_known`."""
+    """Registers a rule that judges the config alone, and more exactly if facts are known: see `if_known`."""
 
     def register(check: SharperCheck) -> SharperCheck:
         def judge(reading: Reading, facts: Facts | None) -> Iterator[Problem]:
             assert reading.run is not None
             return check(reading.run, facts)
 
-        _add(code, severity, (), check, judge)
-        RULES[code] = RULES[code]._replace(uses=uses)
+        _add(code, severity, check, judge, uses=uses)
         return check
 
     return register
 
 
 def file_rule(code: str, severity: Severity) -> Callable[[FileCheck], FileCheck]:
-    """Registers a rule that passes on what a dialect found wrong with the file itself."""
+    """Registers a rule that reports faults of the file itself, found by its reader or by the rule."""
 
     def register(check: FileCheck) -> FileCheck:
-        def judge(reading: Reading, _: Facts | None) -> Iterator[Fault]:
-            return check(reading)
-
-        _add(code, severity, (), check, judge, reads_run=False)
+        _add(code, severity, check, lambda reading, _: check(reading), reads_run=False)
         return check
 
     return register
@@ -106,21 +101,22 @@ def file_rule(code: str, severity: Severity) -> Callable[[FileCheck], FileCheck]
 def _add(
     code: str,
     severity: Severity,
-    needs: tuple[str, ...],
     check: Callable[..., object],
     judge: Callable[[Reading, Facts | None], Iterator[Problem | Fault]],
+    needs: tuple[str, ...] = (),
+    uses: tuple[str, ...] = (),
     *,
     reads_run: bool = True,
 ) -> None:
     if code in RULES:
         raise ValueError(f"two rules are called {code}: {RULES[code].name} and {check.__name__}")
     family = check.__module__.rpartition(".")[2]
-    RULES[code] = Rule(code, severity, needs, reads_run, judge, check.__name__, family, check.__doc__ or "")
+    RULES[code] = Rule(code, severity, needs, reads_run, judge, check.__name__, family, check.__doc__ or "", uses)
 
 
 def known(fact: T | NotKnown) -> T:
-    """The fact itself. A rule is not run where a fact it needs is not known, so that one it reads is."""
-    from prime_train.facts.facts import NotKnown  # here, because a lint has no facts and should not load them
+    """The fact itself. Raises ValueError if it is not known, because a rule runs only if every fact it needs is."""
+    from prime_train.facts.facts import NotKnown  # here, because a lint has no facts and does not load them
 
     if isinstance(fact, NotKnown):
         raise ValueError(f"a rule reads a fact that it does not name in `needs`: {fact.reason}")
@@ -128,7 +124,7 @@ def known(fact: T | NotKnown) -> T:
 
 
 def if_known(facts: Facts | None, name: str) -> Any:
-    """The fact of that name; None where there are no facts, it is not known, or is None itself."""
+    """The fact of that name; None if there are no facts, or it is not known, or is None itself."""
     if facts is None:
         return None
     from prime_train.facts.facts import NotKnown

@@ -4,15 +4,43 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.rules.base import facts_rule, known, rule
 from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Environment
 
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
 _REMOTE = "prime"
 _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subprocess" and "docker" are on this machine
 _RESERVED = "agg"
+
+
+@facts_rule("ENV001", Severity.ERROR, needs=("packages",))
+def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The trainer's packages must be installed beside prime-train.
+
+    the command line works without them, the trainer does not
+
+    Source: pyproject.toml, the extra `train`.
+
+    Bad:
+        [facts.packages]
+        missing = ["torch", "tokenizers"]
+    Good:
+        [facts.packages]
+        missing = ["matplotlib"]
+    """
+    needed = {*_ALWAYS_NEEDED}
+    if any(source.kind == "hf-dataset" for source in run.data.sources):
+        needed |= {"datasets", "pyarrow"}
+    missing = [name for name in known(facts.packages).missing if name in needed]
+    if missing:
+        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')
 
 
 @rule("ENV002", Severity.WARNING)

@@ -266,3 +266,27 @@ def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             f"the clock stands {format_seconds(behind_s)} before the time at which {clock.witness} was written",
             fix="timedatectl set-ntp true, on the host where this is a container",
         )
+
+
+@facts_rule("HST004", Severity.NOTE, needs=("cpu",))
+def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """There should be a core for every loader worker.
+
+    workers that take turns with the trainer slow the step that they are to feed
+
+    Source: trainer/data/loader.py (workers are processes that compute).
+
+    Bad:
+        [data]
+        loader_workers = 32
+    Good:
+        [data]
+        loader_workers = 2
+    """
+    workers, cores = run.parallel.processes * run.data.loader_workers, known(facts.cpu).cores
+    if workers > max(cores, run.parallel.processes):
+        yield Problem(
+            "data.loader_workers",
+            f"{run.parallel.processes} x {run.data.loader_workers} workers, and there are {cores} cores",
+            patch={"data.loader_workers": max(1, cores // run.parallel.processes - 1)},
+        )

@@ -62,8 +62,9 @@ def silence(found: Sequence[Finding], document: Document, judged: frozenset[str]
     """What is left of the findings, and the comments that silence none. `judged` are the rules that were asked."""
     if _MARK not in document.text or (document.fault is not None and not document.readable):
         return Silenced(list(found), ())
-    from prime_train.rules import catalogue  # noqa: F401 - registers every rule: a code that none has is told
+    from prime_train.rules.families import load_all
 
+    load_all()  # because a code that no rule has is reported
     ignores = _Ignores(document)
     kept = [finding for finding in found if not ignores.cover(finding)]
     if document.fault is None:

@@ -87,23 +87,23 @@ def validate(text: str, path: str, facts: Facts, prime_rl: str | None = None) ->
 
 def needs() -> frozenset[str]:
     """Every fact that some rule needs or uses."""
-    from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+    from prime_train.rules.families import load_all
 
-    return frozenset(need for rule in RULES.values() for need in (*rule.needs, *rule.uses))
+    return frozenset(need for rule in load_all().values() for need in (*rule.needs, *rule.uses))
 
 
-def _asked(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
-    """Imports the rules that may have something to say, and gives them."""
+def _rules_for(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
+    """Imports the rules that can report something on this file, and returns them."""
+    from prime_train.rules import families
+
     if reading.dialect == "script":
-        from prime_train.rules import scripts
-
-        return scripts.rules()
+        return families.load_for_script()
     if facts is not None:
-        from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+        families.load_all()
     elif reading.dialect == native.DIALECT and (reading.run is None or reading.run.server is None):
-        from prime_train.rules import run_toml  # noqa: F401 - registers its rules
+        families.load_for_run_toml()
     else:
-        from prime_train.rules import static  # noqa: F401 - registers its rules
+        families.load_for_config()
     return RULES.values()
 
 
@@ -112,7 +112,7 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
     skipped: list[Skipped] = []
     passed: list[str] = []
     shadowed = frozenset(fault.shadows for fault in reading.faults if fault.shadows)
-    for rule in _asked(reading, facts):
+    for rule in _rules_for(reading, facts):
         if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
             continue
         missing = _missing_facts(rule, facts)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import if_known, rule, sharper_rule
+from prime_train.rules.base import facts_rule, if_known, known, rule, sharper_rule
 from prime_train.spec import Model, RunSpec
 
 if TYPE_CHECKING:
@@ -53,6 +53,62 @@ def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
         f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}",
         patch={"model.kv_heads": below},
     )
+
+
+@facts_rule("MOD002", Severity.ERROR, needs=("model_folder",))
+def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """model.path must be a Hugging Face folder of a model that the trainer computes.
+
+    the trainer takes its sizes, and its weights, from there
+
+    These are models of type llama and qwen3.
+
+    Source: trainer/hf_config.py (the model types that it maps).
+
+    Bad:
+        [model]
+        path = "models/gone"
+        init = "random"
+        [facts.model_folder]
+        path = "models/gone"
+        problem = "there is no such folder"
+    Bad:
+        [model]
+        path = "models/gpt2"
+        init = "random"
+        [facts.model_folder]
+        path = "models/gpt2"
+        model_type = "gpt2"
+    Good:
+        [model]
+        path = "models/mine"
+        init = "random"
+        [facts.model_folder]
+        path = "models/mine"
+        model_type = "llama"
+    """
+    from prime_train.architecture import KNOWN_MODEL_TYPES  # here, because a lint has no facts
+
+    folder = known(facts.model_folder)
+    if folder is None:
+        return
+    if folder.problem:
+        fix = f"download one there (hf download OWNER/NAME --local-dir {folder.path}), or correct the path"
+        yield Problem("model.path", f"{folder.path}: {folder.problem}", fix=fix)
+    elif folder.model_type not in KNOWN_MODEL_TYPES:
+        legal = " or ".join(KNOWN_MODEL_TYPES)
+        what = f'{folder.path}: model_type is "{folder.model_type}", not {legal}'
+        yield Problem("model.path", what, fix=f"take a model of type {legal}")
+    elif folder.architecture is None:
+        yield Problem(
+            "model.path", f"{folder.path}: config.json lacks a size of the model", fix="download the folder again"
+        )
+    elif run.model.init == "weights" and not folder.has_weights:
+        yield Problem(
+            "model.path",
+            f"{folder.path}: it has no model.safetensors",
+            fix='download the weights too, or `model.init` = "random" to train from scratch',
+        )
 
 
 @rule("MOD003", Severity.ERROR)

@@ -13,8 +13,6 @@ from prime_train.spec import RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
-
 
 @facts_rule("PKG001", Severity.ERROR, needs=("interpreter",))
 def packages_clash(run: RunSpec, facts: Facts) -> Iterator[Problem]:
@@ -129,26 +127,3 @@ def environment_not_installed(run: RunSpec, facts: Facts) -> Iterator[Problem]:
                 f"{interpreter.python} cannot import {missing.module}: {missing.fault}",
                 fix=f"uv pip install {package}, or prime env install OWNER/{package}",
             )
-
-
-@facts_rule("ENV001", Severity.ERROR, needs=("packages",))
-def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The trainer's packages must be installed beside prime-train.
-
-    the command line works without them, the trainer does not
-
-    Source: pyproject.toml, the extra `train`.
-
-    Bad:
-        [facts.packages]
-        missing = ["torch", "tokenizers"]
-    Good:
-        [facts.packages]
-        missing = ["matplotlib"]
-    """
-    needed = {*_ALWAYS_NEEDED}
-    if any(source.kind == "hf-dataset" for source in run.data.sources):
-        needed |= {"datasets", "pyarrow"}
-    missing = [name for name in known(facts.packages).missing if name in needed]
-    if missing:
-        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')
