@@ -33,7 +33,7 @@ def budgeted(text: str, budget: str, gpus: Gpus = H100, **folder: object) -> lis
 def test_what_was_measured_counts() -> None:
     (finding,) = budgeted(RL, "budget_hours = 2", step_s=72.0, timed_steps=20)
     assert finding.severity is Severity.WARNING
-    assert finding.what == "200 steps take 4 h, at 72 s a step as in /runs/example; 2 h are given"
+    assert finding.what == "200 steps take 4 h, at 72 s a step as in /runs/example; the budget is 2 h"
     assert finding.fix == "max_steps = 100, or more hours"
     assert budgeted(RL, "budget_hours = 4.5", step_s=72.0, timed_steps=20) == []
 

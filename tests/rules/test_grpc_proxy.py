@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.rules.explain import BASES
-from prime_train.rules.grpc_proxy import is_passed
+from prime_train.rules.grpc_proxy import bypasses_proxy
 from prime_train.rules.judge import lint
 
 
@@ -24,8 +24,8 @@ from prime_train.rules.judge import lint
         ("", "", False),
     ],
 )
-def test_a_host_is_passed_by_the_end_of_its_name_or_its_network(host: str, no_proxy: str, passed: bool) -> None:
-    assert is_passed(host, no_proxy) is passed
+def test_a_host_bypasses_proxy_by_the_end_of_its_name_or_its_network(host: str, no_proxy: str, passed: bool) -> None:
+    assert bypasses_proxy(host, no_proxy) is passed
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from prime_train.facts.local import DataLengths, ModelContext
 from prime_train.findings import Finding, Severity
 from prime_train.rules.explain import BASES
 from prime_train.rules.judge import lint, validate
-from prime_train.rules.prompts import Prompt, _by_name, longest
+from prime_train.rules.prompts import Prompt, _by_name, find_longest
 
 from .examples import facts_of
 
@@ -79,15 +79,15 @@ def test_the_longest_prompt_of_several_environments() -> None:
     )
     run = lint(text, "rl.toml").run
     assert run is not None
-    both = longest(run, None)
+    both = find_longest(run, None)
     assert both is not None
     assert (both.tokens, both.is_bound) == (1024, True)
-    first = longest(run, None, 0)
+    first = find_longest(run, None, 0)
     assert first is not None
     assert first.tokens == 512
-    assert longest(replace(run, environments=None), None) is None
+    assert find_longest(replace(run, environments=None), None) is None
     said = replace(run, prime_train=replace(run.prime_train, expected_prompt_tokens=7))
-    assert longest(said, None, 0) == Prompt(7, "")
+    assert find_longest(said, None, 0) == Prompt(7, "")
 
 
 def test_the_registry_of_environments_says_where_it_is_from() -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from prime_train.cli.linting import Repair
 from prime_train.errors import UserError
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict
 
 
@@ -65,7 +65,7 @@ def repaired(
                 fix="name the file, or use --diff",
             )
         before = selected(judge(text, path))
-        result = fixed(text, partial(_judged, judge, path), to_fix)
+        result = fix_text(text, partial(_judged, judge, path), to_fix)
         after = selected(result.verdict)
         cured += len(result.applied)
         left += sum(bool(finding.patch) and not (finding.safe or repair.unsafe) for finding in after.findings)

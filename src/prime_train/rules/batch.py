@@ -1,4 +1,4 @@
-"""Batch sizes that a run cannot take or does not take as written. Pure."""
+"""Batch sizes that a run cannot use, or not as written. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prime_train.spec import RunSpec
 def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
     """The global batch must divide by micro_batch x processes.
 
-    each process takes whole micro-batches, the same number as every other: no remainder can be placed
+    every process takes the same number of whole micro-batches, so a remainder has no place
 
     Source: trainer/data/batch.py, which deals whole micro-batches to the ranks.
 
@@ -67,9 +67,9 @@ def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
 def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
     """global_batch and global_batch_tokens must not contradict each other.
 
-    a run has one batch size, and which of the two was meant cannot be known
+    a run has one batch size, and it is not clear which of the two is meant
 
-    Source: the two keys say the same number (docs/config.md, batch).
+    Source: the two keys give the same number (docs/config.md, batch).
 
     Bad:
         [batch]
@@ -95,7 +95,7 @@ def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
 def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
     """global_batch_tokens must be a multiple of ctx_tokens.
 
-    a batch is made of whole sequences: the tokens that are over are not trained on
+    a batch holds whole sequences only: the remaining tokens are not trained on
 
     Less than one sequence is an error.
 
@@ -128,7 +128,7 @@ def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
 def sequences_not_whole_micro_batches(run: RunSpec) -> Iterator[Problem]:
     """A fine-tuning batch must be made of whole micro-batches.
 
-    gradients are accumulated over micro-batches: a part of one cannot be computed, and prime-rl refuses
+    gradients are accumulated over whole micro-batches: prime-rl refuses a batch that ends in a part of one
 
     Source: prime-rl's sft validator on batch_size and micro_batch_size.
 
@@ -157,7 +157,7 @@ def sequences_not_whole_micro_batches(run: RunSpec) -> Iterator[Problem]:
 def micro_batch_under_context_parallel(run: RunSpec) -> Iterator[Problem]:
     """Under context parallelism a micro-batch is one sequence.
 
-    the ranks of a group share one sequence at a time, and prime-rl refuses more
+    the ranks of a context-parallel group share one sequence at a time: prime-rl refuses more
 
     Source: prime-rl's sft validator (micro batch 1 with context parallelism).
 
@@ -189,7 +189,7 @@ def micro_batch_under_context_parallel(run: RunSpec) -> Iterator[Problem]:
 
 @rule("BAT012", Severity.ERROR)
 def finetune_probs_wrong(run: RunSpec) -> Iterator[Problem]:
-    """Subsets, splits and probabilities must be as many, and the probabilities sum to 1.
+    """Subsets, splits and probabilities must have the same length, and the probabilities must sum to 1.
 
     each subset is read from its split and drawn with its probability
 

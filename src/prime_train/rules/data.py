@@ -1,4 +1,4 @@
-"""Data sources and tokenizers that cannot be read as written. Pure."""
+"""Data sources that cannot be read, or not as written. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from prime_train.spec import RunSpec, Source
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_SUM_TOLERANCE = 1e-6  # what is lost by writing thirds with seven digits
+_SUM_TOLERANCE = 1e-6  # the rounding error of thirds written with seven digits
 
 
 @rule("DAT001", Severity.ERROR)
 def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
     """sampling_probs must have one entry per source and sum to 1.
 
-    the draw between sources needs a probability for each of them, and for nothing else
+    each source is drawn with a probability of its own
 
     Source: trainer/data/order.py (a draw between the sources).
 
@@ -50,7 +50,7 @@ def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
         yield Problem(
             "data.sampling_probs",
             f"{len(probs)} probabilities for {sources} source{'s' if sources != 1 else ''}",
-            fix="one per source, or take it out to draw in proportion to their documents",
+            fix="one per source, or take it out to draw each source in proportion to its documents",
             patch={"data.sampling_probs": None},
         )
     elif abs(total - 1) > _SUM_TOLERANCE:
@@ -64,7 +64,7 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
 
     without a path there is nothing to read
 
-    A path beside `python-stdlib` is a warning: it is not read.
+    A path beside `python-stdlib` is a warning, because it is not read.
 
     Source: trainer/data/sources.py.
 
@@ -87,7 +87,7 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
                 yield Problem(
                     f"{at}.path",
                     'kind = "python-stdlib" reads the interpreter\'s own files and no path',
-                    why="what stands there is not read",
+                    why="the path is not read",
                     fix='take the path out, or kind = "files"',
                     patch={f"{at}.path": None},
                     safe=True,
@@ -95,16 +95,18 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
                 )
             case Source(kind="files" | "hf-dataset", path=None | ""):
                 example = "corpus/*.jsonl" if source.kind == "files" else "HuggingFaceFW/fineweb-edu"
-                yield Problem(f"{at}.path", f'kind = "{source.kind}" has no path', fix=f'path = "{example}", say')
+                yield Problem(
+                    f"{at}.path", f'kind = "{source.kind}" has no path', fix=f'for example path = "{example}"'
+                )
             case _:
                 pass
 
 
 @facts_rule("DAT003", Severity.ERROR, needs=("source_files",))
 def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The files of a data source must be there, readable, and not empty.
+    """The files of a data source must exist, be readable, and not be empty.
 
-    the trainer ends before its first step where a source has no text
+    the trainer ends before its first step if a source has no text
 
     Source: trainer/data/sources.py.
 

@@ -1,4 +1,4 @@
-"""GPUs and nodes: who gets which of them. Pure."""
+"""How GPUs and nodes are divided between trainer and inference. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
-SHARED_GPU_FRACTION = 0.7  # of a GPU that a trainer lives on too: beyond it the trainer's state has no room
+SHARED_GPU_FRACTION = 0.7  # the most that vLLM may take of a GPU that it shares, so that the trainer's state has room
 
 
 @rule("PAR011", Severity.ERROR)
@@ -38,12 +38,12 @@ def more_gpus_than_the_node(run: RunSpec) -> Iterator[Problem]:
         return
     if gpus.train_gpus is None or gpus.infer_gpus is None or (run.finetune is not None and run.inference is None):
         return  # a fine-tuning launches no server unless its file has one
-    asked = gpus.train_gpus + gpus.infer_gpus
-    if asked > gpus.gpus_per_node:
+    requested = gpus.train_gpus + gpus.infer_gpus
+    if requested > gpus.gpus_per_node:
         left = gpus.gpus_per_node - gpus.infer_gpus
         yield Problem(
             "deployment.train_gpus",
-            f"{gpus.train_gpus} + `deployment.infer_gpus` {gpus.infer_gpus} = {asked} GPUs, and "
+            f"{gpus.train_gpus} + `deployment.infer_gpus` {gpus.infer_gpus} = {requested} GPUs, and "
             f"`deployment.gpus_per_node` is {gpus.gpus_per_node}",
             fix="" if left > 0 else "lower one of the two",
             patch={"deployment.train_gpus": left} if left > 0 else {},
@@ -54,7 +54,7 @@ def more_gpus_than_the_node(run: RunSpec) -> Iterator[Problem]:
 def tensor_parallel_does_not_divide(run: RunSpec) -> Iterator[Problem]:
     """The inference GPUs must divide by the tensor-parallel size.
 
-    each replica of the server takes that many GPUs, and none can take a part of them
+    each replica of the server needs that many GPUs
 
     Source: prime-rl's validator on inference parallelism; vLLM's tensor_parallel_size.
 
@@ -88,7 +88,7 @@ def tensor_parallel_does_not_divide(run: RunSpec) -> Iterator[Problem]:
 def gpus_shared(run: RunSpec) -> Iterator[Problem]:
     """A GPU that trainer and inference share needs room for both.
 
-    vLLM takes its fraction of the whole GPU at the start, whatever the trainer needs afterwards
+    vLLM takes its fraction of the whole GPU at the start, and the trainer has only the rest
 
     Source: vLLM, gpu_memory_utilization; prime-rl 2026-01, trainer_gpu_ids and inference_gpu_ids.
 
@@ -157,7 +157,7 @@ def nodes_without_a_scheduler(run: RunSpec) -> Iterator[Problem]:
 def fsdp_group_does_not_divide(run: RunSpec) -> Iterator[Problem]:
     """nodes_per_fsdp_group must divide the training nodes.
 
-    each group holds one sharded copy of the model, and every node is in one
+    each group holds one sharded copy of the model, and every node belongs to one group
 
     Source: prime-rl's validator on nodes_per_fsdp_group.
 

@@ -1,4 +1,4 @@
-"""What an earlier run left where this one will write, and what this one would go on from. Pure: the facts are given."""
+"""Run directories that another process holds or that a previous run has used. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 6  # names that a message lists
 def directory_held(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """No other process may hold the run directory.
 
-    two runs in one directory write over each other's checkpoints: the second one is turned away
+    two runs in one directory overwrite each other's checkpoints, so the second one is refused
 
     Source: supervise/lock.py (flock, dropped by the kernel when its holder dies).
 
@@ -44,10 +44,10 @@ def directory_held(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A run that neither resumes nor cleans needs a directory of its own.
 
-    prime-rl refuses a directory with an earlier run's files in it
+    prime-rl refuses a directory that holds files of a previous run
 
-    The bundled trainer writes beside files that it does not know: a warning, because their step folders may be taken
-    for its own.
+    For the bundled trainer it is a warning: it writes beside such files, and may mistake their step folders for its
+    own.
 
     Source: prime-rl 2026-08, entrypoints/rl.py ("already contains artifacts from a previous run"); rundir.py.
 
@@ -72,7 +72,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             "run.name",
             f"{folder.path} has {shown} in it, and no run of prime-train",
             fix="another `run.name`",
-            why="what a later look finds there may be of either",
+            why="later it is not clear which of the two wrote a file",
             severity=Severity.WARNING,
         )
     elif folder.leftovers and run.resume is None and run.launch is not None and not run.launch.clean:

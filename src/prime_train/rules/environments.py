@@ -1,4 +1,4 @@
-"""Where tasks come from and where their tools run. Pure."""
+"""The trainer's packages, and task environments: their names and where their tools run. Pure."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
 
 @rule("ENV003", Severity.NOTE)
 def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
-    """An environment with an agent should say where the agent runs.
+    """An environment with an agent should set where the agent runs.
 
-    unsaid, the runtime is the environment's own choice, and for agents with tools that is a remote sandbox
+    without the key the environment chooses, and for agents with tools it chooses a remote sandbox
 
     Source: prime-rl's examples, env.agent.runtime.
 
@@ -128,16 +128,16 @@ def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
         if source.has_agent and source.runtime is None and source.harness not in (None, "null"):
             yield Problem(
                 f"{at}.runtime",
-                f'the harness "{source.harness}" runs wherever its default is',
-                fix=f'`{at}.runtime` = "subprocess" for this machine, or the sandbox that is meant',
+                f'no runtime is set for the harness "{source.harness}"',
+                fix=f'`{at}.runtime` = "subprocess" for this machine, or the sandbox that you want',
             )
 
 
 @rule("ENV004", Severity.ERROR)
 def names_not_unique(run: RunSpec) -> Iterator[Problem]:
-    """Environments must have names of their own.
+    """Environments must have different names.
 
-    servers, metrics and checkpoints are told apart by the name: prime-rl refuses two of one name
+    servers, metrics and checkpoints are identified by the name: prime-rl refuses two of one name
 
     Source: prime-rl's validator on source names; an environment without a name is called by its id.
 
@@ -178,7 +178,7 @@ def names_not_unique(run: RunSpec) -> Iterator[Problem]:
 def name_reserved(run: RunSpec) -> Iterator[Problem]:
     """No environment may be called "agg".
 
-    metrics over all environments go by that name, and prime-rl refuses it
+    prime-rl uses that name for metrics over all environments, and refuses it for one
 
     Source: prime-rl's validator on source names.
 

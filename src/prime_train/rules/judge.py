@@ -1,4 +1,4 @@
-"""Judges a config: reads it, runs every rule that can run, and places what they found. No I/O.
+"""Judges a config: reads it, runs every rule that can run, and locates their findings. No I/O.
 
 `lint` and `validate` are the same judgement; validate has facts.
 """
@@ -16,21 +16,21 @@ from prime_train.document import dotted, to_toml
 from prime_train.findings import Finding, Patch, Problem, Severity, Skipped
 from prime_train.rules.base import RULES, Rule
 from prime_train.rules.ignores import silence
-from prime_train.rules.placing import key_path, placed, unreadable
+from prime_train.rules.placing import key_path, locate, locate_syntax_fault
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_MAX_TOLD = 1000
+_MAX_FINDINGS = 1000
 _FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled when something is found: not at start-up
 
 
 class Verdict(NamedTuple):
-    """What was found in one file. `run` is None where no RunSpec can be built from it.
+    """The result for one file. `run` is None if no RunSpec can be built from it.
 
-    `passed` are the codes that judged and found nothing, `ignored` those that a comment silenced.
-    `because` says how the generation is known, "" for a dialect that has one only.
+    `passed` are the codes of rules that found nothing, `ignored` those that a comment silenced. `because` is how the
+    generation is known, "" for a dialect that has only one.
     """
 
     path: str
@@ -47,13 +47,13 @@ class Verdict(NamedTuple):
     def only(self, wanted: tuple[str, ...] | None, unwanted: tuple[str, ...]) -> Verdict:
         """The verdict without the rules that are not wanted. Both are codes or prefixes of codes."""
 
-        def asked(code: str) -> bool:
+        def is_wanted(code: str) -> bool:
             return (wanted is None or code.startswith(wanted)) and not (unwanted and code.startswith(unwanted))
 
         return self._replace(
-            findings=tuple(finding for finding in self.findings if asked(finding.code)),
-            skipped=tuple(skip for skip in self.skipped if asked(skip.code)),
-            passed=tuple(code for code in self.passed if asked(code)),
+            findings=tuple(finding for finding in self.findings if is_wanted(finding.code)),
+            skipped=tuple(skip for skip in self.skipped if is_wanted(skip.code)),
+            passed=tuple(code for code in self.passed if is_wanted(code)),
         )
 
     @property
@@ -69,19 +69,19 @@ class Verdict(NamedTuple):
 def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
     """The verdict on a config text, without any fact of the machine.
 
-    `prime_rl` is the generation to judge a prime-rl file by that names none itself. `path` is shown, and a hint
-    at what the file is.
+    `prime_rl` is the generation of a prime-rl file that names none itself. `path` is shown, and is a hint at the kind
+    of file.
     """
     return judge(dialect.read(text, path, prime_rl), None)
 
 
 def lint_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Verdict:
-    """The verdict on what several prime-rl texts, each with its path, say together: a later one overrules."""
+    """The verdict on several prime-rl texts, each with its path, merged in order: values of later ones count."""
     return judge(dialect.read_merged(parts, prime_rl), None)
 
 
 def validate(text: str, path: str, facts: Facts, prime_rl: str | None = None) -> Verdict:
-    """The verdict with facts. Rules whose facts are not known are skipped, and say so."""
+    """The verdict with facts. Rules whose facts are not known are listed as skipped."""
     return judge(dialect.read(text, path, prime_rl), facts)
 
 
@@ -124,8 +124,8 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         if not findings:
             passed.append(rule.code)
     judged = frozenset(passed).union(finding.code for finding in found)
-    kept, ignored = _silenced(found, reading, judged)
-    told = {finding.code for finding in kept}
+    kept, ignored = _silence(found, reading, judged)
+    reported = {finding.code for finding in kept}
     kept.sort(key=lambda finding: (finding.path, finding.span.line, finding.span.column, finding.code))
     return Verdict(
         path=reading.document.path,
@@ -134,7 +134,7 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         root=reading.root,
         findings=tuple(kept),
         skipped=tuple(skipped),
-        passed=tuple(code for code in passed if code not in told),
+        passed=tuple(code for code in passed if code not in reported),
         ignored=ignored,
         run=reading.run,
         because=reading.because,
@@ -142,15 +142,15 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
 
 
 def _first(findings: Iterator[Finding]) -> list[Finding]:
-    """The findings of one rule, as many as anybody reads: to place a hundred thousand takes seconds."""
-    told = list(islice(findings, _MAX_TOLD + 1))
-    if len(told) > _MAX_TOLD:
-        what = f"{told[-2].what}; there are more than {_MAX_TOLD} of these, and the rest is not told"
-        told[-2:] = [told[-2]._replace(what=what)]
-    return told
+    """The first findings of one rule, because to locate a hundred thousand takes seconds."""
+    first = list(islice(findings, _MAX_FINDINGS + 1))
+    if len(first) > _MAX_FINDINGS:
+        what = f"{first[-2].what}; there are more than {_MAX_FINDINGS} of these, and the rest is not shown"
+        first[-2:] = [first[-2]._replace(what=what)]
+    return first
 
 
-def _silenced(found: list[Finding], reading: Reading, judged: frozenset[str]) -> tuple[list[Finding], tuple[str, ...]]:
+def _silence(found: list[Finding], reading: Reading, judged: frozenset[str]) -> tuple[list[Finding], tuple[str, ...]]:
     """The findings that no comment of their file silences, and the codes of those that one does."""
     kept: list[Finding] = []
     ignored: set[str] = set()
@@ -178,33 +178,33 @@ def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozense
     for found in rule.check(reading, facts):
         match found:
             case Fault():
-                yield _of_fault(rule, found, reading)
-            case Problem() if not _is_moot(rule, found, reading) and shadowed.isdisjoint(_fields_of(found)):
-                yield _of_problem(rule, found, reading)
+                yield _finding_of_fault(rule, found, reading)
+            case Problem() if not _is_out_of_scope(rule, found, reading) and shadowed.isdisjoint(_fields_of(found)):
+                yield _finding_of_problem(rule, found, reading)
             case Problem():
-                pass  # it speaks of a default that stands in for a faulty value
+                pass  # it is about a default that replaces a faulty value
 
 
-def _is_moot(rule: Rule, problem: Problem, reading: Reading) -> bool:
-    """Whether this format has no such field, or what is unset here may well be set in the rest of the run.
+def _is_out_of_scope(rule: Rule, problem: Problem, reading: Reading) -> bool:
+    """Whether this format has no such field, or a field is unset that the rest of a partial config may set.
 
-    Of the machine is judged what the run would be as it is.
+    Problems of rules that need facts are always in scope, even on a partial config.
     """
     if not reading.has(problem.at):
         return True
-    spoken_of = (name for name in _fields_of(problem) if reading.has(name))
-    return reading.partial and not rule.needs and not all(map(reading.says, spoken_of))
+    fields = (name for name in _fields_of(problem) if reading.has(name))
+    return reading.partial and not rule.needs and not all(map(reading.says, fields))
 
 
 def _fields_of(problem: Problem) -> set[str]:
-    """The RunSpec fields that a problem speaks of."""
+    """The RunSpec fields that a problem names."""
     quoted = re.findall(_FIELD, f"{problem.what} {problem.fix} {problem.why}")
     return {problem.at, *problem.patch, *quoted}
 
 
-def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
+def _finding_of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
     key = key_path(reading.key(problem.at))
-    path, span, written = placed(reading, key)
+    path, span, written = locate(reading, key)
     can_patch = all(reading.has(at) for at in problem.patch)
     patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
     return Finding(
@@ -214,17 +214,17 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
         span=span,
         key=dotted(key),
         field=problem.at,
-        what=_in_users_words(problem.what, reading),
-        why=_in_users_words(problem.why, reading) or _why(rule),
-        fix=_in_users_words(problem.fix, reading) or _fix_of(patch),
+        what=_with_file_keys(problem.what, reading),
+        why=_with_file_keys(problem.why, reading) or _why(rule),
+        fix=_with_file_keys(problem.fix, reading) or _fix_of(patch),
         patch=patch,
         written=written,
         safe=problem.safe and bool(patch),
     )
 
 
-def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    path, span, written = unreadable(reading, fault) if fault.code == SYNTAX else placed(reading, fault.key)
+def _finding_of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
+    path, span, written = locate_syntax_fault(reading, fault) if fault.code == SYNTAX else locate(reading, fault.key)
     return Finding(
         code=rule.code,
         severity=rule.severity if fault.severity is None else fault.severity,
@@ -233,7 +233,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         key=dotted(fault.key),
         field=fault.shadows,
         what=fault.what,
-        why=_why(rule) + _judged_as(fault, reading),
+        why=_why(rule) + _generation_note(fault, reading),
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,
@@ -241,17 +241,17 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
     )
 
 
-def _judged_as(fault: Fault, reading: Reading) -> str:
-    """Which generation a key is legal in or not, and how that is known."""
+def _generation_note(fault: Fault, reading: Reading) -> str:
+    """The generation by which a key is judged, and how it is known."""
     if not reading.because or fault.code not in (OTHER_GENERATION, UNKNOWN_KEY):
         return ""
     return f"; the file is judged as {reading.dialect} {reading.generation}: {reading.because}"
 
 
 def _keeps_values(fault: Fault) -> bool:
-    """Whether its patch keeps what the user wrote: under its present name, in its place, in its type."""
+    """Whether its patch keeps the value: under another name, in another place, or in another type."""
     if fault.code == UNKNOWN_KEY:
-        return len(fault.patch) > 1  # the value moves; a key that is only taken out takes its value along
+        return len(fault.patch) > 1  # the value moves to another key; to take the key out loses the value
     return fault.code in (OTHER_GENERATION, WRONG_TYPE) and bool(fault.patch)
 
 
@@ -261,8 +261,8 @@ def _fix_of(patch: Patch) -> str:
     )
 
 
-def _in_users_words(text: str, reading: Reading) -> str:
-    """Names RunSpec fields as the user's file does."""
+def _with_file_keys(text: str, reading: Reading) -> str:
+    """The text with the keys of the user's file in place of RunSpec fields."""
     return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
 
 

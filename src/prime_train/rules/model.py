@@ -1,4 +1,4 @@
-"""Model shapes that no decoder can have. Pure."""
+"""Model folders and sizes that the bundled trainer cannot use. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
 
 @facts_rule("MOD002", Severity.ERROR, needs=("model_folder",))
 def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """model.path must be a Hugging Face folder of a model that the trainer computes.
+    """model.path must be a Hugging Face folder of a model type that the trainer supports.
 
-    the trainer takes its sizes, and its weights, from there
+    the trainer reads the sizes and the weights from there
 
-    These are models of type llama and qwen3.
+    The supported types are llama and qwen3.
 
     Source: trainer/hf_config.py (the model types that it maps).
 
@@ -98,7 +98,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     elif folder.model_type not in KNOWN_MODEL_TYPES:
         legal = " or ".join(KNOWN_MODEL_TYPES)
         what = f'{folder.path}: model_type is "{folder.model_type}", not {legal}'
-        yield Problem("model.path", what, fix=f"take a model of type {legal}")
+        yield Problem("model.path", what, fix=f"use a model of type {legal}")
     elif folder.architecture is None:
         yield Problem(
             "model.path", f"{folder.path}: config.json lacks a size of the model", fix="download the folder again"
@@ -174,7 +174,7 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """
     folder = if_known(facts, "model_folder")
     if run.model.path is None or (folder is not None and folder.problem):
-        return  # without a folder that can be read the sizes are all there is, and MOD002 speaks
+        return  # MOD002 reports the folder
     defaults = {item.name: item.default for item in fields(Model)}
     for name in _SIZES:
         value = getattr(run.model, name)

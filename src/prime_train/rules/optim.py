@@ -1,4 +1,4 @@
-"""Optimizers that would learn nothing, or undo what the model knows. Pure."""
+"""Optimizer settings with which a model learns nothing, or forgets what it knows. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PRETRAINING_DECAY = 0.1
 
 @rule("OPT001", Severity.WARNING)
 def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
-    """The learning rate should be in the range that works for what is trained.
+    """The learning rate should be in the usual range for the kind of training.
 
-    too small and an adapter does not move in the steps of a run; too large and the model forgets what it knew
+    with a smaller rate an adapter hardly changes during the run; with a larger one the model forgets what it knew
 
     With AdamW: LoRA above 2e-6 and at most 2e-3, full fine-tuning at most 1e-3, full RL at most 1e-4, pretraining at
     most 3e-2.
@@ -68,7 +68,7 @@ def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
 def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
     """Weight decay of 0.1 belongs to pretraining.
 
-    it pulls a trained model's weights, or an adapter's, towards zero in every step: away from what they know
+    every step pulls the weights of a trained model, or of an adapter, towards zero: the model forgets what it knows
 
     Source: prime-rl's default 0.01 and its examples, 0 to 0.1; AdamW, arXiv 1711.05101.
 
@@ -87,7 +87,7 @@ def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
 def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
     """Gradients should be clipped.
 
-    one batch with a wild gradient can undo the run: the step is as large as the gradient says
+    one batch with a huge gradient can undo the run, because nothing limits the size of the step
 
     Source: On the difficulty of training recurrent neural networks, arXiv 1211.5063, s. 3.2.
 
@@ -106,7 +106,7 @@ def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
 def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
     """A clipping norm of 0 leaves no gradient.
 
-    every gradient is scaled to the norm: at 0 none is left, and nothing is learnt
+    every gradient is scaled to the norm: at 0 all gradients are zero, and nothing is learnt
 
     Source: torch.nn.utils.clip_grad_norm_.
 
@@ -142,7 +142,7 @@ def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
 
 @rule("OPT006", Severity.WARNING)
 def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
-    """Weights in bf16 swallow small updates.
+    """Weights in bf16 lose small updates.
 
     bf16 has 8 bits of mantissa: an update below 1/256 of a weight is rounded away, and at these rates nearly all are
 
@@ -170,7 +170,7 @@ def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
 def betas_swapped(run: RunSpec) -> Iterator[Problem]:
     """The second moment should decay more slowly than the first.
 
-    a step is the first moment over the root of the second: the other way round a single gradient decides both
+    a step is the first moment over the root of the second: a second moment that decays faster makes steps uneven
 
     Source: Adam, arXiv 1412.6980, s. 2.
 
@@ -200,7 +200,7 @@ def betas_swapped(run: RunSpec) -> Iterator[Problem]:
 def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
     """The rate should not end above its peak.
 
-    what is called a decay would raise it
+    the decay would raise the rate
 
     Source: prime-rl, scheduler.min_lr.
 

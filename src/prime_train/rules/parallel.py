@@ -1,4 +1,4 @@
-"""Layouts of processes that do not add up. Pure."""
+"""Numbers of processes that do not fit the layout or the machine. Pure: the facts are given."""
 
 from __future__ import annotations
 

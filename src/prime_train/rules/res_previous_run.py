@@ -18,12 +18,12 @@ _SHOWN = 6  # steps that a message lists
 
 @facts_rule("RES009", Severity.ERROR, needs=("run_folder",))
 def nothing_to_resume(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The checkpoint to resume from must be there, and complete.
+    """The checkpoint to resume from must exist and be complete.
 
-    prime-rl takes the newest folder by its name, whole or not, and fails when it loads it
+    prime-rl takes the newest folder by its name, complete or not, and fails when it loads an incomplete one
 
-    Complete is a folder with the .metadata that torch writes last and, in 2026-08, the orchestrator's progress.pt.
-    Where the latest is asked for and there is none, prime-rl starts from scratch: a warning.
+    A folder is complete if it has the .metadata that torch writes last and, in 2026-08, the orchestrator's progress.pt.
+    If the latest checkpoint is requested and there is none, it is a warning, because prime-rl starts from scratch.
 
     Source: prime-rl pull request 1825 (a half-written checkpoint is chosen on resume); prime-rl 2026-08,
     "No checkpoints found in ... Starting from scratch", "Orchestrator checkpoint not found at".
@@ -61,10 +61,10 @@ def nothing_to_resume(run: RunSpec, facts: Facts) -> Iterator[Problem]:
                 "resume.dir", f"{folder.target.path}: {folder.target.problem}", fix="a complete step_N folder"
             )
     elif not _is_unnamed(run):
-        yield from _of_step(resume.step, folder)
+        yield from _check_step(resume.step, folder)
 
 
-def _of_step(step: int | None, folder: RunFolder) -> Iterator[Problem]:
+def _check_step(step: int | None, folder: RunFolder) -> Iterator[Problem]:
     wanted = folder.checkpoints[:1] if step in (None, -1) else [c for c in folder.checkpoints if c.step == step]
     complete = [item.step for item in folder.checkpoints if not item.problem]
     patch = {"resume.step": complete[0]} if complete else {}
@@ -88,7 +88,7 @@ def _of_step(step: int | None, folder: RunFolder) -> Iterator[Problem]:
 
 
 def _is_unnamed(run: RunSpec) -> bool:
-    """Whether the run's directory is one that nobody knows before it starts; another rule speaks of that."""
+    """Whether the run directory gets a random name at the start; RES001 reports that."""
     launch = run.launch
     return launch is not None and launch.generation == "2026-08" and not (launch.run_name or launch.run_dir)
 
@@ -97,9 +97,9 @@ def _is_unnamed(run: RunSpec) -> bool:
 def where_it_goes_on(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A run that is started again should have a complete checkpoint, and steps left to train.
 
-    it goes on from the newest complete checkpoint: where there is none, what was trained is lost
+    the run resumes from the newest complete checkpoint: without one, the training so far is lost
 
-    A newest checkpoint that is not complete is a note: the run goes on from the one before.
+    If only the newest checkpoint is incomplete, it is a note: the run resumes from the one before.
 
     Source: checkpoints/layout.py (COMPLETE.json is written last, and names every file with its size).
 
@@ -137,14 +137,14 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "run.max_steps",
             f"step {complete.step} is saved, and `run.max_steps` is {run.run.max_steps}",
-            fix="raise `run.max_steps` to train on, or another `run.name` to start anew",
+            fix="raise `run.max_steps` to train on, or another `run.name` to start again",
             why="nothing is left to train",
         )
     elif newest.problem:
         yield Problem(
             "run.name",
             f"step {newest.step} is not complete ({newest.problem})",
-            fix=f"nothing: it goes on from step {complete.step}",
-            why="what was trained after that is trained again",
+            fix=f"nothing: the run resumes from step {complete.step}",
+            why="the steps after that are trained again",
             severity=Severity.NOTE,
         )

@@ -57,7 +57,7 @@ def schedule_longer_than_run(run: RunSpec) -> Iterator[Problem]:
 
 @rule("SCH002", Severity.WARNING)
 def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
-    """decay_steps counts only in a warmup-stable-decay schedule.
+    """decay_steps has an effect only in a warmup-stable-decay schedule.
 
     a cosine decays from the end of the warm-up to the end of the run; a constant rate never does
 
@@ -86,7 +86,7 @@ def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
 def no_last_step(run: RunSpec) -> Iterator[Problem]:
     """A run should have a last step.
 
-    it goes on, and costs, until somebody stops it; the final checkpoint is never written
+    without one it runs and costs money until it is stopped by hand; the final checkpoint is never written
 
     Source: prime-rl, max_steps (unset: no end).
 
@@ -96,14 +96,14 @@ def no_last_step(run: RunSpec) -> Iterator[Problem]:
         max_steps = 200
     """
     if run.trainer is not None and run.run.max_steps >= ENDLESS_STEPS:
-        yield Problem("run.max_steps", "no last step is set", fix="`run.max_steps` = 1000, say")
+        yield Problem("run.max_steps", "no last step is set", fix="for example `run.max_steps` = 1000")
 
 
 @rule("SCH004", Severity.ERROR)
 def step_counts_disagree(run: RunSpec) -> Iterator[Problem]:
     """Trainer and orchestrator must take the same number of steps.
 
-    one would wait for the other for ever: prime-rl refuses two numbers
+    one waits for the other for ever: prime-rl refuses two numbers
 
     Source: prime-rl's validator on max_steps.
 

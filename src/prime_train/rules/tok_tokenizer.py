@@ -1,4 +1,4 @@
-"""Tokenizers that cannot be read, or do not belong to the model. Pure: the facts are given."""
+"""Tokenizers that cannot be read, or that do not belong to the model. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """tokenizer.path must be a Hugging Face tokenizer folder.
 
-    without its tokenizer no text becomes tokens
+    without a tokenizer, text cannot become tokens
 
     Source: tokenizers, tokenizer.json; trainer/tokenizer.py.
 
@@ -45,9 +45,9 @@ def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 @rule("TOK002", Severity.WARNING)
 def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
-    """vocab_size counts only where a tokenizer is trained.
+    """vocab_size has an effect only if a tokenizer is trained.
 
-    a tokenizer folder brings its own vocabulary
+    a tokenizer folder has its own vocabulary
 
     Source: trainer/tokenizer.py.
 
@@ -76,7 +76,7 @@ def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
 def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """Loaded weights need the tokenizer they were trained with.
 
-    every embedding belongs to one token: under another vocabulary what was learnt is noise
+    every embedding belongs to one token: with another vocabulary the loaded embeddings are noise
 
     Source: trainer/hf.py (weights are loaded by row of the embedding).
 
@@ -95,7 +95,7 @@ def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterat
     """
     folder = if_known(facts, "model_folder")
     if folder is not None and folder.problem:
-        return  # there are no weights to load, and MOD002 says so
+        return  # MOD002 reports it
     if run.model.path is not None and run.model.init == "weights" and run.tokenizer.path is None:
         yield Problem(
             "tokenizer.path",
