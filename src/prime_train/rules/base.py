@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import Facts, NotKnown
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., object])
 RunCheck = Callable[[RunSpec], Iterator[Problem]]
 FactsCheck = Callable[[RunSpec, "Facts"], Iterator[Problem]]
 SharperCheck = Callable[[RunSpec, "Facts | None"], Iterator[Problem]]
 FileCheck = Callable[[Reading], Iterator[Fault]]
+Judge = Callable[[Reading, "Facts | None"], Iterator[Problem] | Iterator[Fault]]
 
 
 class Rule(NamedTuple):
@@ -30,7 +32,7 @@ class Rule(NamedTuple):
     severity: Severity
     needs: tuple[str, ...]  # fields of Facts
     reads_run: bool
-    check: Callable[[Reading, Facts | None], Iterator[Problem | Fault]]
+    check: Judge
     name: str
     family: str  # the name of its module
     doc: str
@@ -42,16 +44,7 @@ RULES: dict[str, Rule] = {}
 
 def rule(code: str, severity: Severity) -> Callable[[RunCheck], RunCheck]:
     """Registers a rule that judges the config alone."""
-
-    def register(check: RunCheck) -> RunCheck:
-        def judge(reading: Reading, _: Facts | None) -> Iterator[Problem]:
-            assert reading.run is not None
-            return check(reading.run)
-
-        _add(code, severity, check, judge)
-        return check
-
-    return register
+    return _register(code, severity, lambda check: lambda reading, _: check(_present(reading.run)))
 
 
 def facts_rule(
@@ -62,56 +55,44 @@ def facts_rule(
     `uses` are further facts that it reads if they are known: see `if_known`.
     """
 
-    def register(check: FactsCheck) -> FactsCheck:
-        def judge(reading: Reading, facts: Facts | None) -> Iterator[Problem]:
-            assert reading.run is not None
-            assert facts is not None
-            return check(reading.run, facts)
+    def bind(check: FactsCheck) -> Judge:
+        return lambda reading, facts: check(_present(reading.run), _present(facts))
 
-        _add(code, severity, check, judge, needs, uses)
-        return check
-
-    return register
+    return _register(code, severity, bind, needs, uses)
 
 
 def sharper_rule(code: str, severity: Severity, uses: tuple[str, ...]) -> Callable[[SharperCheck], SharperCheck]:
     """Registers a rule that judges the config alone, and more exactly if facts are known: see `if_known`."""
-
-    def register(check: SharperCheck) -> SharperCheck:
-        def judge(reading: Reading, facts: Facts | None) -> Iterator[Problem]:
-            assert reading.run is not None
-            return check(reading.run, facts)
-
-        _add(code, severity, check, judge, uses=uses)
-        return check
-
-    return register
+    return _register(code, severity, lambda check: lambda reading, facts: check(_present(reading.run), facts), (), uses)
 
 
 def file_rule(code: str, severity: Severity) -> Callable[[FileCheck], FileCheck]:
     """Registers a rule that reports faults of the file itself, found by its reader or by the rule."""
-
-    def register(check: FileCheck) -> FileCheck:
-        _add(code, severity, check, lambda reading, _: check(reading), reads_run=False)
-        return check
-
-    return register
+    return _register(code, severity, lambda check: lambda reading, _: check(reading), reads_run=False)
 
 
-def _add(
+def _register(
     code: str,
     severity: Severity,
-    check: Callable[..., object],
-    judge: Callable[[Reading, Facts | None], Iterator[Problem | Fault]],
+    bind: Callable[[C], Judge],
     needs: tuple[str, ...] = (),
     uses: tuple[str, ...] = (),
     *,
     reads_run: bool = True,
-) -> None:
-    if code in RULES:
-        raise ValueError(f"two rules are called {code}: {RULES[code].name} and {check.__name__}")
-    family = check.__module__.rpartition(".")[2]
-    RULES[code] = Rule(code, severity, needs, reads_run, judge, check.__name__, family, check.__doc__ or "", uses)
+) -> Callable[[C], C]:
+    def add(check: C) -> C:
+        if code in RULES:
+            raise ValueError(f"two rules are called {code}: {RULES[code].name} and {check.__name__}")
+        family, doc = check.__module__.rpartition(".")[2], check.__doc__ or ""
+        RULES[code] = Rule(code, severity, needs, reads_run, bind(check), check.__name__, family, doc, uses)
+        return check
+
+    return add
+
+
+def _present(value: T | None) -> T:
+    assert value is not None
+    return value
 
 
 def known(fact: T | NotKnown) -> T:

@@ -221,9 +221,7 @@ def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
     sizes = sizes_of(trainer.model_name)
     if sizes is not None and ctx_tokens is not None and ctx_tokens > sizes.ctx_tokens:
         yield Problem(
-            at,
-            f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions",
-            patch={at: sizes.ctx_tokens},
+            at, f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions", patch={at: sizes.ctx_tokens}
         )
 
 

@@ -222,8 +222,6 @@ class _Variable(NamedTuple):
 
 def _by_process(run: RunSpec) -> Iterator[dict[str, _Variable]]:
     """The variables of each process that has its own in the file; the shared ones if no process has."""
-    if run.launch is None:
-        return
     shared = _variables_of(run, "env_vars")
     own = [_variables_of(run, part) for part in _PARTS[1:]]
     yield from ({**shared, **part} for part in own if part)
@@ -232,7 +230,7 @@ def _by_process(run: RunSpec) -> Iterator[dict[str, _Variable]]:
 
 
 def _variables_of(run: RunSpec, part: str) -> dict[str, _Variable]:
-    given = getattr(run.launch, part) or {}
+    given = getattr(run.launch, part, None) or {}
     return {name: _Variable(f"launch.{part}.{name}", str(value)) for name, value in given.items()}
 
 
@@ -242,8 +240,5 @@ def _count(variable: _Variable | None) -> int:
 
 def _variables(run: RunSpec) -> Iterator[tuple[str, str, str]]:
     """(RunSpec field, variable, value) of every variable the file sets."""
-    if run.launch is None:
-        return
     for part in _PARTS:
-        for name, value in (getattr(run.launch, part) or {}).items():
-            yield f"launch.{part}.{name}", name, str(value)
+        yield from ((variable.at, name, variable.value) for name, variable in _variables_of(run, part).items())

@@ -168,9 +168,7 @@ def names_not_unique(run: RunSpec) -> Iterator[Problem]:
             if seen[name] > 1:
                 at = f"environments.{part}.{number}.name"
                 yield Problem(
-                    at,
-                    f'"{name}" names {names.count(name)} environments',
-                    patch={at: f"{name}-{seen[name]}"},
+                    at, f'"{name}" names {names.count(name)} environments', patch={at: f"{name}-{seen[name]}"}
                 )
 
 

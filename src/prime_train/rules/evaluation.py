@@ -24,13 +24,7 @@ def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
         [eval]
         interval_steps = 500
     """
-    interval, max_steps = run.eval.interval_steps, run.run.max_steps
-    if interval is not None and interval > max_steps:
-        yield Problem(
-            "eval.interval_steps",
-            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
-            patch={"eval.interval_steps": max(1, max_steps // 10)},
-        )
+    yield from _never_before_the_end("eval.interval_steps", run.eval.interval_steps, run.run.max_steps)
 
 
 @rule("EVA002", Severity.WARNING)
@@ -117,13 +111,9 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
         [orchestrator.eval.source.env.agent.runtime]
         type = "subprocess"
     """
-    interval, max_steps = (run.evaluation.interval_steps if run.evaluation else None), run.run.max_steps
-    if interval is not None and interval > max_steps:
-        yield Problem(
-            "evaluation.interval_steps",
-            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
-            patch={"evaluation.interval_steps": max(1, max_steps // 10)},
-        )
+    if run.evaluation is not None:
+        interval = run.evaluation.interval_steps
+        yield from _never_before_the_end("evaluation.interval_steps", interval, run.run.max_steps)
 
 
 @rule("EVA004", Severity.WARNING)
@@ -169,3 +159,12 @@ def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
         f"{evaluation.group_size} samples per task, and `evaluation.temperature` is 0",
         patch={"evaluation.group_size": 1},
     )
+
+
+def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Iterator[Problem]:
+    if interval is not None and interval > max_steps:
+        yield Problem(
+            at,
+            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
+            patch={at: max(1, max_steps // 10)},
+        )

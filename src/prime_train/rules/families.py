@@ -38,10 +38,10 @@ def load_for_run_toml() -> None:
         batch,
         checkpoint,
         data,
+        deployment,
         evaluation,
         model,
         optim,
-        parallel,
         paths,
         run,
         schedule,
@@ -56,7 +56,6 @@ def load_for_config() -> None:
     load_for_run_toml()
     from prime_train.rules import (  # noqa: F401
         context,
-        deployment,
         environment_variables,
         environments,
         lora,

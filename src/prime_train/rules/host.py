@@ -21,9 +21,7 @@ _PERMANENTLY = (
     f"LimitNOFILE={_OPEN_FILES_WANTED} in its systemd unit, or docker run "
     f"--ulimit nofile={_OPEN_FILES_WANTED}:{_OPEN_FILES_WANTED}"
 )
-_RAISE_HARD_LIMIT = (
-    f"raise the hard limit: as root, ulimit -n {_OPEN_FILES_WANTED}, then start the run; or {_PERMANENTLY}"
-)
+_RAISE_LIMIT = f"raise the hard limit: as root, ulimit -n {_OPEN_FILES_WANTED}, then start the run; or {_PERMANENTLY}"
 _OPEN_FILES_NEEDED = 256  # below it Python, torch and its loader workers fail to start
 _SHM_WANTED_BYTES = GIB  # docker gives a container 64 MiB, and NCCL takes some for each pair of ranks
 _MOMENTS = {"adamw": 2, "muon": 1, "sgd": 0, "sign_sgd": 0}  # the fewest that each optimizer keeps per weight
@@ -64,7 +62,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             "parallel.processes",
             f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes} x "
             f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
-            fix=_RAISE_HARD_LIMIT,
+            fix=_RAISE_LIMIT,
             severity=_severity(limit.hard, run.parallel.processes),
         )
 
@@ -80,7 +78,7 @@ def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Iterator[Problem]:
         "flight holds sockets and files",
         fix=f"ulimit -n {_OPEN_FILES_WANTED}, in the shell that starts the run; permanently: {_PERMANENTLY}"
         if within
-        else _RAISE_HARD_LIMIT,
+        else _RAISE_LIMIT,
         severity=Severity.WARNING if run.rollout is None else Severity.ERROR,
     )
 

@@ -23,13 +23,6 @@ _MAX_FINDINGS = 1000
 _COMMENT = r"#\s*prime-train:\s*ignore\[([A-Za-z0-9, ]*)\]"
 
 
-class Silenced(NamedTuple):
-    """The findings that no comment silences, and the codes of those that one does."""
-
-    kept: list[Finding]
-    ignored: tuple[str, ...]
-
-
 class _Ignore(NamedTuple):
     """One code in one comment."""
 
@@ -58,10 +51,15 @@ def unused_ignore(_: Reading) -> Iterator[Fault]:
     return iter(())  # `silence` reports these, after all other rules have judged
 
 
-def silence(found: Sequence[Finding], document: Document, judged: frozenset[str]) -> Silenced:
-    """Drops silenced findings, and adds one per comment that silences none. `judged` are the codes that ran."""
+def silence(
+    found: Sequence[Finding], document: Document, judged: frozenset[str]
+) -> tuple[list[Finding], tuple[str, ...]]:
+    """The findings that no comment silences, and the codes of those that one does.
+
+    A comment that silences nothing is a finding, too. `judged` are the codes of the rules that ran.
+    """
     if _MARK not in document.text or (document.fault is not None and not document.readable):
-        return Silenced(list(found), ())
+        return list(found), ()
     from prime_train.rules.families import load_all
 
     load_all()  # because a code that no rule has is reported
@@ -70,7 +68,7 @@ def silence(found: Sequence[Finding], document: Document, judged: frozenset[str]
     if document.fault is None:
         unused = (_unused(document, ignore) for ignore in ignores.unused(judged))
         kept.extend(islice((finding for finding in unused if not ignores.cover(finding)), _MAX_FINDINGS))
-    return Silenced(kept, tuple(sorted(ignores.used_codes())))
+    return kept, tuple(sorted(ignores.used_codes()))
 
 
 class _Ignores:

@@ -79,9 +79,7 @@ def rank_beyond_the_server(run: RunSpec) -> Iterator[Problem]:
     rank, limit = run.lora.rank, run.inference.max_lora_rank
     if rank > _LARGEST_RANK:
         yield Problem(
-            "lora.rank",
-            f"{rank} is more than vLLM's largest, {_LARGEST_RANK}",
-            patch={"lora.rank": _LARGEST_RANK},
+            "lora.rank", f"{rank} is more than vLLM's largest, {_LARGEST_RANK}", patch={"lora.rank": _LARGEST_RANK}
         )
     elif limit is not None and rank > limit:
         yield Problem(

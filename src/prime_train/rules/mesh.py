@@ -171,7 +171,5 @@ def _train_gpus(run: RunSpec) -> int | None:
     if gpus is None:
         return None
     if gpus.kind == "multi_node":
-        if gpus.train_nodes is None or gpus.gpus_per_node is None:
-            return None
-        return gpus.train_nodes * gpus.gpus_per_node
+        return (gpus.train_nodes or 0) * (gpus.gpus_per_node or 0) or None
     return gpus.train_gpus or None

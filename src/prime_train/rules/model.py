@@ -13,18 +13,7 @@ from prime_train.spec import Model, RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_SIZES = (
-    "layers",
-    "hidden_size",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "mlp_size",
-    "rope_theta",
-    "norm_eps",
-    "tie_embeddings",
-    "qk_norm",
-)
+_NOT_SIZES = ("path", "init", "compile")
 
 
 @rule("MOD001", Severity.ERROR)
@@ -175,10 +164,9 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     folder = if_known(facts, "model_folder")
     if run.model.path is None or (folder is not None and folder.problem):
         return  # MOD002 reports the folder
-    defaults = {item.name: item.default for item in fields(Model)}
-    for name in _SIZES:
-        value = getattr(run.model, name)
-        if value != defaults[name]:
+    for item in fields(Model):
+        name, value = item.name, getattr(run.model, item.name)
+        if name not in _NOT_SIZES and value != item.default:
             yield Problem(
                 f"model.{name}",
                 f"{value} is not used: `model.path` is set",

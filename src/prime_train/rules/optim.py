@@ -57,11 +57,7 @@ def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
     else:
         high, what, usual = _PRETRAIN_HIGH, "pretraining", 1e-3
     if not low < lr <= high:
-        yield Problem(
-            "optim.lr",
-            f"{lr:g} is {'low' if lr <= low else 'high'} for {what}",
-            patch={"optim.lr": usual},
-        )
+        yield Problem("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", patch={"optim.lr": usual})
 
 
 @rule("OPT002", Severity.WARNING)

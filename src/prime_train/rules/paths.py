@@ -138,24 +138,22 @@ def output_on_a_disk_that_is_not_here(run: RunSpec, facts: Facts) -> Iterator[Pr
 
 def _outputs(run: RunSpec) -> Iterator[tuple[str, str]]:
     """(RunSpec field, path) of each folder that the run writes to."""
-    yield "run.dir", run.run.dir
-    if run.launch is not None and run.launch.output_dir is not None:
-        yield "launch.output_dir", run.launch.output_dir
-    if run.saving is not None and run.saving.output_dir is not None:
-        yield "saving.output_dir", run.saving.output_dir
+    paths = {
+        "run.dir": run.run.dir,
+        "launch.output_dir": run.launch.output_dir if run.launch is not None else None,
+        "saving.output_dir": run.saving.output_dir if run.saving is not None else None,
+    }
+    yield from ((at, path) for at, path in paths.items() if path is not None)
 
 
 def _paths(run: RunSpec) -> Iterator[tuple[str, str]]:
     """(RunSpec field, path) of each path that the run writes or reads."""
     yield from _outputs(run)
-    if run.model.path is not None:
-        yield "model.path", run.model.path
-    if run.tokenizer.path is not None:
-        yield "tokenizer.path", run.tokenizer.path
-    for number, source in enumerate(run.data.sources):
-        if source.path is not None:
-            yield f"data.sources.{number}.path", source.path
-    if run.trainer is not None and run.trainer.model_name is not None:
-        yield "trainer.model_name", run.trainer.model_name
-    if run.finetune is not None and run.finetune.data_name is not None:
-        yield "finetune.data_name", run.finetune.data_name
+    paths = {
+        "model.path": run.model.path,
+        "tokenizer.path": run.tokenizer.path,
+        **{f"data.sources.{number}.path": source.path for number, source in enumerate(run.data.sources)},
+        "trainer.model_name": run.trainer.model_name if run.trainer is not None else None,
+        "finetune.data_name": run.finetune.data_name if run.finetune is not None else None,
+    }
+    yield from ((at, path) for at, path in paths.items() if path is not None)

@@ -55,11 +55,9 @@ def _find_prompt(run: RunSpec, facts: Facts | None, number: int) -> Prompt | Non
     listed = run.environments.train if run.environments is not None else None
     name = ((listed or ())[number].id or "") if listed else ""
     entry = _by_name().get(name.rpartition("/")[2].partition("@")[0].replace("_", "-")) if name else None
-    return (
-        None
-        if entry is None
-        else Prompt(entry.prompt_tokens, f", as {name} may have (registry/environments.toml)", True)
-    )
+    if entry is None:
+        return None
+    return Prompt(entry.prompt_tokens, f", as {name} may have (registry/environments.toml)", True)
 
 
 @cache

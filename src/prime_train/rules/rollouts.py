@@ -9,11 +9,7 @@ from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
 _USUAL_GROUP = 8
-_EXAMPLES = (
-    "num_train_examples",
-    "num_examples",
-    "max_examples",
-)  # arguments with which environments set the size of their data
+_EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # an environment's arguments for its number of tasks
 
 
 @rule("BAT004", Severity.WARNING)

@@ -12,7 +12,18 @@ from prime_train.spec import RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_NO_FINDING = ("open", "cached", "unreachable")
+# An answer of facts.HubAnswer that keeps a run from its files -> (what, fix).
+_REFUSALS = {
+    "gated": ("its terms are not accepted (403)", "accept them on https://huggingface.co/{name}, then hf auth login"),
+    "forbidden": ("the token may not read it (403)", "make a token that may read it, then hf auth login"),
+    "login": ("it is private or missing, and no account is logged in (401)", "check the name, or hf auth login"),
+    "bad-token": ("the hub does not know the token (401)", "hf auth login with a token that is still valid"),
+    "not-cached": (
+        "it is not in the local cache, and HF_HUB_OFFLINE is set",
+        "hf download {name} before going offline",
+    ),
+    "missing": ("there is no such repository (404)", "check the name"),
+}
 
 
 @facts_rule("SRV001", Severity.ERROR, needs=("busy_ports",))
@@ -66,35 +77,11 @@ def repository_out_of_reach(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     fields = repositories(run)
     for repository in known(facts.hub):
-        field = fields.get((repository.kind, repository.name))
-        answer = str(repository.answer)
-        if field is None or answer in _NO_FINDING:
+        field, refusal = fields.get((repository.kind, repository.name)), _REFUSALS.get(str(repository.answer))
+        if field is None or refusal is None:
             continue
-        what, fix = _describe(answer, repository.name)
-        yield Problem(field, f"{repository.kind} {repository.name}: {what}", fix=fix)
-
-
-def _describe(answer: str, name: str) -> tuple[str, str]:
-    """(what, fix) of an answer of facts.HubAnswer that keeps a run from its files."""
-    match answer:
-        case "gated":
-            return (
-                "its terms are not accepted (403)",
-                f"accept them on https://huggingface.co/{name}, then hf auth login",
-            )
-        case "forbidden":
-            return "the token may not read it (403)", "make a token that may read it, then hf auth login"
-        case "login":
-            return "it is private or missing, and no account is logged in (401)", "check the name, or hf auth login"
-        case "bad-token":
-            return "the hub does not know the token (401)", "hf auth login with a token that is still valid"
-        case "not-cached":
-            return (
-                "it is not in the local cache, and HF_HUB_OFFLINE is set",
-                f"hf download {name}, before going offline",
-            )
-        case _:
-            return "there is no such repository (404)", "check the name"
+        what, fix = refusal
+        yield Problem(field, f"{repository.kind} {repository.name}: {what}", fix=fix.format(name=repository.name))
 
 
 @facts_rule("SRV003", Severity.ERROR, needs=("hub",))

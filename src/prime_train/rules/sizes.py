@@ -20,7 +20,6 @@ class ModelSizes(NamedTuple):
     parameters: int
     experts: int
     ctx_tokens: int
-    source: str
 
 
 @cache
@@ -37,5 +36,4 @@ def sizes_of(model_name: str | None) -> ModelSizes | None:
         parameters=row["parameters"],
         experts=row.get("experts", 0),
         ctx_tokens=row.get("ctx_tokens", _ANY_CONTEXT),
-        source=row["source"],
     )
