@@ -31,7 +31,7 @@ def test_a_clean_text_and_a_broken_one_stay() -> None:
     assert fix_text(broken, judge).text == broken
 
 
-def test_only_what_is_wanted_is_fixed() -> None:
+def test_only_selected_findings_are_fixed() -> None:
     text = BASE.replace("micro_batch = 8", "micro_bacth = 8\n[optim]\nlr = '1e-3'")
     result = fix_text(text, judge, lambda verdict: verdict.only(("CFG003",), ()))
     assert "micro_bacth" in result.text

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @rule("LEN003", Severity.ERROR)
 def trainer_shorter_than_rollouts(run: RunSpec) -> Iterator[Problem]:
-    """The trainer's sequences must be as long as the orchestrator's.
+    """The trainer's sequences must be at least as long as the orchestrator's.
 
     the trainer cannot hold what the orchestrator sends it: prime-rl refuses to start
 

@@ -74,7 +74,7 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """Data should not be trained on more than about four times.
 
-    for up to four epochs repeated text is nearly as good as fresh text; later epochs teach less and are memorised
+    for up to four epochs repeated text is nearly as good as fresh text; later epochs teach less, and are memorised
 
     Judged for local data of pretraining and fine-tuning. With several rows packed into one sequence there are more
     epochs than reported.

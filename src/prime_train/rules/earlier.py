@@ -79,5 +79,5 @@ def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         yield Problem(
             "launch.run_name",
             f"{folder.path} has {shown} in it",
-            fix="another `launch.run_name`, or [resume] to go on with that run",
+            fix="another `launch.run_name`, or [resume] to continue that run",
         )

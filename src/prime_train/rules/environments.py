@@ -176,7 +176,7 @@ def names_not_unique(run: RunSpec) -> Iterator[Problem]:
 def name_reserved(run: RunSpec) -> Iterator[Problem]:
     """No environment may be called "agg".
 
-    prime-rl uses that name for metrics over all environments, and refuses it for one
+    prime-rl uses that name for metrics over all environments, and refuses it for a single one
 
     Source: prime-rl's validator on source names.
 

@@ -7,8 +7,6 @@ prime-rl files or the machine (measured: 12 against 26 ms). tests/rules/test_fam
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 
 from prime_train.rules.base import RULES, Rule
 
@@ -18,6 +16,9 @@ _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 @cache
 def load_all() -> dict[str, Rule]:
     """Every rule by its code."""
+    from importlib import import_module
+    from pkgutil import iter_modules  # here, because a lint does not need it
+
     from prime_train import rules
 
     for module in iter_modules(rules.__path__, f"{rules.__name__}."):

@@ -43,7 +43,9 @@ def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
     meant = fraction / 100 if 1 < fraction <= 95 else 0.9
     yield Problem(
         "inference.gpu_memory_fraction",
-        f"{fraction:g} leaves nothing of the GPU" if 0 < fraction <= 1 else f"{fraction:g} is no fraction of a GPU",
+        f"{fraction:g} leaves too little of the GPU"
+        if 0 < fraction <= 1
+        else f"{fraction:g} is not a fraction of a GPU",
         patch={"inference.gpu_memory_fraction": meant},
         severity=Severity.WARNING if 0 < fraction <= 1 else None,
     )

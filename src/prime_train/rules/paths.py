@@ -36,7 +36,7 @@ def path_of_another_machine(run: RunSpec) -> Iterator[Problem]:
     """
     for at, path in _paths(run):
         if re.match(_OTHER_SYSTEM, path):
-            yield Problem(at, f"{path} is no path of a Linux machine", fix="a path relative to the project")
+            yield Problem(at, f"{path} is not a path of a Linux machine", fix="a path relative to the project")
 
 
 @rule("PTH002", Severity.WARNING)

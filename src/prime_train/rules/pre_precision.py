@@ -21,7 +21,7 @@ def bf16_in_software(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     emulated, a step takes 5 to 40 times as long as in fp32: the trainer refuses to start
 
-    It needs a GPU of compute capability 8.0 or more, or an x86 CPU with avx512_bf16 or amx_bf16. The times were
+    bf16 needs a GPU of compute capability 8.0 or more, or an x86 CPU with avx512_bf16 or amx_bf16. The times were
     measured with torch 2.13 on AVX2 cores: 5 to 7 times for products forward, 42 times backward.
 
     Source: NVIDIA CUDA programming guide, compute capabilities; Intel, AVX512_BF16 and AMX-BF16.

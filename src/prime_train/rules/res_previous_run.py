@@ -58,7 +58,7 @@ def nothing_to_resume(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     if resume.dir is not None:
         if folder.target is not None and folder.target.problem:
             yield Problem(
-                "resume.dir", f"{folder.target.path}: {folder.target.problem}", fix="a complete step_N folder"
+                "resume.dir", f"{folder.target.path}: {folder.target.problem}", fix="choose a complete step_N folder"
             )
     elif not _is_unnamed(run):
         yield from _check_step(resume.step, folder)
@@ -77,13 +77,13 @@ def _check_step(step: int | None, folder: RunFolder) -> Iterator[Problem]:
         yield Problem(
             "resume.step",
             f"there is no checkpoint in {folder.path}",
-            fix="the name and output directory that the run had, or no [resume]",
-            why="prime-rl starts from scratch, with no more than a warning",
+            fix="set the name and output directory of the previous run, or start without [resume]",
+            why="prime-rl starts from scratch, with only a warning",
             severity=Severity.WARNING,
         )
     else:
-        there = f"; complete are {', '.join(map(str, complete[:_SHOWN]))}" if complete else ""
-        what = f"there is no step {step} in {folder.path}{there}"
+        others = f"; complete steps: {', '.join(map(str, complete[:_SHOWN]))}" if complete else ""
+        what = f"there is no step {step} in {folder.path}{others}"
         yield Problem("resume.step", what, fix="" if patch else "start without [resume]", patch=patch)
 
 

@@ -114,7 +114,7 @@ def repository_without_tokenizer(run: RunSpec, facts: Facts) -> Iterator[Problem
 def no_wandb_login(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A run that reports to Weights & Biases needs a key.
 
-    without a key, wandb reads one from a terminal that does not exist, and ends the run
+    without a key, wandb tries to read one from a terminal, and ends the run
 
     Source: docs.wandb.ai, wandb login, environment variables.
 

@@ -63,7 +63,7 @@ def code_of_others(run: RunSpec) -> Iterator[Problem]:
             yield Problem(
                 f"{name}.trust_remote_code",
                 "true",
-                fix="take it out, where transformers and vLLM know the model by themselves",
+                fix="take it out if transformers and vLLM support the model themselves",
                 patch={f"{name}.trust_remote_code": None},
             )
             return
