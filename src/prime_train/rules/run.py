@@ -1,4 +1,4 @@
-"""The run itself: its name and how it is restarted. Pure."""
+"""A run's name, its directory and its restarts. Pure: the facts are given."""
 
 from __future__ import annotations
 
