@@ -72,7 +72,7 @@ def validate(text: str, path: str, facts: Facts) -> Verdict:
 _H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))
 _GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
-# What an example's folder is where the example itself does not say.
+# The folders of examples that do not describe their own.
 _SMALL = Architecture(32000, 4, 256, 4, 4, 64, 704, True, False)
 _MODEL_FOLDER = ModelFolder(Path("models/mine"), "", "llama", has_weights=True, architecture=_SMALL)
 _TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
@@ -96,7 +96,7 @@ def parse(example: str) -> tuple[str, dict[str, Any]]:
 
 
 def path_of(text: str) -> str:
-    """A file name that says what kind of file the text of an example is."""
+    """A file name with the suffix of the example's kind of file."""
     return "train.py" if base_of(text) == SCRIPT else "config.toml"
 
 
@@ -117,7 +117,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
-    """The good machine with an overlay. What the config names is there unless the overlay says otherwise."""
+    """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
     base = GOOD_MACHINE if run.is_native else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)

@@ -15,15 +15,15 @@ from prime_train.document import patched
 from prime_train.facts.facts import Facts
 from prime_train.facts.gather import PROBES
 from prime_train.rules.base import Rule
-from prime_train.rules.catalogue import RULES
 from prime_train.rules.explain import explain
+from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
 
 from .examples import facts_of, parse, path_of, written
 
-BAD = [(rule, text) for rule in RULES.values() for text in explain(rule).bad]
-GOOD = [(rule, text) for rule in RULES.values() for text in explain(rule).good]
+BAD = [(rule, text) for rule in load_all().values() for text in explain(rule).bad]
+GOOD = [(rule, text) for rule in load_all().values() for text in explain(rule).good]
 
 _OF_THE_TEXT = ("CFG001", "IGN001")  # they point at a place in the text, not at a key
 
@@ -81,7 +81,7 @@ def test_finding_has_four_parts_and_a_place(example: str) -> None:
         assert not finding.field or _is_field(finding.field), finding.field
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=_id)
+@pytest.mark.parametrize("rule", load_all().values(), ids=_id)
 def test_documentation_is_complete(rule: Rule) -> None:
     page = explain(rule)
     assert page.summary.endswith(".")

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from prime_train.cli.lint_files import Repair
 from prime_train.errors import UserError
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict
 
 
@@ -68,9 +68,9 @@ def fix_files(
                 why="there is no file to write to",
                 fix="name the file, or use --diff",
             )
-        judge_text = cache(partial(judge, path=path))  # `fixed` judges the unchanged text again
+        judge_text = cache(partial(judge, path=path))  # `fix_text` judges the unchanged text again
         before = select(judge_text(text))
-        result = fixed(text, judge_text, to_fix)
+        result = fix_text(text, judge_text, to_fix)
         after = select(result.verdict)
         fixed_count += len(result.applied)
         unsafe_left += sum(bool(finding.patch) and not (finding.safe or repair.unsafe) for finding in after.findings)

@@ -119,14 +119,15 @@ def _refuse_unknown(codes: tuple[str, ...], option: str) -> None:
     """Raises UserError for a code that no rule has."""
     if not codes:
         return
-    from prime_train.rules.catalogue import RULES
+    from prime_train.rules.families import load_all
 
+    rules = load_all()
     for code in codes:
-        if not any(known.startswith(code) for known in RULES):
+        if not any(known.startswith(code) for known in rules):
             raise UserError(
                 what=f"no rule is called {code}, and no code starts with it",
                 where=f"{option} {code}",
-                why=f"the families are {', '.join(sorted({known[:3] for known in RULES}))}",
+                why=f"the families are {', '.join(sorted({known[:3] for known in rules}))}",
                 fix="prime-train rule lists all rules",
             )
 

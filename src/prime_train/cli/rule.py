@@ -28,9 +28,9 @@ def rule(
 
       prime-train rule BAT001
     """
-    from prime_train.rules.catalogue import RULES
+    from prime_train.rules.families import load_all
 
-    rules = list(RULES.values()) if code is None else [_find_rule(code.upper())]
+    rules = list(load_all().values()) if code is None else [_find_rule(code.upper())]
     if as_json:
         import json
 
@@ -42,11 +42,12 @@ def rule(
 
 def _find_rule(code: str) -> "Rule":
     from prime_train.dialects.nearest import nearest
-    from prime_train.rules.catalogue import RULES
+    from prime_train.rules.families import load_all
 
-    if code in RULES:
-        return RULES[code]
-    meant = nearest(code, RULES)
+    rules = load_all()
+    if code in rules:
+        return rules[code]
+    meant = nearest(code, rules)
     raise UserError(
         what=f"no rule is called {code}",
         where=f"prime-train rule {code}",

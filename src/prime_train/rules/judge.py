@@ -17,7 +17,7 @@ from prime_train.document import dotted, to_toml
 from prime_train.findings import Finding, Patch, Problem, Severity, Skipped
 from prime_train.rules.base import RULES, Rule
 from prime_train.rules.ignores import silence
-from prime_train.rules.placing import key_path, placed, unreadable
+from prime_train.rules.placing import key_path, locate, locate_syntax_fault
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -108,23 +108,23 @@ def judge_rest(reading: Reading, verdict: Verdict, facts: Facts | None) -> Verdi
 
 def needs() -> frozenset[str]:
     """Every fact that some rule needs or uses."""
-    from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+    from prime_train.rules.families import load_all
 
-    return frozenset(need for rule in RULES.values() for need in (*rule.needs, *rule.uses))
+    return frozenset(need for rule in load_all().values() for need in (*rule.needs, *rule.uses))
 
 
 def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
     """The rules that may find something, imported only here."""
-    if reading.dialect == "script":
-        from prime_train.rules import scripts
+    from prime_train.rules import families
 
-        return scripts.rules()
+    if reading.dialect == "script":
+        return families.load_for_script()
     if facts is not None:
-        from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+        families.load_all()
     elif reading.dialect == native.DIALECT and (reading.run is None or reading.run.server is None):
-        from prime_train.rules import run_toml  # noqa: F401 - registers its rules
+        families.load_for_run_toml()
     else:
-        from prime_train.rules import static  # noqa: F401 - registers its rules
+        families.load_for_config()
     return RULES.values()
 
 
@@ -231,7 +231,7 @@ def _fields_of(problem: Problem) -> set[str]:
 
 def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
     key = key_path(reading.key(problem.at))
-    path, span, written = placed(reading, key)
+    path, span, written = locate(reading, key)
     can_patch = all(reading.has(at) for at in problem.patch)
     patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
     return Finding(
@@ -251,7 +251,7 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
 
 
 def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    path, span, written = unreadable(reading, fault) if fault.code == SYNTAX else placed(reading, fault.key)
+    path, span, written = locate_syntax_fault(reading, fault) if fault.code == SYNTAX else locate(reading, fault.key)
     return Finding(
         code=rule.code,
         severity=rule.severity if fault.severity is None else fault.severity,

@@ -1,4 +1,4 @@
-"""The GPUs and the model that a rule's estimate is for, out of facts and registry; else why there are none. Pure."""
+"""The GPUs and the model shape for a rule's estimate, from facts and registry. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from prime_train.spec import RunSpec
 
 
 class Unknown(NamedTuple):
-    """Why nothing can be said."""
+    """Why there is no estimate."""
 
     reason: str
 
 
 def hardware_of(run: RunSpec, facts: Facts) -> Hardware | Unknown:
-    """The GPUs that the run takes, of the kind that there is. `facts.gpus` must be known."""
+    """The GPU model of this machine, and how many of them the run uses. `facts.gpus` must be known."""
     gpus = known(facts.gpus)
     found = of_devices([(gpu.name, gpu.memory_bytes) for gpu in gpus.devices])
     if found is None:
@@ -32,7 +32,7 @@ def hardware_of(run: RunSpec, facts: Facts) -> Hardware | Unknown:
 
 
 def shape_of(run: RunSpec) -> ModelShape | Unknown:
-    """The shape of the model that is trained, else served: by the size fields, or as the registry has it."""
+    """The shape of the trained model, or of the served one if nothing is trained; from size fields or the registry."""
     if run.is_native and run.model.path is None:
         try:
             return shapes.of_run(run, run.tokenizer.vocab_size)

@@ -45,12 +45,13 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _rule(code: str) -> dict[str, Any]:
-    from prime_train.rules.catalogue import RULES
     from prime_train.rules.explain import explain
+    from prime_train.rules.families import load_all
 
-    if code not in RULES:
+    rules = load_all()
+    if code not in rules:
         return {"id": code}
-    rule = RULES[code]
+    rule = rules[code]
     page = explain(rule)
     return {
         "id": code,

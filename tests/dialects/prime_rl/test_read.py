@@ -26,7 +26,7 @@ from prime_train.dialects.reading import (
 )
 from prime_train.document import dotted
 from prime_train.findings import Severity
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint, lint_merged
 from prime_train.spec import ENDLESS_STEPS
 
@@ -314,7 +314,7 @@ def test_a_table_whose_keys_all_move_is_told_by_its_keys_alone() -> None:
     text = RL_2026_08.replace("[trainer.model.lora]", "[trainer.model.experimental.lora]")
     fault = _only(text, "2026-08")
     assert dotted(fault.key) == "trainer.model.experimental.lora"
-    cured = fixed(text, lambda text: lint(text, "rl.toml", "2026-08"))
+    cured = fix_text(text, lambda text: lint(text, "rl.toml", "2026-08"))
     assert "experimental" not in cured.text
     assert cured.verdict.ok
 
@@ -357,7 +357,7 @@ def test_files_are_merged_left_to_right_and_each_finding_stands_in_its_own() -> 
 
 
 def test_a_january_file_is_taken_to_august() -> None:
-    result = fixed(RL_2026_01, lambda text: lint(text, "rl.toml", "2026-08"))
+    result = fix_text(RL_2026_01, lambda text: lint(text, "rl.toml", "2026-08"))
     left = [finding.key for finding in result.verdict.findings if finding.severity is Severity.ERROR]
     assert left == ["max_async_level"]
     values = tomli.loads(result.text)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prime_train.dialects.prime_rl.renames import moved_value
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint
 
 
@@ -42,7 +42,7 @@ def test_an_environment_that_a_person_has_to_look_at(environment: Any) -> None:
 
 def test_an_evaluation_of_january_is_taken_to_august() -> None:
     january = '[[env]]\nid = "aime2024"\nrollouts_per_example = 32 # 960 rollouts\n'
-    done = fixed(january, lambda text: lint(text, "evals/aime.toml", "2026-08"))
+    done = fix_text(january, lambda text: lint(text, "evals/aime.toml", "2026-08"))
     assert done.verdict.ok
     assert done.verdict.root == "evals"
 
