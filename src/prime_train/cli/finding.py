@@ -13,6 +13,7 @@ from typing import NamedTuple
 from prime_train import registry
 from prime_train.cli import estimating
 from prime_train.dialects import dialect
+from prime_train.dialects.prime_rl.schema import newest
 from prime_train.errors import ExitCode, UserError
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import of_entry
@@ -28,7 +29,7 @@ from prime_train.units import GIB
 _FINE_TUNING = """max_steps = 1000
 
 [prime_train]
-prime_rl = "2026-08"
+prime_rl = "{prime_rl}"
 
 [model]
 name = "{model}"
@@ -128,7 +129,7 @@ def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
         title = path = reading.document.path
     else:
         path, title = "sft.toml", f"{asked.model}: {FINE_TUNING}"
-        reading = dialect.read(_FINE_TUNING.format(model=_quotable(asked.model or "")), path)
+        reading = dialect.read(_FINE_TUNING.format(model=_quotable(asked.model or ""), prime_rl=newest()), path)
     run = estimating.run_of(reading)
     if not (run.is_native or run.recipe or run.trainer or run.finetune):
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from prime_train.spec import RunSpec, elsewhere
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[int, ...]
-_TOKEN_CHUNK = 1024  # prime-rl's own default since June 2026: registry/prime_rl/2026-08.json
+_TOKEN_CHUNK = 1024
 _LORA_RANK = 16
 _LEAST_SEQUENCES = 8
 _LEAST_TOKENS = 256

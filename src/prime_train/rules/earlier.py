@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import facts_rule, known
 from prime_train.spec import RunSpec
@@ -158,7 +159,7 @@ def _of_step(step: int | None, folder: RunFolder) -> Iterator[Problem]:
 def _is_unnamed(run: RunSpec) -> bool:
     """Whether the run's directory is one that nobody knows before it starts; another rule speaks of that."""
     launch = run.launch
-    return launch is not None and launch.generation == "2026-08" and not (launch.run_name or launch.run_dir)
+    return launch is not None and features_of(run).names_runs and not (launch.run_name or launch.run_dir)
 
 
 @facts_rule("RES010", Severity.WARNING, needs=("run_folder",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
@@ -12,7 +13,6 @@ from prime_train.spec.elsewhere import Environment
 
 _REMOTE = "prime"
 _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subprocess" and "docker" are on this machine
-_RESERVED = "agg"
 
 
 @rule("ENV002", Severity.WARNING)
@@ -163,11 +163,12 @@ def name_reserved(run: RunSpec) -> Iterator[Problem]:
         name = "gsm8k"
         env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
     """
-    if run.launch is None or run.launch.generation != "2026-08":
+    if run.launch is None:
         return
+    reserved = features_of(run).reserved_environment_names
     for at, source in _sources(run):
-        if source.name == _RESERVED:
-            yield Problem(f"{at}.name", f'"{_RESERVED}" is reserved', patch={f"{at}.name": source.id or "tasks"})
+        if source.name in reserved:
+            yield Problem(f"{at}.name", f'"{source.name}" is reserved', patch={f"{at}.name": source.id or "tasks"})
 
 
 def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:
