@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import tomli
 
 from prime_train.architecture import Architecture
+from prime_train.dialects import dialect
 from prime_train.document import to_toml
 from prime_train.facts.facts import (
     Clock,
@@ -33,7 +34,9 @@ from prime_train.facts.facts import (
     TokenizerFolder,
 )
 from prime_train.facts.local import RunFolder, StepFolder
-from prime_train.rules.explain import BASES, SCRIPT, base_of
+from prime_train.rules.catalogue import RULES
+from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
+from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
 
 GOOD_MACHINE = Facts(
@@ -85,6 +88,23 @@ def parse(example: str) -> tuple[str, dict[str, Any]]:
     facts = overlay.pop("facts", {})
     comments = "".join(f"{line}\n" for line in example.splitlines() if line.startswith("#"))
     return comments + written(merged(tomli.loads(base), overlay)), facts
+
+
+def judged(example: str, generation: str | None = None) -> Verdict:
+    """The verdict on an example, read by the generation of its base unless another one is given."""
+    return judge_text(*parse(example), generation or generation_of(example))
+
+
+def judge_text(text: str, facts: Mapping[str, Any], generation: str | None) -> Verdict:
+    reading = dialect.read(text, path_of(text), generation)
+    return judge(reading, facts_of(facts, reading.run) if reading.run is not None else None)
+
+
+def generation_of(example: str) -> str | None:
+    """The generation of an example's base. None for run.toml, scripts and files whose generation is in doubt."""
+    base = base_of(example)
+    is_named = base.startswith("prime-rl ") and example not in explain(RULES["CFG011"]).bad
+    return base.split()[1] if is_named else None
 
 
 def path_of(text: str) -> str:

@@ -24,6 +24,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     installed_generation.cache_clear()
 
 
+@pytest.mark.usefixtures("three_generations")
 @pytest.mark.parametrize(
     ("version", "generation"),
     [
@@ -74,6 +75,7 @@ def test_who_says_the_generation_comes_first(packages: Path) -> None:
     assert unknown.generation == "2026-05"
 
 
+@pytest.mark.usefixtures("three_generations")
 def test_the_keys_say_it_where_nobody_does(packages: Path) -> None:
     assert list(packages.iterdir()) == []
     for text, generation in ((RL_2026_01, "2026-01"), (RL_2026_08, "2026-08")):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from prime_train.spec import RunSpec
 
-_TYPES = {"bool": bool, "int": int, "str": str, "tuple[str, ...]": tuple}
+_TYPES: dict[str, type[Any]] = {"bool": bool, "int": int, "str": str, "tuple[str, ...]": tuple}
 
 
 class Features(NamedTuple):

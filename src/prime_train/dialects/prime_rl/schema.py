@@ -187,7 +187,7 @@ class Generation(NamedTuple):
 
 
 @cache
-def _tables() -> dict[str, str]:
+def tables() -> dict[str, str]:
     """Generation -> its file. A table that the user keeps takes the place of a shipped one of that name."""
     return {**_in(shipped("prime_rl")), **_in(cache_path("prime_rl"))}
 
@@ -202,7 +202,7 @@ def _in(folder: str) -> dict[str, str]:
 
 def generations() -> tuple[str, ...]:
     """The generations that have a table, oldest first: the name of a generation is its year and month."""
-    return tuple(sorted(_tables()))
+    return tuple(sorted(tables()))
 
 
 def newest() -> str:
@@ -228,7 +228,7 @@ def _shipped_neighbour(name: str) -> Generation:
 
 def load(name: str) -> Generation:
     """The table of a generation. Raises UserError where one that the user keeps cannot be read."""
-    return _read(_tables()[name], name)
+    return _read(tables()[name], name)
 
 
 @cache
