@@ -131,7 +131,7 @@ def _run(asked: Asked) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
         path, title = "sft.toml", f"{asked.model}: {FINE_TUNING}"
         reading = dialect.read(_FINE_TUNING.format(model=_quotable(asked.model or ""), prime_rl=newest()), path)
     run = estimating.run_of(reading)
-    if not (run.is_native or run.recipe or run.trainer or run.finetune):
+    if not (run.trains or run.serves_only):
         raise UserError(
             what="it trains nothing",
             where=path,

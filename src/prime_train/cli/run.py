@@ -126,7 +126,7 @@ def _supervised(
 
                 code = supervise(opened.run, run_dir, each_turn, backend)
         with _uninterrupted():
-            steps_key = "run.max_steps" if judged.spec.is_native else "max_steps"
+            steps_key = judged.spec.max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
 

@@ -33,7 +33,7 @@ def directory_held(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         holder = ""
     """
     folder = known(facts.run_folder)
-    if folder.holder and run.is_native:
+    if folder.holder and run.writes_run_directory:
         name = run.run.name
         yield Problem(
             "run.name",
@@ -69,7 +69,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     folder = known(facts.run_folder)
     more = len(folder.leftovers) - _SHOWN
     shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    if folder.leftovers and run.is_native:
+    if folder.leftovers and run.writes_run_directory:
         yield Problem(
             "run.name",
             f"{folder.path} has {shown} in it, and no run of prime-train",
@@ -191,7 +191,7 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300"}]
     """
     found = known(facts.run_folder).checkpoints
-    if not run.is_native or not found:
+    if not run.writes_run_directory or not found:
         return
     newest = found[0]
     complete = next((item for item in found if not item.problem), None)
