@@ -31,7 +31,7 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
         from prime_train.dialects import recipe
 
         return recipe.read_document(document)
-    if _is_native(document.values):
+    if _is_run_toml(document.values):
         return native.read_document(document)
     from prime_train.dialects.prime_rl import read as prime_rl_files
 
@@ -77,8 +77,8 @@ def recognises(text: str, path: str) -> bool:
     return choice is not None and choice.known > choice.unknown
 
 
-def _is_native(values: Mapping[str, Any]) -> bool:
-    """Whether no other dialect need be asked. prime-rl has a table [run] too, with a name and a dir alone."""
+def _is_run_toml(values: Mapping[str, Any]) -> bool:
+    """Whether a file is surely a run.toml. prime-rl has a table [run] too, but with a name and a dir alone."""
     if not values:
         return True
     run, data = values.get("run"), values.get("data")
