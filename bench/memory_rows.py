@@ -13,6 +13,7 @@ from typing import NamedTuple
 import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
+from prime_train.dialects.prime_rl.schema import newest
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
@@ -23,7 +24,6 @@ MEASURED = "measured_peak_gib_per_gpu"
 SERVING = ("vllm", "inference", "serve", "serving")
 _UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06", "A": "2026-08"}
-_NEWEST_ERA = "2026-08"
 _ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora", "full": "none"}
 _MIXED = ("master", "mixed", "amp", "float8", "fp8")  # weights in fp32 beside products in fewer bits
 _FULL_PRECISION = ("fp32", "float32", "32-true", "32", "tf32")
@@ -106,7 +106,7 @@ def _era(cell: str) -> str:
         return cell[:7]
     if cell and cell.upper() not in _ERAS:
         raise Unreadable(f"era is {cell!r}: a month like 2026-02, or one of {', '.join(_ERAS)}")
-    return _ERAS.get(cell.upper(), _NEWEST_ERA)
+    return _ERAS.get(cell.upper(), newest())
 
 
 def _prime_rl_trainer(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> Trainer:

@@ -1,9 +1,9 @@
 """Writes registry/prime_rl/<generation>.json from field rows: `python docs/prime_rl_tables.py FOLDER`.
 
-FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. This file adds which keys
-feed which field of a RunSpec: one line per field, with its key in 2026-08, 2026-05 and 2026-01. "=" means the same key
-as in the next newer generation, "" no key. "|" separates alternatives; the first key that is set counts. A leading "#"
-counts the elements of a list, a leading "?" checks whether a table exists.
+FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. This file adds the features
+of each generation and which keys feed which field of a RunSpec. FEEDS has one line per field, with its key in 2026-08,
+2026-05 and 2026-01. "=" means the same key as in the next newer generation, "" no key. "|" separates alternatives; the
+first key that is set counts. A leading "#" counts the elements of a list, a leading "?" checks whether a table exists.
 """
 
 from __future__ import annotations
@@ -11,17 +11,34 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from prime_train.dialects.prime_rl.schema import Generation
 from prime_train.dialects.prime_rl.table import Origin, compact, to_json
 
 TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
 
-# The releases come from prime-rl's tags: v0.5.0 2026-03-30, v0.7.0 2026-07-14.
+# What dialects/prime_rl/features.py means by each name, in 2026-08, 2026-05 and 2026-01.
+FEATURES: dict[str, tuple[Any, ...]] = {
+    # pyproject.toml at v0.5.0 has vllm 0.22.0. For the others the version of that month: every entry of
+    # registry/vllm_memory.toml from 0.21 to 0.31 gives the same numbers, and so does every one from 0.10 to 0.20.
+    "vllm": ("0.27", "0.22", "0.14"),
+    "names_runs": (True, False, False),  # entrypoints/rl.py, utils/pathing.py
+    "saves_progress_in_step": (True, False, False),  # "Orchestrator checkpoint not found at"
+    "cleans_by_default": (False, False, True),  # entrypoints/rl.py
+    "head_chunk_vocab": (0, 0, 2048),  # v0.3.0: fused_lm_head_chunk_size "auto" of the RL trainer
+    "slow_moe_attention": (False, False, True),  # benchmarks/baselines@bffbdd057; estimate/throughput_terms.py
+    "vision_needs_bf16": (True, False, False),  # validator on [model.vlm]
+    "refuses_offline_shared_run": (True, False, False),  # validator on monitors.wandb.offline
+    "reserved_environment_names": (["agg"], [], []),  # validator on source names
+}
+
+# (generation, source, date, first release), the newest first. A newer one goes in front: a line of FEATURES or FEEDS
+# that has no value for it means that nothing changed. Releases: prime-rl's tags, v0.5.0 2026-03-30, v0.7.0 2026-07-14.
 ORIGINS = (
-    Origin("2026-08", "prime-rl 559b447 (v0.8.1.dev67)", "2026-08-21", ("0.7.0", "")),
-    Origin("2026-05", "prime-rl 618de8a (v0.5.1.dev261)", "2026-05-30", ("0.5.0", "0.7.0")),
-    Origin("2026-01", "prime-rl e794fbe (v0.3.0+65)", "2026-01-30", ("", "0.5.0")),
+    ("2026-08", "prime-rl 559b447 (v0.8.1.dev67)", "2026-08-21", "0.7.0"),
+    ("2026-05", "prime-rl 618de8a (v0.5.1.dev261)", "2026-05-30", "0.5.0"),
+    ("2026-01", "prime-rl e794fbe (v0.3.0+65)", "2026-01-30", ""),
 )
 
 _CLIENT = ("orchestrator.model.client", "orchestrator.student.client", "orchestrator.client")
@@ -307,9 +324,15 @@ def feeds_of(schema: Generation, column: int) -> dict[str, dict[str, list[str]]]
 
 
 def _column(keys: tuple[str, ...], column: int) -> list[str]:
+    column = _at(keys, column)
     while keys[column] == "=":
         column -= 1
     return keys[column].split("|")
+
+
+def _at(values: tuple[Any, ...], column: int) -> int:
+    """Where a line has its value for ORIGINS[column]. A line that is shorter than ORIGINS lacks the newest ones."""
+    return max(0, column - (len(ORIGINS) - len(values)))
 
 
 def _in_root(schema: Generation, root: str, fronts: tuple[str, ...], keys: list[str]) -> list[str]:
@@ -335,7 +358,8 @@ def _is_legal(schema: Generation, root: str, key: str) -> bool:
 
 
 def main(folder: Path) -> None:
-    for column, origin in enumerate(ORIGINS):
+    for column, about in enumerate(ORIGINS):
+        origin = Origin(*about, {name: values[_at(values, column)] for name, values in FEATURES.items()})
         rows = json.loads((folder / f"fields-{origin.generation}.json").read_text(encoding="utf-8"))
         for row in rows:
             if row["path"].rpartition(".")[2] in _COUNTS and row["type"] in ("int", "int | None"):

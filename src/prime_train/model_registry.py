@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import tomli
 from packaging.version import Version
 
-from prime_train.dialects.prime_rl.shipped import shipped
+from prime_train.shipped import shipped
 
 Where = Literal["vllm", "transformers", "prime-rl", "chat template", "model", "verifiers"]
 

@@ -1,7 +1,4 @@
-"""Finds the data files that ship with the package: `registry/` (facts, each with its source) and `presets/`.
-
-In a wheel they lie inside the package; in an editable install they lie at the top of the checkout.
-"""
+"""Typed views of the data that ships with the package: presets, GPUs, packages that clash, memory coefficients."""
 
 from __future__ import annotations
 
@@ -13,21 +10,17 @@ from typing import Any, Literal
 
 import tomli
 
-
-def _shipped(name: str) -> Path:
-    package = Path(__file__).resolve().parent
-    inside = package / "_shipped" / name
-    return inside if inside.is_dir() else package.parents[1] / name
+from prime_train.shipped import presets_folder, shipped
 
 
 def data_file(name: str) -> Path:
     """A file of `registry/`, by its name."""
-    return _shipped("registry") / name
+    return Path(shipped(name))
 
 
 def presets() -> dict[str, Path]:
     """Preset name -> its file."""
-    return {path.stem: path for path in sorted(_shipped("presets").glob("*.toml"))}
+    return {path.stem: path for path in sorted(Path(presets_folder()).glob("*.toml"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +65,20 @@ class Clash:
 
 @cache
 def clashes() -> tuple[Clash, ...]:
-    with open(_shipped("registry") / "compatibility.toml", "rb") as file:
+    with open(shipped("compatibility.toml"), "rb") as file:
         return tuple(Clash(**entry) for entry in tomli.load(file)["clash"])
 
 
 @cache
 def gpu_peaks() -> tuple[GpuPeak, ...]:
-    with open(_shipped("registry") / "gpus.toml", "rb") as file:
+    with open(shipped("gpus.toml"), "rb") as file:
         return tuple(GpuPeak(**entry) for entry in tomli.load(file)["gpu"])
 
 
 @cache
 def memory_coefficients() -> dict[str, dict[str, Any]]:
     """Trainer -> its entry in memory.toml; estimate/coefficients.py gives it types."""
-    with open(_shipped("registry") / "memory.toml", "rb") as file:
+    with open(shipped("memory.toml"), "rb") as file:
         return tomli.load(file)
 
 

@@ -24,7 +24,7 @@ def test_files_of_both_kinds_in_one_call(tmp_path: Path, monkeypatch: pytest.Mon
     Path("rl.toml").write_text(RL_2026_08)
     Path("run.toml").write_text('[run]\nname = "a"\nmax_steps = 10\n[[data.sources]]\nkind = "python-stdlib"\n')
     Path("pyproject.toml").write_text('[project]\nname = "x"\n')
-    output, _ = check(["."], output_format="json")
+    output, _ = check(["."], output_format="json", prime_rl="2026-08")
     files = json.loads(output)["files"]
     assert [(file["path"], file["dialect"], file["generation"], file["root"]) for file in files] == [
         ("rl.toml", "prime-rl", "2026-08", "rl"),

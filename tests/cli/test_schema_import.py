@@ -16,7 +16,10 @@ from tests.facts.test_prime_rl_schema import STANDIN, interpreter
 
 def test_the_table_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import_(interpreter(tmp_path, STANDIN), None, "2026-11")
-    generation = Generation.of(json.loads(capsys.readouterr().out))
+    written = capsys.readouterr()
+    table = json.loads(written.out)
+    assert f"features: those of {table['inherits']}" in written.err
+    generation = Generation.of(table)
     assert generation.name == "2026-11"
     assert generation.root("trainer").row("max_steps") is not None
 

@@ -34,7 +34,8 @@ from prime_train.facts.facts import (
     TokenizerFolder,
 )
 from prime_train.facts.local import RunFolder, StepFolder
-from prime_train.rules.explain import BASES, SCRIPT, base_of
+from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
+from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
 
@@ -95,6 +96,23 @@ def parse(example: str) -> tuple[str, dict[str, Any]]:
     return comments + written(merged(tomli.loads(base), overlay)), facts
 
 
+def judged(example: str, generation: str | None = None) -> Verdict:
+    """The verdict on an example, read by the generation of its base unless another one is given."""
+    return judge_text(*parse(example), generation or generation_of(example))
+
+
+def judge_text(text: str, facts: Mapping[str, Any], generation: str | None) -> Verdict:
+    reading = dialect.read(text, path_of(text), generation)
+    return judge(reading, facts_of(facts, reading.run) if reading.run is not None else None)
+
+
+def generation_of(example: str) -> str | None:
+    """The generation of an example's base. None for run.toml, scripts and files whose generation is in doubt."""
+    base = base_of(example)
+    is_named = base.startswith("prime-rl ") and example not in explain(load_all()["CFG011"]).bad
+    return base.split()[1] if is_named else None
+
+
 def path_of(text: str) -> str:
     """A file name with the suffix of the example's kind of file."""
     return "train.py" if base_of(text) == SCRIPT else "config.toml"
@@ -118,7 +136,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
     """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
-    base = GOOD_MACHINE if run.is_native else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
+    base = GOOD_MACHINE if run.runs_without_gpu else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:

@@ -17,10 +17,10 @@ from prime_train.facts.gather import PROBES
 from prime_train.rules.base import Rule
 from prime_train.rules.explain import explain
 from prime_train.rules.families import load_all
-from prime_train.rules.judge import Verdict, judge
+from prime_train.rules.judge import Verdict
 from prime_train.spec import RunSpec
 
-from .examples import facts_of, parse, path_of, written
+from .examples import generation_of, judge_text, judged, parse, path_of, written
 
 BAD = [(rule, text) for rule in load_all().values() for text in explain(rule).bad]
 GOOD = [(rule, text) for rule in load_all().values() for text in explain(rule).good]
@@ -35,12 +35,7 @@ def _id(value: object) -> str:
 @cache
 def _judged(example: str) -> Verdict:
     """The verdict on an example: a value, so that the tests below need only one of each."""
-    return _judge(*parse(example))
-
-
-def _judge(text: str, facts_overlay: dict[str, object]) -> Verdict:
-    reading = dialect.read(text, path_of(text))
-    return judge(reading, facts_of(facts_overlay, reading.run) if reading.run is not None else None)
+    return judged(example)
 
 
 @pytest.mark.parametrize(("rule", "example"), BAD, ids=_id)
@@ -65,7 +60,8 @@ def test_patch_cures(rule: Rule, example: str) -> None:
         values = dict(dialect.read(text, path_of(text)).document.values)
         for finding in findings:
             values = patched(values, finding.patch)
-        assert rule.code not in {finding.code for finding in _judge(written(values), facts).findings}
+        verdict = judge_text(written(values), facts, generation_of(example))
+        assert rule.code not in {finding.code for finding in verdict.findings}
 
 
 @pytest.mark.parametrize("example", [example for _, example in BAD])

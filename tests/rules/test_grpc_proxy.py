@@ -42,5 +42,5 @@ def test_a_host_bypasses_proxy_by_the_end_of_its_name_or_its_network(host: str, 
 def test_the_variables_of_a_config_are_judged_by_the_same_rules(variables: dict[str, str], expected: list[str]) -> None:
     lines = [f'{name} = "{value}"' for name, value in variables.items()]
     table = ["[env_vars]", 'JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"', 'JAX_ENABLE_PREEMPTION_SERVICE = "0"', *lines]
-    verdict = lint(BASES["prime-rl 2026-08"] + "\n".join([*table, ""]), "rl.toml")
+    verdict = lint(BASES["prime-rl 2026-08"] + "\n".join([*table, ""]), "rl.toml", "2026-08")
     assert [finding.code for finding in verdict.findings] == expected

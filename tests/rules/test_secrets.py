@@ -30,7 +30,7 @@ def codes(verdict: Verdict) -> list[str]:
     ],
 )
 def test_a_secret_is_found_and_not_shown(line: str) -> None:
-    verdict = lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml")
+    verdict = lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml", "2026-08")
     assert codes(verdict) == ["SEC001"]
     secret = line.partition('"')[2].rstrip('"')
     shown = (views.full(verdict), views.concise(verdict), views.github(verdict))
@@ -51,4 +51,4 @@ def test_a_secret_is_found_and_not_shown(line: str) -> None:
     ],
 )
 def test_text_that_resembles_a_secret_is_not_found(line: str) -> None:
-    assert codes(lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml")) == []
+    assert codes(lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml", "2026-08")) == []

@@ -94,7 +94,7 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
 
     if options.model_config is not None:
         return _read_shape(model_config.config_of_file(options.model_config))
-    if not (run.is_native or run.recipe or run.trainer or run.finetune or run.inference):
+    if not (run.trains or run.server_gpus):
         raise UserError(
             what="it neither trains nor serves",
             where=reading.document.path,
@@ -102,8 +102,8 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
             fix="name the config of `rl`, `sft`, the trainer or the server",
             exit_code=ExitCode.FINDINGS,
         )
-    named, field = _model_name(run)
-    if named is None and not run.is_native:
+    named, field = run.model_name, run.model_field
+    if named is None and not run.has_size_fields:
         raise UserError(
             what="no model is named",
             where=reading.document.path,
@@ -138,17 +138,6 @@ def _read_shape(found: ModelConfig) -> ModelShape:
 
         what = error.what if error.field else f"{found.name}: {error.what}"
         raise no_config(found.where, what, error.field) from None
-
-
-def _model_name(run: RunSpec) -> tuple[str | None, str]:
-    """(name or folder of the model, RunSpec field that names the model)."""
-    if run.recipe is not None:
-        return run.recipe.model_name, "recipe.model_name"
-    if run.trainer is not None and run.trainer.model_name is not None:
-        return run.trainer.model_name, "trainer.model_name"
-    if run.inference is not None:
-        return run.inference.model_name, "inference.model_name"
-    return run.model.path, "model.path" if run.is_native else "trainer.model_name"
 
 
 def _vocab_size(run: RunSpec) -> int:

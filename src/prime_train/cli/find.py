@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FINE_TUNING = """max_steps = 1000
 
 [prime_train]
-prime_rl = "2026-08"
+prime_rl = "{prime_rl}"
 
 [model]
 name = "{model}"
@@ -187,6 +187,7 @@ def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape,
     """The run, the shape of its model, its title, and the map from a RunSpec field to the key of its file."""
     from prime_train.cli import estimate_inputs as inputs
     from prime_train.dialects import dialect
+    from prime_train.dialects.prime_rl.schema import newest
 
     if bool(options.config) == (model is not None):
         raise UserError(
@@ -200,9 +201,9 @@ def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape,
         title = reading.document.path
     else:
         title = f"{model}: {_FINE_TUNING_TITLE}"
-        reading = dialect.read(_FINE_TUNING.format(model=_check_quotable(model)), "sft.toml")
+        reading = dialect.read(_FINE_TUNING.format(model=_check_quotable(model), prime_rl=newest()), "sft.toml")
     run = inputs.check_run(reading)
-    if not (run.is_native or run.recipe or run.trainer or run.finetune):
+    if not (run.trains or run.serves_only):
         raise UserError(
             what="it trains nothing",
             where=reading.document.path,

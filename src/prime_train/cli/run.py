@@ -120,7 +120,7 @@ def _supervise(
 
                 code = supervise(opened.run, run_dir, each_turn, backend)
         with _ignore_signals():
-            steps_key = "run.max_steps" if checked.spec.is_native else "max_steps"
+            steps_key = checked.spec.max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
 

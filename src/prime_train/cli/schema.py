@@ -81,7 +81,9 @@ def import_(
             why="generations are identified and ordered by year and month",
             fix=f"--generation {today:%Y-%m}",
         )
-    text = to_json(prime_rl_schema.table(python, name, today))
+    table = prime_rl_schema.table(python, name, today)
+    text = to_json(table)
+    sys.stderr.write(f"features: those of {table['inherits']}, the generation with the most keys in common\n")
     if keep:
         _keep(text, name)
     if output is not None or not keep:
@@ -89,10 +91,10 @@ def import_(
 
 
 def _keep(text: str, name: str) -> None:
-    from prime_train.dialects.prime_rl.shipped import kept
     from prime_train.rundir import write_atomic
+    from prime_train.user_cache import cache_path
 
-    path = Path(kept(f"{name}.json"))
+    path = Path(cache_path("prime_rl", f"{name}.json"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)

@@ -53,7 +53,7 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | Non
     values = document.values
     if isinstance(values.get(_RECIPE), dict):
         return _RECIPE, None
-    if _is_native(values):
+    if _is_certainly_run_toml(values):
         return native.DIALECT, None
     from prime_train.dialects.prime_rl import read as prime_rl_files
 
@@ -99,7 +99,7 @@ def recognises(text: str, path: str) -> bool:
     return choice is not None and choice.known > choice.unknown
 
 
-def _is_native(values: Mapping[str, Any]) -> bool:
+def _is_certainly_run_toml(values: Mapping[str, Any]) -> bool:
     """Whether the values are certainly a run.toml. prime-rl also has a table [run], with a name and a dir alone."""
     if not values:
         return True

@@ -45,9 +45,7 @@ def python(run: RunSpec) -> str:
 
 def run_dir(run: RunSpec) -> Path:
     """Where the run will write: prime-train's own run directory, or prime-rl's output directory."""
-    if run.launch is None:
-        return Path(run.run.dir).expanduser() / run.run.name
-    return Path(run.launch.output_dir or "outputs").expanduser() / (run.launch.run_dir or run.launch.run_name or "")
+    return Path(run.write_root).expanduser() / run.write_folder
 
 
 def on_other_machines(run: RunSpec) -> bool:
@@ -110,10 +108,9 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
         named += [("model", run.inference.model_name, "inference.model_name")]
     if run.finetune is not None:
         named += [("dataset", run.finetune.data_name, "finetune.data_name")]
-    if run.is_native:
-        for number, source in enumerate(run.data.sources):
-            if source.kind == "hf-dataset":
-                named += [("dataset", source.path, f"data.sources.{number}.path")]
+    for number, source in enumerate(run.data.sources):
+        if source.kind == "hf-dataset":
+            named += [("dataset", source.path, f"data.sources.{number}.path")]
     found: dict[tuple[str, str], str] = {}
     for kind, name, field in named:
         if name and not _is_local(name):

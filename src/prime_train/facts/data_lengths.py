@@ -42,7 +42,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     named = list(local_data(run))
     if not named:
         return ()
-    tokenizer = _tokenizer(run)
+    tokenizer = cached(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
     sources = [{"files": _files(data.path), "columns": data.columns} for data in named]
     asked = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
     answer = ask([python, script("data_lengths_program")], deadline_s, given=json.dumps(asked))
@@ -56,16 +56,15 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:
     """The data sets of a run that lie on this machine."""
-    if run.is_native:
-        for number, source in enumerate(run.data.sources):
-            if source.path and Path(source.path).exists() and source.kind != "python-stdlib":
-                yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
+    for number, source in enumerate(run.data.sources):
+        if source.path and Path(source.path).exists() and source.kind != "python-stdlib":
+            yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
         yield LocalData("finetune.data_name", run.finetune.data_name, _SAID)
     trained = run.environments.train if run.environments is not None else None
     for number, environment in enumerate(trained or ()):
         arguments = environment.args or {}
-        tables = {"args": arguments, "args.taskset": arguments.get("taskset")}  # 2026-08 says them of the task set
+        tables = {"args": arguments, "args.taskset": arguments.get("taskset")}  # newer generations have a task set
         for where, table in tables.items():
             for name in _DATA_ARGUMENTS:
                 path = table.get(name) if isinstance(table, dict) else None
@@ -80,12 +79,3 @@ def _files(path: str) -> list[str]:
         return [str(named)]
     found = (Path(where, name) for where, _, names in os.walk(named) for name in names if name.endswith(_SUFFIXES))
     return sorted(str(file) for file in islice(found, _MAX_FILES))
-
-
-def _tokenizer(run: RunSpec) -> Path | None:
-    """The tokenizer.json of the run; None where it has none, or it is not on this machine."""
-    if run.is_native:
-        return cached(run.tokenizer.path, "tokenizer.json") if run.tokenizer.path else None
-    name = (run.trainer.tokenizer_name or run.trainer.model_name) if run.trainer is not None else None
-    name = name or (run.rollout.model_name if run.rollout is not None else None)
-    return cached(name, "tokenizer.json") if name else None

@@ -86,10 +86,11 @@ def _interpreter(question: Question) -> Any:
         [*environments, *_FEATURE_MODULES],
         environments if question.manner.deep else (),
     )
-    if isinstance(found, NotKnown) or question.is_named or question.run.is_native:
+    if isinstance(found, NotKnown) or question.is_named:
         return found
-    if "prime-rl" not in dict(found.versions):
-        return NotKnown("this Python has no prime-rl: name the run's with --python PATH or [prime_train] python")
+    required = question.run.required_package
+    if required and required not in dict(found.versions):
+        return NotKnown(f"this Python has no {required}: name the run's with --python PATH or [prime_train] python")
     return found
 
 

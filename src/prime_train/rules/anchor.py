@@ -18,15 +18,3 @@ def anchor(run: RunSpec) -> str:
     if run.trainer is not None:
         return "trainer.model_name"
     return "parallel.processes"
-
-
-def gpus_asked(run: RunSpec) -> int | None:
-    """GPUs that a prime-rl run takes on one machine; None if its file does not set them."""
-    deployment = run.deployment
-    if deployment is None or (deployment.kind or "single_node") != "single_node":
-        return None
-    infers = run.inference is not None  # without [inference] the run takes no GPU for it
-    if deployment.train_gpu_ids is not None or deployment.infer_gpu_ids is not None:
-        infer_ids = deployment.infer_gpu_ids if infers else ()
-        return max((*(deployment.train_gpu_ids or ()), *(infer_ids or ())), default=-1) + 1
-    return (deployment.train_gpus or 0) + (deployment.infer_gpus or 0 if infers else 0) or None

@@ -120,7 +120,7 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 def _needs(run: RunSpec, found: tuple[DataLengths, ...]) -> Iterator[_Need]:
     measured = {data.field: data for data in found}
-    if run.is_native:
+    if run.data.sources:
         yield from _text_need(run, measured)
     elif run.finetune is not None:
         data, batch = measured.get("finetune.data_name"), run.finetune.batch_sequences

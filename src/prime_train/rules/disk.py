@@ -135,11 +135,11 @@ def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """
     folder = known(facts.save_dir)
     if folder.refusal:
-        at = "run.dir" if run.is_native else "launch.output_dir"
+        at = run.write_root_field
         yield Problem(
             at,
             f"{folder.existing} takes no file: {folder.refusal}",
-            fix=f'`{at}` = "{"runs" if run.is_native else "outputs"}", below a folder of your own',
+            fix=f'`{at}` = "{run.usual_write_root}", below a folder of your own',
         )
 
 
@@ -172,7 +172,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
         file_system = "ext4"
     """
     folder = known(facts.save_dir)
-    at = "run.dir" if run.is_native else "launch.output_dir"
+    at = run.write_root_field
     move = f"give `{at}` a folder on another disk"
     if folder.file_system in _IN_MEMORY:
         yield Problem(at, f"{folder.existing} is held in memory ({folder.file_system})", fix=move)
@@ -182,7 +182,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
             f"{folder.existing} is a bucket mounted as a folder ({folder.file_system})",
             fix=f"{move}, and copy to the bucket from there",
             why="it can neither append nor rename: checkpoints look complete when they are not",
-            severity=Severity.ERROR if run.is_native else None,
+            severity=Severity.ERROR if run.writes_run_directory else None,
         )
     elif folder.file_system in _OF_A_CONTAINER:
         yield Problem(
@@ -231,13 +231,9 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         bytes_per_s = 1000000000.0
     """
     speed = known(facts.disk_speed).bytes_per_s
-    decoder = architecture(run, facts) if run.is_native else None
-    if run.is_native:
-        at, limit_s = "prime_train.heartbeat.slow_phase_limit_s", run.prime_train.heartbeat.slow_phase_limit_s
-        one = None if decoder is None else checkpoint_bytes(decoder)
-    else:
-        at, one = "trainer.dist_timeout_s", _prime_rl_checkpoint_bytes(run)
-        limit_s = float((run.trainer.dist_timeout_s if run.trainer is not None else None) or 0)
+    at, limit_s = run.silence_field, run.silence_limit_s
+    decoder = architecture(run, facts) if run.has_size_fields else None
+    one = _prime_rl_checkpoint_bytes(run) if decoder is None else checkpoint_bytes(decoder)
     if one is None or speed <= 0 or limit_s <= 0:
         return
     needed_s = one / speed
@@ -247,5 +243,5 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             at,
             f"a checkpoint of {format_bytes(one)} takes {format_seconds(needed_s)} at "
             f"{format_bytes(speed)}/s, and {format_seconds(limit_s)} of silence count as a hang",
-            patch={at: float(wanted_s) if run.is_native else wanted_s},
+            patch={at: type(limit_s)(wanted_s)},
         )

@@ -31,7 +31,7 @@ def directory_held(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         holder = ""
     """
     folder = known(facts.run_folder)
-    if folder.holder and run.is_native:
+    if folder.holder and run.writes_run_directory:
         name = run.run.name
         yield Problem(
             "run.name",
@@ -67,7 +67,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     folder = known(facts.run_folder)
     more = len(folder.leftovers) - _SHOWN
     shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    if folder.leftovers and run.is_native:
+    if folder.leftovers and run.writes_run_directory:
         yield Problem(
             "run.name",
             f"{folder.path} has {shown} in it, and no run of prime-train",

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import facts_rule, known, rule
 from prime_train.spec import RunSpec
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 _ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
 _REMOTE = "prime"
 _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subprocess" and "docker" are on this machine
-_RESERVED = "agg"
 
 
 @facts_rule("ENV001", Severity.ERROR, needs=("packages",))
@@ -189,11 +189,12 @@ def name_reserved(run: RunSpec) -> Iterator[Problem]:
         name = "gsm8k"
         env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
     """
-    if run.launch is None or run.launch.generation != "2026-08":
+    if run.launch is None:
         return
+    reserved = features_of(run).reserved_environment_names
     for at, source in _sources(run):
-        if source.name == _RESERVED:
-            yield Problem(f"{at}.name", f'"{_RESERVED}" is reserved', patch={f"{at}.name": source.id or "tasks"})
+        if source.name in reserved:
+            yield Problem(f"{at}.name", f'"{source.name}" is reserved', patch={f"{at}.name": source.id or "tasks"})
 
 
 def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:

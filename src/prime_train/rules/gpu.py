@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.anchor import anchor, gpus_asked
+from prime_train.rules.anchor import anchor
 from prime_train.rules.base import facts_rule, known
 from prime_train.spec import RunSpec
 from prime_train.units import GIB, format_bytes
@@ -64,8 +64,8 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [deployment]
         num_infer_gpus = 2
     """
-    requested, gpus = gpus_asked(run), known(facts.gpus)
-    if requested is None or requested <= len(gpus.devices):
+    requested, gpus = run.gpus, known(facts.gpus)
+    if requested is None or run.runs_without_gpu or requested <= len(gpus.devices):
         return
     there = f"{len(gpus.devices)} visible" if gpus.devices else f"none visible: {gpus.reason}"
     yield Problem(

@@ -55,7 +55,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         hard = 1048576
     """
     limit = known(facts.open_files)
-    if not run.is_native:
+    if not run.raises_open_files_limit:
         yield from _few_for_prime_rl(run, limit)
     elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
         yield Problem(
@@ -230,7 +230,7 @@ def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         free_bytes = 67108864
     """
     shm = known(facts.shm)
-    if shm.free_bytes >= _SHM_WANTED_BYTES or (run.is_native and run.parallel.processes == 1):
+    if shm.free_bytes >= _SHM_WANTED_BYTES or run.is_one_process:
         return
     yield Problem(
         anchor(run),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.rules.sizes import sizes_of
@@ -123,7 +124,7 @@ def whole_logits(run: RunSpec) -> Iterator[Problem]:
     sizes = sizes_of(trainer.model_name)
     if sizes is None or trainer.head_chunk_tokens is not None or run.launch is None:
         return
-    if run.launch.generation == "2026-01":  # its head is chunked over the vocabulary
+    if features_of(run).head_chunk_vocab:
         return
     logit_bytes = _LOGIT_BYTES * trainer.ctx_tokens // max(1, trainer.context_parallel or 1) * sizes.vocab_size
     if logit_bytes > _LOGITS_LIMIT:

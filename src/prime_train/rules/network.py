@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
@@ -173,7 +174,9 @@ def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
         [monitors.wandb]
         project = "example"
     """
-    if run.monitor is None or run.launch is None or run.launch.generation != "2026-08" or run.finetune is not None:
+    if run.monitor is None or run.launch is None or run.finetune is not None:
+        return
+    if not features_of(run).refuses_offline_shared_run:
         return
     if run.monitor.offline and run.rollout is not None and run.trainer is not None:
         yield Problem(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from prime_train.dialects.prime_rl.shipped import shipped
 from prime_train.rules.base import if_known
+from prime_train.shipped import shipped
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:

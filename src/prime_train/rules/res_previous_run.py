@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import facts_rule, known
 from prime_train.spec import RunSpec
@@ -90,7 +91,7 @@ def _check_step(step: int | None, folder: RunFolder) -> Iterator[Problem]:
 def _is_unnamed(run: RunSpec) -> bool:
     """Whether the run directory gets a random name at the start; RES001 reports that."""
     launch = run.launch
-    return launch is not None and launch.generation == "2026-08" and not (launch.run_name or launch.run_dir)
+    return launch is not None and features_of(run).names_runs and not (launch.run_name or launch.run_dir)
 
 
 @facts_rule("RES010", Severity.WARNING, needs=("run_folder",))
@@ -122,7 +123,7 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300"}]
     """
     found = known(facts.run_folder).checkpoints
-    if not run.is_native or not found:
+    if not run.writes_run_directory or not found:
         return
     newest = found[0]
     complete = next((item for item in found if not item.problem), None)

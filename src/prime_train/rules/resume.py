@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
@@ -31,7 +32,7 @@ def resume_without_a_name(run: RunSpec) -> Iterator[Problem]:
         step = 100
     """
     launch = run.launch
-    if run.resume is None or run.resume.dir is not None or launch is None or launch.generation != "2026-08":
+    if run.resume is None or run.resume.dir is not None or launch is None:
         return
     if launch.run_name is None and launch.run_dir is None and run.rollout is not None:
         yield Problem("launch.run_name", "the run has no name to resume", fix="`launch.run_name` = its previous name")
@@ -57,7 +58,7 @@ def resume_and_clean(run: RunSpec) -> Iterator[Problem]:
         [resume]
         step = 100
     """
-    if run.resume is None or run.launch is None or not run.launch.clean or run.launch.generation == "2026-01":
+    if run.resume is None or run.launch is None or not run.launch.clean or features_of(run).cleans_by_default:
         return
     yield Problem(
         "launch.clean",

@@ -33,8 +33,8 @@ def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
         name = "my-run_1.5b"
     """
     name = run.run.name
-    if re.fullmatch(_NAME, name) or (not name and not run.is_native):
-        return  # prime-rl names a run that its file does not
+    if re.fullmatch(_NAME, name) or (not name and not run.name_is_required):
+        return
     usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
     shown = name if len(name) <= 64 else f"{name[:61]}..."
     yield Problem("run.name", f"{shown!r} cannot name a directory", patch={"run.name": usable})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
@@ -30,9 +31,7 @@ def vision_model_for_text(run: RunSpec) -> Iterator[Problem]:
         name = "Qwen/Qwen2.5-1.5B-Instruct"
     """
     trainer = run.trainer
-    if trainer is None or trainer.model_name is None or trainer.vision:
-        return
-    if run.launch is not None and run.launch.generation == "2026-01":  # it has no such section
+    if trainer is None or trainer.model_name is None or trainer.vision is not False:  # None: there is no such section
         return
     if re.search(_VISION_NAME, trainer.model_name):
         yield Problem(
@@ -262,7 +261,7 @@ def vision_needs_bf16(run: RunSpec) -> Iterator[Problem]:
         reduce_dtype = "bfloat16"
     """
     trainer = run.trainer
-    if trainer is None or not trainer.vision or run.launch is None or run.launch.generation != "2026-08":
+    if trainer is None or not trainer.vision or run.launch is None or not features_of(run).vision_needs_bf16:
         return
     for name in ("optimization_dtype", "reduce_dtype"):
         if getattr(trainer, name) == "float32":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from prime_train.dialects.prime_rl.schema import newest
 from prime_train.estimate.adapters import lora_parameters
 from prime_train.estimate.inference import inference_memory, plain_setup
 from prime_train.estimate.inference_weights import weight_gib
@@ -17,7 +18,6 @@ from prime_train.verify.config import Config
 
 CTX_TOKENS = 8192  # in one micro-batch: long enough for a chain of thought, and the size of a chunk of prime-rl's head
 LORA_RANK = 16
-_ERA = "2026-08"
 _TILE = 8192  # tokens and logits at a time. Source: prime-rl 559b447, fused_lm_head_token_chunk_size
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -64,7 +64,7 @@ def _setup(shape: ModelShape, gpus: int, *, lora: bool) -> TrainSetup:
     tokens = _tokens(shape)
     return TrainSetup(
         program="prime-rl",
-        era=_ERA,
+        era=newest(),
         shape=shape,
         layout=Layout("fsdp", shards=gpus),
         numerics=Numerics(),

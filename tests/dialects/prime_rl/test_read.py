@@ -63,7 +63,8 @@ def test_a_good_file_has_no_fault(key: tuple[str, str], text: str) -> None:
     assert reading.run is not None
 
 
-@pytest.mark.parametrize("generation", generations())
+@pytest.mark.usefixtures("three_generations")
+@pytest.mark.parametrize("generation", [generation for generation, root in FILES if root == "rl"])
 def test_an_rl_file_tells_its_generation_by_its_keys(generation: str) -> None:
     reading = _read(FILES[generation, "rl"])
     assert reading.generation == generation
@@ -325,6 +326,7 @@ def test_a_table_that_a_person_has_to_take_apart_is_told_once_beside_its_keys() 
     assert told == ["orchestrator.val", "orchestrator.val.interval", "orchestrator.val.extra.deep.deeper"]
 
 
+@pytest.mark.usefixtures("three_generations")
 def test_a_finding_says_how_the_generation_is_known() -> None:
     text = RL_2026_08.replace("batch_size", "batch_siz")
     (finding,) = [finding for finding in lint(text, "rl.toml").findings if finding.code == "CFG002"]
@@ -453,4 +455,4 @@ def test_a_file_that_only_evaluates_is_not_taken_for_a_run_of_ours() -> None:
     reading = _read('[[env]]\nid = "words"\nnum_examples = 5\nrollouts_per_example = 2\n', "2026-01")
     assert reading.root == "eval"
     assert reading.run is not None
-    assert not reading.run.is_native
+    assert reading.run.written_for == "prime-rl"
