@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prime_train.rules.catalogue import RULES
 
 from prime_train.dialects import dialect
 from prime_train.dialects.prime_rl import schema
 from prime_train.dialects.prime_rl.features import features_of_generation
 from prime_train.findings import Finding
 from prime_train.rules.explain import BASES, explain
+from prime_train.rules.families import load_all
 from prime_train.user_cache import cache_path
 
 from .examples import generation_of, judge_text, judged, parse
@@ -22,7 +22,7 @@ NEWEST = max(base.split()[1] for base in BASES if base)  # the newest that rules
 COPY = "2099-01"
 EXAMPLES = [
     pytest.param(example, id=f"{rule.code}-{number}")
-    for rule in RULES.values()
+    for rule in load_all().values()
     for number, example in enumerate((*explain(rule).bad, *explain(rule).good))
     if generation_of(example) == NEWEST
 ]
