@@ -10,7 +10,7 @@ import pytest
 from prime_train.architecture import of_config
 from prime_train.errors import UserError
 from prime_train.facts import model_files as module
-from prime_train.facts.model_files import model_files
+from prime_train.facts.model_files import read_model_files
 from prime_train.facts.model_hub import read_hub
 from prime_train.facts.model_program import read_folder
 from prime_train.facts.model_source import Fault, ModelFiles, Refused
@@ -42,7 +42,7 @@ def read(name: str, tmp_path: Path, *, offline: bool = False) -> ModelFiles | Re
 def in_child(name: str, tmp_path: Path) -> ModelFiles | Refused:
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    return model_files(name, scratch)
+    return read_model_files(name, scratch)
 
 
 def good(name: str, tmp_path: Path) -> ModelFiles:
@@ -243,7 +243,7 @@ def test_weights_that_are_not_whole(tmp_path: Path) -> None:
         (whole[:-1], "its header describes"),
         (whole[:100], "ends within its header"),
         (whole[:4], "it has 4 bytes"),
-        (b"\x80\x04" + b"x" * 100, "no safetensors file"),
+        (b"\x80\x04" + b"x" * 100, "not a safetensors file"),
         (len(b"not json!").to_bytes(8, "little") + b"not json!", "not JSON"),
     ):
         (folder / "model.safetensors").write_bytes(content)
@@ -267,4 +267,4 @@ def test_shards_that_the_index_names(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text("[]")
     weights = folder_of(folder).weights
     assert weights is not None
-    assert "is of no use" in weights.faults[0]
+    assert "is not valid" in weights.faults[0]

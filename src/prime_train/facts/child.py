@@ -35,7 +35,7 @@ def script(name: str) -> str:
     return str(Path(__file__).with_name(f"{name}.py"))
 
 
-def ask(
+def run_probe(
     command: Sequence[str], deadline_s: float, *, given: str = "", environment: Mapping[str, str] | None = None
 ) -> Answer | NotKnown:
     """The answer of `command`, with `given` as its standard input; NotKnown where it cannot start or is too late."""
@@ -55,12 +55,12 @@ def ask(
     try:
         out, err = process.communicate(given, timeout=deadline_s)
     except subprocess.TimeoutExpired:
-        end(process)
+        kill_session(process)
         return NotKnown(f"no answer within {deadline_s:g} s")
     return Answer(process.returncode, out, err)
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def kill_session(process: subprocess.Popen[str]) -> None:
     """Ends a child and everything in its session that is still there."""
     with suppress(ProcessLookupError):  # all of it has ended meanwhile
         os.killpg(process.pid, signal.SIGKILL)

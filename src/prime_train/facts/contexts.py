@@ -24,7 +24,7 @@ _KEYS = (
 )
 
 
-def contexts(names: Iterable[str]) -> tuple[ModelContext, ...] | NotKnown:
+def read_contexts(names: Iterable[str]) -> tuple[ModelContext, ...] | NotKnown:
     """One entry for each model whose config.json is on this machine and names its positions."""
     wanted = sorted(set(names))
     found = [context for name in wanted if (context := _of(name)) is not None]
@@ -33,7 +33,7 @@ def contexts(names: Iterable[str]) -> tuple[ModelContext, ...] | NotKnown:
     return tuple(found)
 
 
-def cached(name: str, file: str) -> Path | None:
+def find_file(name: str, file: str) -> Path | None:
     """A file of a model: in the folder of that name, else in the cache of the hub; None where it is in neither."""
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -49,7 +49,7 @@ def cached(name: str, file: str) -> Path | None:
 
 
 def _of(name: str) -> ModelContext | None:
-    config = cached(name, "config.json")
+    config = find_file(name, "config.json")
     if config is None:
         return None
     try:

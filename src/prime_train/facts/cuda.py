@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prime_train.facts.child import ask
+from prime_train.facts.child import run_probe
 from prime_train.facts.facts import CudaContext, NotKnown
 
 DEADLINE_S = 120.0  # importing torch from a cold disk, then a context on each of eight GPUs
@@ -20,7 +20,7 @@ print(torch.cuda.device_count())
 
 def context(python: str, deadline_s: float = DEADLINE_S) -> CudaContext | NotKnown:
     """Whether torch computes on each GPU; the failure as CUDA tells it."""
-    answer = ask([python, "-c", _PROGRAM], deadline_s)
+    answer = run_probe([python, "-c", _PROGRAM], deadline_s)
     if isinstance(answer, NotKnown):
         if answer.reason.startswith("no answer"):
             return CudaContext(0, f"torch made no CUDA context within {deadline_s:g} s")

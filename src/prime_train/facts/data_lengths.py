@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.facts.child import ask, script
-from prime_train.facts.contexts import cached
+from prime_train.facts.child import run_probe, script
+from prime_train.facts.contexts import find_file
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.local import DataLengths
 from prime_train.spec import RunSpec
@@ -45,7 +45,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     tokenizer = _tokenizer(run)
     sources = [{"files": _files(data.path), "columns": data.columns} for data in named]
     asked = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
-    answer = ask([python, script("data_lengths_program")], deadline_s, given=json.dumps(asked))
+    answer = run_probe([python, script("data_lengths_program")], deadline_s, given=json.dumps(asked))
     if isinstance(answer, NotKnown):
         return answer
     if answer.code != 0:
@@ -85,7 +85,7 @@ def _files(path: str) -> list[str]:
 def _tokenizer(run: RunSpec) -> Path | None:
     """The tokenizer.json of the run; None where it has none, or it is not on this machine."""
     if run.is_native:
-        return cached(run.tokenizer.path, "tokenizer.json") if run.tokenizer.path else None
+        return find_file(run.tokenizer.path, "tokenizer.json") if run.tokenizer.path else None
     name = (run.trainer.tokenizer_name or run.trainer.model_name) if run.trainer is not None else None
     name = name or (run.rollout.model_name if run.rollout is not None else None)
-    return cached(name, "tokenizer.json") if name else None
+    return find_file(name, "tokenizer.json") if name else None

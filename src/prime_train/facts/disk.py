@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prime_train.checkpoints import layout
 from prime_train.facts import mounts
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import DiskSpeed, NotKnown, SaveDir
 from prime_train.rundir import RunDir
 
@@ -32,7 +32,7 @@ def save_dir(run_dir: Path) -> SaveDir:
 def speed(run_dir: Path, deadline_s: float = SPEED_DEADLINE_S) -> DiskSpeed | NotKnown:
     """How fast a file is written where the run directory will be."""
     existing = _existing(run_dir.absolute())
-    answer = ask([sys.executable, script("disk_program"), str(existing)], deadline_s)
+    answer = run_probe([sys.executable, script("disk_program"), str(existing)], deadline_s)
     if isinstance(answer, NotKnown):
         return NotKnown(f"a file in {existing}: {answer.reason}")
     if answer.code != 0:

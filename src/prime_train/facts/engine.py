@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from prime_train.facts import child, ports
+from prime_train.facts import ports
+from prime_train.facts.child import kill_session
 from prime_train.facts.facts import EngineStart, NotKnown
 
 DEADLINE_S = 600.0  # vLLM's own default for an engine to be ready (VLLM_ENGINE_READY_TIMEOUT_S)
@@ -58,7 +59,7 @@ def start(python: str, arguments: Sequence[str], deadline_s: float = DEADLINE_S)
         took_s = time.monotonic() - begin
         if failure is None:
             return EngineStart("", "", took_s)
-        return EngineStart(*(failure if failure[0] else classed(_text(log))), took_s)
+        return EngineStart(*(failure if failure[0] else classify(_text(log))), took_s)
 
 
 def _await(process: subprocess.Popen[str], log: IO[str], deadline_s: float) -> tuple[str, str] | None:
@@ -82,10 +83,10 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):  # the engine core hangs: its whole session is ended below
             process.wait(_GRACE_S)
-    child.end(process)
+    kill_session(process)
 
 
-def classed(log: str) -> tuple[str, str]:
+def classify(log: str) -> tuple[str, str]:
     """(class, line) of the first fault in a log of vLLM: its last lines say only that there was one above."""
     roots = [match[0].strip() for line in log.splitlines() if (match := re.search(_ROOT, line))]
     for line in roots:

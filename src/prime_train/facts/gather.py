@@ -34,7 +34,7 @@ from prime_train.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ProbeOptions:
     """How facts may be had.
 
     `offline` opens no socket; `deep` starts what takes seconds to minutes: a CUDA context, vLLM, a write to the disk.
@@ -54,7 +54,7 @@ class Question:
 
     run: RunSpec
     run_dir: Path
-    manner: Manner
+    manner: ProbeOptions
 
     @property
     def python(self) -> str:
@@ -124,20 +124,20 @@ PROBES: dict[str, Probe] = {
     "busy_ports": lambda question: ports.busy(
         (service.port for service in asked.services(question.run)), offline=question.manner.offline
     ),
-    "hub": lambda question: hub.repositories(asked.repositories(question.run), offline=question.manner.offline),
+    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.manner.offline),
     "wandb": lambda question: login.wandb() if asked.reports_to_wandb(question.run) else None,
     "cuda_context": _deep(lambda question: cuda.context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: run_folder.run_folder(question.run, question.run_dir),
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
-    "model_contexts": lambda question: contexts.contexts(asked.models(question.run)),
+    "model_contexts": lambda question: contexts.read_contexts(asked.models(question.run)),
 }
 _ANYWHERE = frozenset(
     ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "model_contexts")
 )
 
 
-def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner()) -> Facts:
+def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: ProbeOptions = ProbeOptions()) -> Facts:
     """The facts named in `needs`. `run_dir` is where the run will be; it need not exist, and is not made."""
     question = Question(run, run_dir, manner)
     wanted = tuple(needs)

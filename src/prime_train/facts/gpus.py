@@ -10,7 +10,7 @@ from typing import Any
 
 from prime_train import registry
 from prime_train.errors import UserError
-from prime_train.facts.child import Answer, ask, script
+from prime_train.facts.child import Answer, run_probe, script
 from prime_train.facts.facts import Gpu, Gpus, GpuUser, NotKnown
 from prime_train.units import GIB
 
@@ -22,7 +22,7 @@ def gpus(deadline_s: float = DEADLINE_S) -> Gpus | NotKnown:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return Gpus((), "CUDA_VISIBLE_DEVICES hides them")
-    answer = ask([sys.executable, script("nvml_program")], deadline_s)
+    answer = run_probe([sys.executable, script("nvml_program")], deadline_s)
     if isinstance(answer, NotKnown):
         return NotKnown(f"NVML: {answer.reason}; the driver may be wedged, see `dmesg`")
     return _of_answer(answer, visible)
@@ -73,7 +73,7 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     return kept
 
 
-def of_another_machine(asked: str) -> Gpus:
+def parse_gpus(asked: str) -> Gpus:
     """The GPUs of "8xh100-80gb", "h200" (one) and the like, all of their memory free. Raises UserError."""
     known = {gpu.id: gpu for gpu in registry.gpu_peaks() if gpu.compute_capability is not None}
     match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", asked.lower())

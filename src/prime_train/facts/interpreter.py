@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown
 
 DEADLINE_S = 10.0  # an environment on a slow network disk
@@ -19,7 +19,7 @@ def interpreter(
     imports = sorted(set(imported))
     asked = {"distributions": sorted(set(distributions)), "modules": sorted(set(modules)), "imports": imports}
     deadline_s = IMPORT_DEADLINE_S if imports else DEADLINE_S
-    answer = ask([python, script("interpreter_program")], deadline_s, given=json.dumps(asked))
+    answer = run_probe([python, script("interpreter_program")], deadline_s, given=json.dumps(asked))
     if isinstance(answer, NotKnown):
         return answer
     lines = answer.out.splitlines()  # an imported module may print before the answer

@@ -13,7 +13,7 @@ from prime_train.spec import RunSpec
 _MAX_BYTES = 256 * 2**20  # a million steps of metrics
 
 
-class Earlier(NamedTuple):
+class PreviousRun(NamedTuple):
     """The lines of its metrics; its RunSpec where it is a run directory of ours, else None."""
 
     lines: tuple[dict[str, Any], ...]
@@ -21,7 +21,7 @@ class Earlier(NamedTuple):
     source: str
 
 
-def earlier(named: str) -> Earlier:
+def read_previous_run(named: str) -> PreviousRun:
     """What the run directory, or the file, says. Raises UserError where it cannot be read or holds no lines."""
     path = Path(named).expanduser()
     if not path.exists() and (Path("runs") / named).is_dir():
@@ -30,7 +30,7 @@ def earlier(named: str) -> Earlier:
     run_dir = RunDir(path.resolve())
     metrics = run_dir.metrics if is_run else path
     lines = _lines(metrics, named)
-    return Earlier(lines, _resolved(run_dir, named) if is_run else None, named)
+    return PreviousRun(lines, _resolved(run_dir, named) if is_run else None, named)
 
 
 def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
