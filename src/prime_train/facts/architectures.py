@@ -36,7 +36,7 @@ class Installed(NamedTuple):
 
 
 def read_installed(python: str) -> Installed | NotKnown:
-    answer = run_probe([python, script("architectures_program")], DEADLINE_S)
+    answer = run_probe([python, script("architectures_program", __file__)], DEADLINE_S)
     if isinstance(answer, NotKnown):
         return answer
     try:

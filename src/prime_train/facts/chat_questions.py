@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 ANSWER = "It is 18 degrees in Paris."
-THOUGHT = "The tool said 18."
+THOUGHT = "The tool returned 18."
 SECOND_ANSWER = "It is 21 degrees in Rome."
 RESULT = '{"celsius": 18}'
 TOOL_NAME = "get_temperature"

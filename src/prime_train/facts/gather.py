@@ -1,7 +1,4 @@
-"""Gathers the facts that are asked for, each by its own probe, side by side.
-
-A probe that fails leaves a reason, not a guess.
-"""
+"""Gathers the requested facts with one probe each, all in parallel. A failed probe returns a reason, not a guess."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from prime_train import registry
 from prime_train.facts import (
     asked,
     contexts,
-    cuda,
     data_lengths,
     disk,
     engine,
@@ -25,21 +21,22 @@ from prime_train.facts import (
     hub,
     interpreter,
     login,
-    packages,
     ports,
     run_folder,
 )
+from prime_train.facts.cuda import create_cuda_context
 from prime_train.facts.facts import Facts, Gpus, NotKnown
+from prime_train.facts.packages import find_packages
 from prime_train.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """How facts may be had.
+    """The limits of the probes.
 
-    `offline` opens no socket; `deep` starts what takes seconds to minutes: a CUDA context, vLLM, a write to the disk.
-    `python` replaces the interpreter that the run names. `other_gpus` are those of the machine that the run is
-    judged for, where that is not this one: nothing else is known of it then.
+    `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, a disk speed test.
+    `python` replaces the interpreter in the config. `other_gpus` are the GPUs of another machine that the run is
+    meant for; then all other facts about the machine are NotKnown.
     """
 
     offline: bool = False
@@ -49,56 +46,56 @@ class ProbeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a probe is told."""
+class ProbeInput:
+    """The input of a probe."""
 
     run: RunSpec
     run_dir: Path
-    manner: ProbeOptions
+    options: ProbeOptions
 
     @property
     def python(self) -> str:
-        return self.manner.python or asked.python(self.run)
+        return self.options.python or asked.python(self.run)
 
     @property
     def is_named(self) -> bool:
-        """Whether someone said which interpreter the run will use."""
-        return bool(self.manner.python or (self.run.launch is not None and self.run.launch.python))
+        """Whether the config or the command line names the interpreter of the run."""
+        return bool(self.options.python or (self.run.launch is not None and self.run.launch.python))
 
 
-Probe = Callable[[Question], Any]
+Probe = Callable[[ProbeInput], Any]
 
 
 def _deep(probe: Probe) -> Probe:
-    return lambda question: probe(question) if question.manner.deep else NotKnown("only --deep looks")
+    return lambda question: probe(question) if question.options.deep else NotKnown("only --deep probes it")
 
 
-# Flash attention 2, 3 and 4 and vLLM, as they are imported.
+# Import names of flash attention 2, 3 and 4 and vLLM.
 _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vllm")
 
 
-def _interpreter(question: Question) -> Any:
+def _interpreter(question: ProbeInput) -> Any:
     environments = asked.environment_modules(question.run)
     clashing = {name for clash in registry.clashes() for name in clash.packages}
     found = interpreter.interpreter(
         question.python,
         {*asked.STACK, *clashing},
         [*environments, *_FEATURE_MODULES],
-        environments if question.manner.deep else (),
+        environments if question.options.deep else (),
     )
     if isinstance(found, NotKnown) or question.is_named or question.run.is_native:
         return found
     if "prime-rl" not in dict(found.versions):
-        return NotKnown("this Python has no prime-rl: name the run's with --python PATH or [prime_train] python")
+        return NotKnown("this Python has no prime-rl: name the run's Python with --python PATH or [prime_train] python")
     return found
 
 
-def _engine(question: Question) -> Any:
+def _engine(question: ProbeInput) -> Any:
     arguments = asked.engine_arguments(question.run)
     if arguments is None:
         return None
-    if not question.manner.deep:
-        return NotKnown("only --deep looks")
+    if not question.options.deep:
+        return NotKnown("only --deep probes it")
     found = interpreter.interpreter(question.python, (), ("vllm",))
     if isinstance(found, NotKnown):
         return found
@@ -116,17 +113,17 @@ PROBES: dict[str, Probe] = {
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
     "source_files": lambda question: files.source_files(question.run.data.sources),
-    "packages": lambda _: packages.packages(),
+    "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
-    "disk_speed": _deep(lambda question: disk.speed(question.run_dir)),
+    "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
-    "busy_ports": lambda question: ports.busy(
-        (service.port for service in asked.services(question.run)), offline=question.manner.offline
+    "busy_ports": lambda question: ports.find_busy_ports(
+        (service.port for service in asked.services(question.run)), offline=question.options.offline
     ),
-    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.manner.offline),
-    "wandb": lambda question: login.wandb() if asked.reports_to_wandb(question.run) else None,
-    "cuda_context": _deep(lambda question: cuda.context(question.python)),
+    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.options.offline),
+    "wandb": lambda question: login.find_wandb_login() if asked.reports_to_wandb(question.run) else None,
+    "cuda_context": _deep(lambda question: create_cuda_context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: run_folder.run_folder(question.run, question.run_dir),
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
@@ -137,23 +134,23 @@ _ANYWHERE = frozenset(
 )
 
 
-def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: ProbeOptions = ProbeOptions()) -> Facts:
-    """The facts named in `needs`. `run_dir` is where the run will be; it need not exist, and is not made."""
-    question = Question(run, run_dir, manner)
+def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], options: ProbeOptions = ProbeOptions()) -> Facts:
+    """The facts named in `needs`. `run_dir` is the future directory of the run, which may not exist yet."""
+    question = ProbeInput(run, run_dir, options)
     wanted = tuple(needs)
     with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
         return Facts(**dict(zip(wanted, pool.map(lambda need: _probe(need, question), wanted), strict=True)))
 
 
-def _probe(need: str, question: Question) -> Any:
-    other = question.manner.other_gpus
+def _probe(need: str, question: ProbeInput) -> Any:
+    other = question.options.other_gpus
     if other is not None and need == "gpus":
         return other
     if need not in _ANYWHERE or need == "gpus":
         if other is not None:
-            return NotKnown("--gpus judges for another machine")
+            return NotKnown("--gpus is for another machine")
         if asked.on_other_machines(question.run):
-            return NotKnown("the run starts on nodes of SLURM, not on this machine")
+            return NotKnown("the run starts on SLURM nodes, not on this machine")
     try:
         return PROBES[need](question)
     except OSError as error:

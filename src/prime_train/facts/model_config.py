@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from prime_train.dialects.nearest import nearest
 from prime_train.errors import ExitCode, UserError
+from prime_train.facts.asked import is_path
 from prime_train.facts.model_source import Fault, ModelFiles, Refused
 
 _MAX_CONFIG_BYTES = 16 * 2**20  # a config.json has kilobytes, or a megabyte if it lists every quantised module
@@ -41,7 +42,7 @@ def find_config(name: str, where: str, known: Iterable[str], *, offline: bool = 
     path = Path(name).expanduser()
     if path.is_dir():
         return _fetch(str(path), where, known, offline=True)
-    if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
+    if is_path(name):
         raise UserError(
             what=f"there is no folder {name}",
             where=where,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from prime_train.errors import UserError
+from prime_train.facts.asked import is_path
 from prime_train.facts.child import run_probe
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.hub import is_hub_disabled
@@ -55,7 +56,7 @@ def _folder(name: str) -> Path | None:
         raise UserError(
             "it is a file", where, "a model is a folder with config.json, or a name on the hub", f"name {path.parent}"
         )
-    if name.startswith(("/", "./", "../", "~")) or name.count("/") > 1:
+    if is_path(name):
         raise UserError(
             "there is no such folder",
             where,

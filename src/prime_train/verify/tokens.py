@@ -23,9 +23,7 @@ def check_tokenizer(tokenized: Tokenized | NotKnown | None) -> Check:
             "copy tokenizer.json and tokenizer_config.json from the original model",
         )
     if isinstance(tokenized, NotKnown):
-        return not_known(
-            "tokenizer", tokenized.reason, "name an interpreter with tokenizers: --python PATH"
-        )
+        return not_known("tokenizer", tokenized.reason, "name an interpreter with tokenizers: --python PATH")
     if tokenized.fault:
         return failure(
             "tokenizer",
