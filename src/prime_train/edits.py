@@ -23,8 +23,6 @@ from prime_train.splices import (
     statements_below,
 )
 
-_ABSENT: Any = object()
-
 
 class EditRefused(Exception):
     """The patch cannot be applied to this text. The message has the reason."""
@@ -58,7 +56,7 @@ def _moves(values: Mapping[str, Any], patch: Patch) -> tuple[list[tuple[str, str
     for old in [key for key, value in patch.items() if value is None]:
         value = _at(values, old)
         for new, wanted in list(others.items()):
-            if wanted is not None and value is not _ABSENT and _same(wanted, value) and _at(values, new) is _ABSENT:
+            if wanted is not None and _same(wanted, value) and _at(values, new) is None:
                 moves.append((old, new))
                 del others[old], others[new]
                 break
@@ -140,16 +138,8 @@ def _as_table(text: str, path: KeyPath, value: Mapping[str, Any]) -> str | None:
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key, or _ABSENT."""
-    current: Any = values
-    for part in key_path(key, values):
-        if isinstance(current, list) and isinstance(part, int) and part < len(current):
-            current = current[part]
-        elif isinstance(current, Mapping) and part in current:
-            current = current[str(part)]
-        else:
-            return _ABSENT
-    return current
+    """The value of a dotted key; None if it is missing, because TOML has no null."""
+    return _descend(values, key_path(key, values))
 
 
 def _without_empty(values: dict[str, Any], patch: Patch) -> dict[str, Any]:
@@ -157,13 +147,13 @@ def _without_empty(values: dict[str, Any], patch: Patch) -> dict[str, Any]:
     for key in [key for key, value in patch.items() if value is None]:
         path = key_path(key, values)
         for length in range(len(path) - 1, 0, -1):
-            around, name = _down(values, path[: length - 1]), path[length - 1]
+            around, name = _descend(values, path[: length - 1]), path[length - 1]
             if isinstance(around, dict) and around.get(str(name)) == {}:
                 del around[str(name)]
     return values
 
 
-def _down(values: Any, path: KeyPath) -> Any:
+def _descend(values: Any, path: KeyPath) -> Any:
     for part in path:
         if isinstance(values, list):
             values = values[part] if isinstance(part, int) and part < len(values) else None

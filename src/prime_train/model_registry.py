@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-import tomli
 from packaging.version import Version
 
-from prime_train.dialects.prime_rl.shipped import shipped
+from prime_train.registry import load
 
 Where = Literal["vllm", "transformers", "prime-rl", "chat template", "model", "verifiers"]
 
@@ -98,8 +97,7 @@ class ToolFormat:
 
 @cache
 def _architectures() -> Mapping[str, Any]:
-    with open(shipped("architectures.toml"), "rb") as file:
-        return tomli.load(file)
+    return load("architectures.toml")
 
 
 def _package(table: str, names: str) -> Package:
@@ -144,25 +142,13 @@ def prime_rl_vision_types() -> frozenset[str]:
 @cache
 def tool_formats() -> tuple[ToolFormat, ...]:
     """In matching order: formats with more marks come first."""
-    with open(shipped("tool_formats.toml"), "rb") as file:
-        return tuple(
-            ToolFormat(
-                entry["id"],
-                tuple(entry["marks"]),
-                tuple(entry["parsers"]),
-                entry["source"],
-                tuple(entry.get("absent", ())),
-            )
-            for entry in tomli.load(file)["format"]
-        )
+    return tuple(ToolFormat(**_with_tuples(entry)) for entry in load("tool_formats.toml")["format"])
 
 
 @cache
 def tested_models() -> Mapping[str, TestedModel]:
     """By name, in the order of the file."""
-    with open(shipped("models.toml"), "rb") as file:
-        entries = tomli.load(file)["model"]
-    return {entry["name"]: _tested(entry) for entry in entries}
+    return {entry["name"]: _tested(entry) for entry in load("models.toml")["model"]}
 
 
 def tested_model(name: str) -> TestedModel | None:
@@ -177,5 +163,8 @@ def _by_lowered_name() -> Mapping[str, TestedModel]:
 
 def _tested(entry: Mapping[str, Any]) -> TestedModel:
     issues = tuple(Issue(**issue) for issue in entry.get("issues", ()))
-    lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
-    return TestedModel(**{**entry, **lists, "issues": issues})
+    return TestedModel(**_with_tuples(entry) | {"issues": issues})
+
+
+def _with_tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

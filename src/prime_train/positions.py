@@ -120,9 +120,8 @@ class Positions:
 
     def comments(self) -> tuple[Comment, ...]:
         body_starts = next((child.start_byte for child in self._root.children if child.type != "comment"), None)
-        found = QueryCursor(Query(_TOML, "(comment) @found")).captures(self._root).get("found", [])
         comments = []
-        for node in sorted(found, key=lambda node: int(node.start_byte)):
+        for node in self.comment_nodes(self._root):
             span = self._columns.span(node.start_point, node.end_point)
             on_top = body_starts is None or node.start_byte < body_starts
             comments.append(Comment(span.line, _text(node), on_top, span.column))

@@ -25,6 +25,12 @@ def data_file(name: str) -> Path:
     return _shipped("registry") / name
 
 
+def load(name: str) -> dict[str, Any]:
+    """The content of a TOML file of `registry/`."""
+    with open(data_file(name), "rb") as file:
+        return tomli.load(file)
+
+
 def presets() -> dict[str, Path]:
     """Preset name -> its file."""
     return {path.stem: path for path in sorted(_shipped("presets").glob("*.toml"))}
@@ -72,21 +78,18 @@ class Clash:
 
 @cache
 def clashes() -> tuple[Clash, ...]:
-    with open(_shipped("registry") / "compatibility.toml", "rb") as file:
-        return tuple(Clash(**entry) for entry in tomli.load(file)["clash"])
+    return tuple(Clash(**entry) for entry in load("compatibility.toml")["clash"])
 
 
 @cache
 def gpu_peaks() -> tuple[GpuPeak, ...]:
-    with open(_shipped("registry") / "gpus.toml", "rb") as file:
-        return tuple(GpuPeak(**entry) for entry in tomli.load(file)["gpu"])
+    return tuple(GpuPeak(**entry) for entry in load("gpus.toml")["gpu"])
 
 
 @cache
 def memory_coefficients() -> dict[str, dict[str, Any]]:
     """Trainer -> its entry in memory.toml; estimate/coefficients.py adds types."""
-    with open(_shipped("registry") / "memory.toml", "rb") as file:
-        return tomli.load(file)
+    return load("memory.toml")
 
 
 def gpu_peak(device_name: str) -> GpuPeak | None:

@@ -42,7 +42,7 @@ def read(name: str, tmp_path: Path, *, offline: bool = False) -> ModelFiles | Re
 def in_child(name: str, tmp_path: Path) -> ModelFiles | Refused:
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    return read_model_files(name, scratch)
+    return read_model_files(name, scratch, "verify-model")
 
 
 def good(name: str, tmp_path: Path) -> ModelFiles:
@@ -230,9 +230,9 @@ def test_a_folder(tmp_path: Path) -> None:
 
 def test_a_file_or_a_folder_that_is_not_there(tmp_path: Path) -> None:
     config = write_model(tmp_path / "mine") / "config.json"
-    with pytest.raises(UserError, match="it is a file"):
+    with pytest.raises(UserError, match="is a file"):
         in_child(str(config), tmp_path)
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="there is no folder"):
         in_child(str(tmp_path / "not" / "there"), tmp_path)
 
 

@@ -121,8 +121,8 @@ class Follower:
     def poll(self) -> list[Record]:
         """The new records, merged by time. Each writer's records keep their order, even if its clock was set back.
 
-        Costs one stat per file without new records. The first read of a file above a megabyte returns only the first and
-        the last of consecutive Progress events: those between do not change the state and are most of the file.
+        Costs one stat per file without new records. The first read of a file above a megabyte returns only the first
+        and the last of consecutive Progress events: those between do not change the state, and are most of the file.
         Later reads return every event, because the step time is computed from them.
         Raises UserError without permission to read.
         """

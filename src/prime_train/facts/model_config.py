@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from prime_train.dialects.nearest import nearest
 from prime_train.errors import ExitCode, UserError
-from prime_train.facts.asked import is_path
+from prime_train.facts.model_files import read_model_files
 from prime_train.facts.model_source import Fault, ModelFiles, Refused
 
 _MAX_CONFIG_BYTES = 16 * 2**20  # a config.json has kilobytes, or a megabyte if it lists every quantised module
@@ -39,17 +39,17 @@ def find_config(name: str, where: str, known: Iterable[str], *, offline: bool = 
     `where` is the option or key with the name, `known` are names for a suggestion. Raises UserError: exit code 1 if
     there is no config.json, 2 if the folder does not exist, 4 if the hub is out of reach or refuses access.
     """
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _fetch(str(path), where, known, offline=True)
-    if is_path(name):
-        raise UserError(
-            what=f"there is no folder {name}",
-            where=where,
-            why="a name that begins with / . or ~, or has more than one /, is a path",
-            fix="correct the path, or name a model on the hub as owner/name",
-        )
-    return _fetch(name, where, known, offline=offline)
+    with tempfile.TemporaryDirectory(prefix="prime-train-model-") as scratch:
+        found = read_model_files(name, Path(scratch), where, offline=offline)
+        if isinstance(found, Refused):
+            raise _access_error(name, where, found, known)
+        unread = found.unread_of("config.json")
+        if unread is not None:
+            raise _access_error(name, where, Refused(unread.fault, f"config.json: {unread.detail}"), known)
+        if "config.json" not in found.sizes:
+            raise no_config(where, f"{name} has no config.json", "")
+        config = _read(found.folder / "config.json", where)
+    return ModelConfig(config, name, where, _loaded(config, found))
 
 
 def read_config_file(path: str) -> ModelConfig:
@@ -81,23 +81,6 @@ def _read(file: Path, where: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise no_config(where, "it is JSON, but not an object", "")
     return values
-
-
-def _fetch(name: str, where: str, known: Iterable[str], *, offline: bool) -> ModelConfig:
-    """The config of a model in a folder or on the hub; a child with a deadline fetches its small files."""
-    from prime_train.facts.model_files import read_model_files
-
-    with tempfile.TemporaryDirectory(prefix="prime-train-model-") as scratch:
-        found = read_model_files(name, Path(scratch), offline=offline)
-        if isinstance(found, Refused):
-            raise _access_error(name, where, found, known)
-        unread = found.unread_of("config.json")
-        if unread is not None:
-            raise _access_error(name, where, Refused(unread.fault, f"config.json: {unread.detail}"), known)
-        if "config.json" not in found.sizes:
-            raise no_config(where, f"{name} has no config.json", "")
-        config = _read(found.folder / "config.json", where)
-    return ModelConfig(config, name, where, _loaded(config, found))
 
 
 def _loaded(config: Mapping[str, Any], files: ModelFiles) -> int | None:

@@ -43,7 +43,7 @@ def gather_evidence(
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
         packages = pool.submit(read_installed, python)
-        files = read_model_files(name, scratch, revision=revision, offline=offline)
+        files = read_model_files(name, scratch, f"verify-model {name}", revision=revision, offline=offline)
         if isinstance(files, Refused):
             return files
         template = chat_template.find_template(files.folder)

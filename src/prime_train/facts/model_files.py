@@ -18,12 +18,15 @@ REQUEST_TIMEOUT_S = 10.0
 FOLDER_DEADLINE_S = 20.0
 
 
-def read_model_files(name: str, scratch: Path, *, revision: str = "", offline: bool = False) -> ModelFiles | Refused:
+def read_model_files(
+    name: str, scratch: Path, where: str, *, revision: str = "", offline: bool = False
+) -> ModelFiles | Refused:
     """The files of a model on the hub or in a folder; `scratch` is an empty folder for fetched files.
+    `where` is the option or key with the name, for errors.
 
     Raises UserError if the name is the path of a missing folder.
     """
-    folder = _folder(name)
+    folder = _folder(name, where)
     request = {
         "name": name,
         "folder": str(folder) if folder else "",
@@ -46,19 +49,21 @@ def read_model_files(name: str, scratch: Path, *, revision: str = "", offline: b
         return Refused(Fault.UNREACHABLE, answer.last_line or f"reading the files ended with exit code {answer.code}")
 
 
-def _folder(name: str) -> Path | None:
+def _folder(name: str, where: str) -> Path | None:
     """The folder of the model; None if `name` is a name on the hub: `name` or `owner/name`."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path.resolve()
-    where = f"verify-model {name}"
     if path.is_file():
         raise UserError(
-            "it is a file", where, "a model is a folder with config.json, or a name on the hub", f"name {path.parent}"
+            f"{name} is a file",
+            where,
+            "a model is a folder with config.json, or a name on the hub",
+            f"name {path.parent}",
         )
     if is_path(name):
         raise UserError(
-            "there is no such folder",
+            f"there is no folder {name}",
             where,
             "a name that begins with / . or ~, or has more than one /, is a path",
             "check the path; a name on the hub is owner/name",

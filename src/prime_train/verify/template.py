@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from prime_train import model_registry
@@ -227,18 +227,14 @@ def check_parser(
 
 def _choose_parsers(written: str, tested: model_registry.TestedModel | None) -> tuple[tuple[str, ...], str]:
     """The parsers, best first, and the reason for them."""
-    formats = [each.parsers for each in _formats(written)]
+    formats = [
+        each.parsers
+        for each in model_registry.tool_formats()
+        if all(mark in written for mark in each.marks) and not any(mark in written for mark in each.absent)
+    ]
     if tested is not None and tested.tool_parser:
         others = [parser for parsers in formats[:1] for parser in parsers if parser != tested.tool_parser]
         return (tested.tool_parser, *others), "used in a published run"
     if formats:
         return formats[0], "from the marks in its calls"
     return (), ""
-
-
-def _formats(written: str) -> Iterable[model_registry.ToolFormat]:
-    return (
-        each
-        for each in model_registry.tool_formats()
-        if all(mark in written for mark in each.marks) and not any(mark in written for mark in each.absent)
-    )
