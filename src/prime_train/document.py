@@ -1,7 +1,7 @@
 """A TOML text with its values and the place of every key. Reads no files, changes no text.
 
-tomli decides what is valid TOML and returns the values. Places come from a concrete syntax tree (positions.py), built
-only on demand, so a file without findings never imports tree-sitter.
+tomli decides what is valid TOML and returns the values. Places come from a concrete syntax tree, built only on demand,
+so a file without findings never imports tree-sitter.
 """
 
 from __future__ import annotations

@@ -60,7 +60,9 @@ def describe_duplicate(text: str, error: tomli.TOMLDecodeError) -> str:
         opened = next((number for number in range(at, 0, -1) if _HEADER.match(lines[number - 1])), 0)
         same = ((number, _KEY_NAME.match(lines[number - 1])) for number in range(opened + 1, at + 1))
     first = next((number for number, match in same if match and _plain(match[1]) == name.strip("[]")), None)
-    return f"{name} is there twice" + (f": first in line {first}" if first else ", or within what has a value already")
+    return f"{name} is defined twice" + (
+        f": first in line {first}" if first else ", or inside a key that has a value already"
+    )
 
 
 def _line_of_second(lines: list[str], text: str, error: tomli.TOMLDecodeError) -> int:

@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 import tomli
 
+import prime_train
+
 
 def _shipped(name: str) -> Path:
-    package = Path(__file__).resolve().parent
+    package = Path(prime_train.__file__).resolve().parent
     inside = package / "_shipped" / name
     return inside if inside.is_dir() else package.parents[1] / name
 

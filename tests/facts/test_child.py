@@ -10,7 +10,7 @@ from prime_train.facts.facts import NotKnown
 
 def test_what_it_says_and_how_it_ends() -> None:
     program = "import sys; print(sys.stdin.read()); sys.exit('a fault')"
-    answer = run_probe([sys.executable, "-c", program], 30.0, given="given")
+    answer = run_probe([sys.executable, "-c", program], 30.0, stdin="given")
     assert answer == Answer(1, "given\n", "a fault\n")
     assert answer.last_line == "a fault"
 

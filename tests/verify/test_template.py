@@ -34,7 +34,7 @@ def test_thoughts_that_are_taken_out_of_history() -> None:
     assert (found.kind, found.shorter, found.longer) == ("thoughts", "think_2", "think_3")
     assert found.was.startswith("<think>")
     assert found.became.startswith("It is 18 degrees")
-    check = template.check_growth(rendered(FORGETFUL), None)
+    check = template.check_history(rendered(FORGETFUL), None)
     assert check is not None
     assert check.outcome is Outcome.WARNING
     assert "turns with only tools keep it" in check.what
@@ -145,7 +145,7 @@ def test_templates_of_published_models(name: str, steady: bool, wanted: str) -> 
         pytest.skip(f"this trl has no {path.name}")
     said = rendered(path.read_text(encoding="utf-8"))
     assert isinstance(said, Renderings)
-    growth = template.check_growth(said, None)
+    growth = template.check_history(said, None)
     assert growth is not None
     assert growth.outcome is (Outcome.OK if steady else Outcome.WARNING)
     found = template.check_parser(said, TABLE, None)

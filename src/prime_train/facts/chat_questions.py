@@ -70,7 +70,7 @@ QUESTIONS = (
     Question("tool_text_arguments", (_USER, _call(json.dumps({"city": ARGUMENT}))), tools=True),
 )
 # (shorter, longer): the longer rendering must begin with the shorter one, because a turn must not change history.
-GROWTH = {
+EXTENSIONS = {
     "chat": (("chat_1", "chat_2"), ("chat_2", "chat_3"), ("chat_3", "chat_4")),
     "thoughts": (("chat_1", "think_2"), ("think_2", "think_3")),
     "tools": (("tool_1", "tool_2"), ("tool_2", "tool_3"), ("tool_3", "tool_4")),

@@ -117,7 +117,7 @@ def _render(
         "tool": TOOL,
         "questions": [question._asdict() for question in questions],
     }
-    answer = run_probe([python, script("chat_template_program", __file__)], DEADLINE_S, given=json.dumps(request))
+    answer = run_probe([python, script("chat_template_program", __file__)], DEADLINE_S, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         if answer.reason.startswith("no answer"):
             return Renderings({}, {}, f"it does not finish: no rendering within {DEADLINE_S:g} s")

@@ -36,9 +36,9 @@ def script(name: str, beside: str = __file__) -> str:
 
 
 def run_probe(
-    command: Sequence[str], deadline_s: float, *, given: str = "", environment: Mapping[str, str] | None = None
+    command: Sequence[str], deadline_s: float, *, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> Answer | NotKnown:
-    """The answer of `command`, with `given` as its standard input; NotKnown if it does not start or is too slow."""
+    """The answer of `command`, with `stdin` as its standard input; NotKnown if it does not start or is too slow."""
     try:
         process = subprocess.Popen(
             command,
@@ -53,7 +53,7 @@ def run_probe(
     except OSError as error:
         return NotKnown(f"{command[0]} does not start: {error.strerror or error}")
     try:
-        out, err = process.communicate(given, timeout=deadline_s)
+        out, err = process.communicate(stdin, timeout=deadline_s)
     except subprocess.TimeoutExpired:
         kill_session(process)
         return NotKnown(f"no answer within {deadline_s:g} s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prime_train.facts.child import run_probe
 from prime_train.facts.facts import CudaContext, NotKnown
 
-DEADLINE_S = 120.0  # importing torch from a cold disk, then a context on each of eight GPUs
+CUDA_DEADLINE_S = 120.0  # importing torch from a cold disk, then a context on each of eight GPUs
 
 _PROGRAM = """
 import torch
@@ -18,7 +18,7 @@ print(torch.cuda.device_count())
 """
 
 
-def create_cuda_context(python: str, deadline_s: float = DEADLINE_S) -> CudaContext | NotKnown:
+def create_cuda_context(python: str, deadline_s: float = CUDA_DEADLINE_S) -> CudaContext | NotKnown:
     """Whether torch computes on every GPU; `failure` is the error of CUDA."""
     answer = run_probe([python, "-c", _PROGRAM], deadline_s)
     if isinstance(answer, NotKnown):

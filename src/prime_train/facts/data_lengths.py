@@ -45,7 +45,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     tokenizer = _tokenizer(run)
     sources = [{"files": _files(data.path), "columns": data.columns} for data in named]
     request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
-    answer = run_probe([python, script("data_lengths_program")], deadline_s, given=json.dumps(request))
+    answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return answer
     if answer.code != 0:

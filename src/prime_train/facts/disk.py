@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 
 from prime_train.checkpoints import layout
-from prime_train.facts import mounts
 from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import DiskSpeed, NotKnown, SaveDir
+from prime_train.facts.mounts import mount_of
 from prime_train.rundir import RunDir
 
 SPEED_DEADLINE_S = 30.0
@@ -48,7 +48,7 @@ def _existing(path: Path) -> Path:
 def _file_system(folder: Path) -> str:
     """The kernel's name of the file system type, "" if it is not known."""
     try:
-        mount = mounts.mount_of(folder.resolve())
+        mount = mount_of(folder.resolve())
     except OSError:
         return ""
     return mount.kind if mount is not None else ""

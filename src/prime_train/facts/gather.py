@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from prime_train import registry
+from prime_train.facts import asked as requirements
+from prime_train.facts import contexts as model_positions
 from prime_train.facts import (
-    asked,
-    contexts,
     data_lengths,
     disk,
     engine,
@@ -55,7 +55,7 @@ class ProbeInput:
 
     @property
     def python(self) -> str:
-        return self.options.python or asked.python(self.run)
+        return self.options.python or requirements.python(self.run)
 
     @property
     def is_named(self) -> bool:
@@ -75,11 +75,11 @@ _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vl
 
 
 def _interpreter(question: ProbeInput) -> Any:
-    environments = asked.environment_modules(question.run)
+    environments = requirements.environment_modules(question.run)
     clashing = {name for clash in registry.clashes() for name in clash.packages}
     found = interpreter.interpreter(
         question.python,
-        {*asked.STACK, *clashing},
+        {*requirements.STACK, *clashing},
         [*environments, *_FEATURE_MODULES],
         environments if question.options.deep else (),
     )
@@ -91,7 +91,7 @@ def _interpreter(question: ProbeInput) -> Any:
 
 
 def _engine(question: ProbeInput) -> Any:
-    arguments = asked.engine_arguments(question.run)
+    arguments = requirements.engine_arguments(question.run)
     if arguments is None:
         return None
     if not question.options.deep:
@@ -119,15 +119,17 @@ PROBES: dict[str, Probe] = {
     "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
     "busy_ports": lambda question: ports.find_busy_ports(
-        (service.port for service in asked.services(question.run)), offline=question.options.offline
+        (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),
-    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.options.offline),
-    "wandb": lambda question: login.find_wandb_login() if asked.reports_to_wandb(question.run) else None,
+    "hub": lambda question: hub.check_repositories(
+        requirements.repositories(question.run), offline=question.options.offline
+    ),
+    "wandb": lambda question: login.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
     "cuda_context": _deep(lambda question: create_cuda_context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: run_folder.run_folder(question.run, question.run_dir),
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
-    "model_contexts": lambda question: contexts.read_contexts(asked.models(question.run)),
+    "model_contexts": lambda question: model_positions.read_contexts(requirements.models(question.run)),
 }
 _ANYWHERE = frozenset(
     ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "model_contexts")
@@ -149,7 +151,7 @@ def _probe(need: str, question: ProbeInput) -> Any:
     if need not in _ANYWHERE or need == "gpus":
         if other is not None:
             return NotKnown("--gpus is for another machine")
-        if asked.on_other_machines(question.run):
+        if requirements.on_other_machines(question.run):
             return NotKnown("the run starts on SLURM nodes, not on this machine")
     try:
         return PROBES[need](question)

@@ -19,7 +19,7 @@ def interpreter(
     imports = sorted(set(imported))
     request = {"distributions": sorted(set(distributions)), "modules": sorted(set(modules)), "imports": imports}
     deadline_s = IMPORT_DEADLINE_S if imports else DEADLINE_S
-    answer = run_probe([python, script("interpreter_program")], deadline_s, given=json.dumps(request))
+    answer = run_probe([python, script("interpreter_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return answer
     lines = answer.out.splitlines()  # an imported module may print before the answer

@@ -37,7 +37,7 @@ def read_model_files(
     }
     deadline_s = FOLDER_DEADLINE_S if folder or request["offline"] else DEADLINE_S
     command = [sys.executable, "-m", "prime_train.facts.model_program"]
-    answer = run_probe(command, deadline_s, given=json.dumps(request))
+    answer = run_probe(command, deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return Refused(Fault.TIMEOUT, answer.reason)
     try:

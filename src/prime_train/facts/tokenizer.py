@@ -35,7 +35,7 @@ def tokenize(python: str, folder: Path, texts: Mapping[str, str]) -> Tokenized |
     request = {"folder": str(folder), "texts": dict(texts)}
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     answer = run_probe(
-        [python, script("tokenizer_program", __file__)], DEADLINE_S, given=json.dumps(request), environment=offline
+        [python, script("tokenizer_program", __file__)], DEADLINE_S, stdin=json.dumps(request), environment=offline
     )
     if isinstance(answer, NotKnown):
         return answer

@@ -15,7 +15,7 @@ DEADLINE_S = 180.0  # importing torch takes up to half a minute on a busy machin
 
 def trace(setup: Mapping[str, int | bool]) -> dict[str, int]:
     """Live bytes from `prime_train.trainer.exact`. Raises UserError with exit code 4 if the trace fails."""
-    answer = run_probe([sys.executable, "-m", "prime_train.trainer.exact"], DEADLINE_S, given=json.dumps(dict(setup)))
+    answer = run_probe([sys.executable, "-m", "prime_train.trainer.exact"], DEADLINE_S, stdin=json.dumps(dict(setup)))
     if isinstance(answer, NotKnown):
         raise _trace_error(answer.reason)
     if answer.code != 0:

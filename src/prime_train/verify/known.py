@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train import model_registry
 from prime_train.architecture import KNOWN_MODEL_TYPES
 from prime_train.facts.architectures import Installed
 from prime_train.facts.facts import NotKnown
+from prime_train.model_registry import (
+    prime_rl_types,
+    prime_rl_vision_types,
+    transformers_types,
+    vllm_architectures,
+    vllm_gone,
+)
 from prime_train.verify.check import Check, failure, not_known, ok, warning
 from prime_train.verify.config import Config
 
@@ -38,7 +44,7 @@ def check_bundled(config: Config) -> Check:
 
 
 def check_transformers(config: Config, stack: Stack) -> Check:
-    package = model_registry.transformers_types()
+    package = transformers_types()
     here = stack.here
     span = package.known.get(config.model_type)
     since = f"known since {span.first}" if span else f"not known to {package.versions[-1]}"
@@ -90,7 +96,7 @@ def _prime_rl(here: Installed | None) -> _PrimeRl:
     if here is not None and here.has_prime_rl:
         name = f"prime-rl {here.prime_rl} of {here.python}"
         return _PrimeRl(name, here.prime_rl_types, here.prime_rl_vision_types, here.prime_rl_takes_others)
-    types, vision_types = model_registry.prime_rl_types(), model_registry.prime_rl_vision_types()
+    types, vision_types = prime_rl_types(), prime_rl_vision_types()
     return _PrimeRl("prime-rl of 2026-08", types, vision_types, takes_others=True)
 
 
@@ -142,7 +148,7 @@ def _installed_vllm(config: Config, here: Installed) -> Check:
         return ok("vllm", f"{name} in {vllm}")
     if name in here.vllm_gone:
         return _removed_from_vllm(name, vllm, here.vllm_gone[name])
-    since = model_registry.vllm_architectures().known.get(name)
+    since = vllm_architectures().known.get(name)
     if since is None and config.model_type in here.transformers_types:
         return _through_transformers(name, vllm)
     return failure(
@@ -154,8 +160,8 @@ def _installed_vllm(config: Config, here: Installed) -> Check:
 
 
 def _table_vllm(config: Config, version: str) -> Check:
-    package, name = model_registry.vllm_architectures(), config.architecture
-    span, gone = package.known.get(name), model_registry.vllm_gone(name)
+    package, name = vllm_architectures(), config.architecture
+    span, gone = package.known.get(name), vllm_gone(name)
     newest = package.versions[-1]
     supported = package.knows(name, version or newest)
     vllm = f"vLLM {version}" if version else f"vLLM {newest} (none is installed here: from the table)"
@@ -170,7 +176,7 @@ def _table_vllm(config: Config, version: str) -> Check:
             "vLLM refuses to start: Model architectures are not supported for now",
             f"pip install 'vllm>={span.first}'",
         )
-    if span is None and supported is False and model_registry.transformers_types().known.get(config.model_type):
+    if span is None and supported is False and transformers_types().known.get(config.model_type):
         return _through_transformers(name, vllm)
     if span is None and supported is False:
         return failure(

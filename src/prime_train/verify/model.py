@@ -16,7 +16,7 @@ from prime_train.verify.config import Config, read_config
 from prime_train.verify.files import check_access, check_licence, check_weights, vocabulary_rows
 from prime_train.verify.known import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
 from prime_train.verify.memory import check_memory
-from prime_train.verify.template import check_growth, check_parser, check_template, check_tools
+from prime_train.verify.template import check_history, check_parser, check_template, check_tools
 from prime_train.verify.tokens import check_tokenizer, check_turn_end, check_vocabulary
 from prime_train.verify.uses import judge_uses
 
@@ -79,7 +79,7 @@ def _check_text(evidence: Evidence, config: Config, stack: Stack, tested: Tested
         check_template(evidence.template, renderings),
         check_tools(renderings),
         check_parser(renderings, stack, tested),
-        check_growth(renderings, tokenized if isinstance(tokenized, Tokenized) else None),
+        check_history(renderings, tokenized if isinstance(tokenized, Tokenized) else None),
         check_turn_end(tokenized, renderings, config.text, evidence.generation),
     ]
     yield from (check for check in found if check is not None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
-from prime_train import model_registry
 from prime_train.facts.chat_questions import (
     ANSWER,
     ARGUMENT,
-    GROWTH,
+    EXTENSIONS,
     OPENS_A_THOUGHT,
     RESULT,
     THOUGHT,
@@ -18,6 +18,7 @@ from prime_train.facts.chat_questions import (
 from prime_train.facts.chat_template import ChatTemplate, Renderings
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.tokenizer import Tokenized
+from prime_train.model_registry import TestedModel, tool_formats, vllm_tool_parsers
 from prime_train.verify.check import Check, failure, not_known, ok, warning
 from prime_train.verify.known import Stack
 
@@ -127,7 +128,7 @@ def _no_tools(what: str) -> Check:
 
 def find_rewrites(renderings: Renderings, tokenized: Tokenized | None) -> Iterator[Rewrite]:
     """The first rewrite of history in each kind of conversation: in the text, else in the tokens."""
-    for kind, pairs in GROWTH.items():
+    for kind, pairs in EXTENSIONS.items():
         for shorter, longer in pairs:
             was, became = renderings.texts.get(shorter), renderings.texts.get(longer)
             if was is None or became is None or (kind != "thoughts" and _lacks_thought(was, became)):
@@ -139,7 +140,7 @@ def find_rewrites(renderings: Renderings, tokenized: Tokenized | None) -> Iterat
             ids = tokenized.ids if tokenized is not None else {}
             before, after = list(ids.get(shorter, ())), list(ids.get(longer, ()))
             if before and after[: len(before)] != before:
-                yield Rewrite(kind, shorter, longer, "the last token", "one that reaches into the next text")
+                yield Rewrite(kind, shorter, longer, "the last token", "one that spans into the next text")
                 break
 
 
@@ -150,13 +151,10 @@ def _lacks_thought(was: str, became: str) -> bool:
 
 def _common_length(was: str, became: str) -> int:
     """The length of the common beginning, in characters."""
-    return next(
-        (n for n, (left, right) in enumerate(zip(was, became, strict=False)) if left != right),
-        min(len(was), len(became)),
-    )
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was, became, strict=False)))
 
 
-def check_growth(renderings: Renderings | NotKnown | None, tokenized: Tokenized | NotKnown | None) -> Check | None:
+def check_history(renderings: Renderings | NotKnown | None, tokenized: Tokenized | NotKnown | None) -> Check | None:
     """Whether each longer conversation begins with the shorter one. None if nothing was rendered."""
     if not isinstance(renderings, Renderings) or "chat_2" not in renderings.texts:
         return None
@@ -191,7 +189,7 @@ def _quoted(text: str) -> str:
 def check_parser(
     renderings: Renderings | NotKnown | None,
     stack: Stack,
-    tested: model_registry.TestedModel | None,
+    tested: TestedModel | None,
 ) -> Check | None:
     """Which vLLM parser reads the tool calls of this template. None if no call was rendered."""
     if not isinstance(renderings, Renderings) or ARGUMENT not in renderings.texts.get("tool_2", ""):
@@ -209,13 +207,13 @@ def check_parser(
         available = [parser for parser in wanted if parser in here.vllm_tool_parsers]
         where = f"vLLM {here.vllm} of {here.python}"
     else:
-        package = model_registry.vllm_tool_parsers()
+        package = vllm_tool_parsers()
         version = stack.vllm or package.versions[-1]
         available = [parser for parser in wanted if package.knows(parser, version) is not False]
         where = f"vLLM {version}"
     if available:
         return ok("tool-parser", f"--tool-call-parser {available[0]} ({because}; {where} has it)")
-    spans = model_registry.vllm_tool_parsers().known
+    spans = vllm_tool_parsers().known
     since = next((spans[parser].first for parser in wanted if parser in spans), "")
     return failure(
         "tool-parser",
@@ -225,11 +223,11 @@ def check_parser(
     )
 
 
-def _choose_parsers(written: str, tested: model_registry.TestedModel | None) -> tuple[tuple[str, ...], str]:
+def _choose_parsers(written: str, tested: TestedModel | None) -> tuple[tuple[str, ...], str]:
     """The parsers, best first, and the reason for them."""
     formats = [
         each.parsers
-        for each in model_registry.tool_formats()
+        for each in tool_formats()
         if all(mark in written for mark in each.marks) and not any(mark in written for mark in each.absent)
     ]
     if tested is not None and tested.tool_parser:
