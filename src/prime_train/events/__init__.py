@@ -1,4 +1,4 @@
-"""The events of a run (`kinds`) and the files that store them (`log`). Standard library only."""
+"""The events of a run, and the files that store them. Standard library only."""
 
 from prime_train.events.kinds import Event, TrainerEvent, Unrecognised, WatchEvent
 from prime_train.events.log import VERSION, EventLog, Follower, Record, decode, encode, read

@@ -148,15 +148,7 @@ def _installed_vllm(config: Config, here: Installed) -> Check:
         return ok("vllm", f"{name} in {vllm}")
     if name in here.vllm_gone:
         return _removed_from_vllm(name, vllm, here.vllm_gone[name])
-    since = vllm_architectures().known.get(name)
-    if since is None and config.model_type in here.transformers_types:
-        return _through_transformers(name, vllm)
-    return failure(
-        "vllm",
-        f"{name} is not in {vllm}" + (f"; known since {since.first}" if since else ""),
-        "vLLM refuses to start: Model architectures are not supported for now",
-        f"pip install 'vllm>={since.first}'" if since else "serve another model, or wait for a vLLM that supports it",
-    )
+    return _not_in_vllm(name, vllm, config.model_type in here.transformers_types)
 
 
 def _table_vllm(config: Config, version: str) -> Check:
@@ -169,22 +161,8 @@ def _table_vllm(config: Config, version: str) -> Check:
         return ok("vllm", f"{name} in {vllm}, known since {span.first if span else ''}")
     if gone and supported is False and (span is None or span.last):
         return _removed_from_vllm(name, vllm, gone)
-    if supported is False and span is not None:
-        return failure(
-            "vllm",
-            f"{name} is not in {vllm}; known since {span.first}",
-            "vLLM refuses to start: Model architectures are not supported for now",
-            f"pip install 'vllm>={span.first}'",
-        )
-    if span is None and supported is False and transformers_types().known.get(config.model_type):
-        return _through_transformers(name, vllm)
-    if span is None and supported is False:
-        return failure(
-            "vllm",
-            f"{name} is not in {vllm}",
-            "vLLM refuses to start: Model architectures are not supported for now",
-            "serve another model, or wait for a vLLM that supports it",
-        )
+    if supported is False:
+        return _not_in_vllm(name, vllm, config.model_type in transformers_types().known)
     return not_known(
         "vllm",
         f"whether {vllm} supports {name}: the versions compared are {', '.join(package.versions)}",
@@ -201,10 +179,18 @@ def _removed_from_vllm(name: str, vllm: str, last: str) -> Check:
     )
 
 
-def _through_transformers(name: str, vllm: str) -> Check:
-    return warning(
+def _not_in_vllm(name: str, vllm: str, is_in_transformers: bool) -> Check:
+    span = vllm_architectures().known.get(name)
+    if span is None and is_in_transformers:
+        return warning(
+            "vllm",
+            f"{vllm} has no code for {name}, and falls back to the code of transformers",
+            "the fallback is slower, and works only if vLLM can replace the model's attention in transformers",
+            "test whether it starts: prime-train validate CONFIG --deep",
+        )
+    return failure(
         "vllm",
-        f"{vllm} has no code for {name}, and falls back to the code of transformers",
-        "the fallback is slower, and works only if vLLM can replace the model's attention in transformers",
-        "test whether it starts: prime-train validate CONFIG --deep",
+        f"{name} is not in {vllm}" + (f"; known since {span.first}" if span else ""),
+        "vLLM refuses to start: Model architectures are not supported for now",
+        f"pip install 'vllm>={span.first}'" if span else "serve another model, or wait for a vLLM that supports it",
     )
