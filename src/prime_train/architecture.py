@@ -1,4 +1,4 @@
-"""The sizes of a decoder and its parameter count. Pure, without torch."""
+"""The numbers of a decoder: its shape and how many parameters that makes. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.spec import Model
 
-KNOWN_MODEL_TYPES = ("llama", "qwen3")  # supported by the bundled trainer
+KNOWN_MODEL_TYPES = ("llama", "qwen3")  # what the bundled trainer computes
 _QWEN3_HEAD_DIM = 128  # Qwen3Config's default in transformers 5
 
 
@@ -25,7 +25,7 @@ class Architecture(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Parameters of a Llama-style decoder without biases. Source: arXiv 2302.13971, s. 2.2."""
+        """Trainable numbers of a Llama-style decoder without biases. Source: arXiv 2302.13971, s. 2.2."""
         width, queries, keys = self.hidden_size, self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * width * queries + 2 * width * keys + (2 * self.head_dim if self.qk_norm else 0)
         block = attention + 3 * width * self.mlp_size + 2 * width
@@ -34,9 +34,9 @@ class Architecture(NamedTuple):
 
 
 def of_fields(model: Model, vocab_size: int) -> Architecture:
-    """The architecture for the size fields of a config, with defaults for unset ones.
+    """The architecture of the size fields, unset ones filled in.
 
-    The default `mlp_size`, 8/3 of the width, makes a SwiGLU block as large as a 4x block with two matrices.
+    `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices.
     Source: arXiv 2002.05202, s. 2.
     """
     return Architecture(
@@ -53,7 +53,7 @@ def of_fields(model: Model, vocab_size: int) -> Architecture:
 
 
 def of_config(config: Mapping[str, object]) -> Architecture | None:
-    """The architecture of a Hugging Face config.json; None if a number is missing or not valid."""
+    """The architecture of a Hugging Face config.json; None where a number is missing or is none."""
 
     def number(key: str, default: object = None) -> int:
         value = config.get(key)
@@ -81,22 +81,22 @@ def of_config(config: Mapping[str, object]) -> Architecture | None:
 
 
 def scaled_positions(positions: int, scaling: Mapping[str, Any]) -> int | None:
-    """The context that vLLM allows for these positions and this rope scaling; None if not known.
+    """The tokens of context that vLLM allows a model of so many positions under rope scaling; None where that is not
+    known. `scaling` is config.json's rope_scaling or rope_parameters.
 
-    `scaling` is config.json's rope_scaling or rope_parameters. For some kinds the positions include the scaling; yarn
-    has its own key for the unscaled positions.
+    Some kinds have their stretch within the positions already; yarn stretches the positions that it names itself.
     Source: vllm-project/vllm@0052a5b, vllm/config/model.py, _get_and_verify_max_len.
     """
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in ("su", "longrope", "llama3"):
         return positions
     if any(isinstance(below, Mapping) for below in scaling.values()):
-        return None  # one scaling per kind of layer
+        return None  # one scaling for each kind of layer
     factor = _number(scaling.get("factor", 1.0))
     base = _number(scaling.get("original_max_position_embeddings")) if kind == "yarn" else positions
     return None if factor is None or base is None or not math.isfinite(factor * base) else int(factor * base)
 
 
 def _number(value: object) -> float | None:
-    """`value` if it is a number above 0, else None."""
+    """A number above 0; None of anything else."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+import tomli
 from packaging.version import Version
 
-from prime_train.registry import load
+from prime_train.shipped import shipped
 
 Where = Literal["vllm", "transformers", "prime-rl", "chat template", "model", "verifiers"]
 
@@ -95,9 +96,14 @@ class ToolFormat:
     absent: tuple[str, ...] = ()
 
 
+def _load(name: str) -> dict[str, Any]:
+    with open(shipped(name), "rb") as file:
+        return tomli.load(file)
+
+
 @cache
 def _architectures() -> Mapping[str, Any]:
-    return load("architectures.toml")
+    return _load("architectures.toml")
 
 
 def _package(table: str, names: str) -> Package:
@@ -142,13 +148,13 @@ def prime_rl_vision_types() -> frozenset[str]:
 @cache
 def tool_formats() -> tuple[ToolFormat, ...]:
     """In matching order: formats with more marks come first."""
-    return tuple(ToolFormat(**_with_tuples(entry)) for entry in load("tool_formats.toml")["format"])
+    return tuple(ToolFormat(**_with_tuples(entry)) for entry in _load("tool_formats.toml")["format"])
 
 
 @cache
 def tested_models() -> Mapping[str, TestedModel]:
     """By name, in the order of the file."""
-    return {entry["name"]: _tested(entry) for entry in load("models.toml")["model"]}
+    return {entry["name"]: _tested(entry) for entry in _load("models.toml")["model"]}
 
 
 def tested_model(name: str) -> TestedModel | None:

@@ -1,7 +1,4 @@
-"""Finds and reads the shipped data files: `registry/` (facts, each with its source) and `presets/`.
-
-In a wheel they are inside the package, in an editable install at the top of the checkout.
-"""
+"""Typed views of the data that ships with the package: presets, GPUs, packages that clash, memory coefficients."""
 
 from __future__ import annotations
 
@@ -13,29 +10,17 @@ from typing import Any, Literal
 
 import tomli
 
-import prime_train
-
-
-def _shipped(name: str) -> Path:
-    package = Path(prime_train.__file__).resolve().parent
-    inside = package / "_shipped" / name
-    return inside if inside.is_dir() else package.parents[1] / name
+from prime_train.shipped import presets_folder, shipped
 
 
 def data_file(name: str) -> Path:
-    """A file of `registry/`."""
-    return _shipped("registry") / name
-
-
-def load(name: str) -> dict[str, Any]:
-    """The content of a TOML file of `registry/`."""
-    with open(data_file(name), "rb") as file:
-        return tomli.load(file)
+    """A file of `registry/`, by its name."""
+    return Path(shipped(name))
 
 
 def presets() -> dict[str, Path]:
     """Preset name -> its file."""
-    return {path.stem: path for path in sorted(_shipped("presets").glob("*.toml"))}
+    return {path.stem: path for path in sorted(Path(presets_folder()).glob("*.toml"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +65,21 @@ class Clash:
 
 @cache
 def clashes() -> tuple[Clash, ...]:
-    return tuple(Clash(**entry) for entry in load("compatibility.toml")["clash"])
+    with open(shipped("compatibility.toml"), "rb") as file:
+        return tuple(Clash(**entry) for entry in tomli.load(file)["clash"])
 
 
 @cache
 def gpu_peaks() -> tuple[GpuPeak, ...]:
-    return tuple(GpuPeak(**entry) for entry in load("gpus.toml")["gpu"])
+    with open(shipped("gpus.toml"), "rb") as file:
+        return tuple(GpuPeak(**entry) for entry in tomli.load(file)["gpu"])
 
 
 @cache
 def memory_coefficients() -> dict[str, dict[str, Any]]:
-    """Trainer -> its entry in memory.toml; estimate/coefficients.py adds types."""
-    return load("memory.toml")
+    """Trainer -> its entry in memory.toml; estimate/coefficients.py gives it types."""
+    with open(shipped("memory.toml"), "rb") as file:
+        return tomli.load(file)
 
 
 def gpu_peak(device_name: str) -> GpuPeak | None:

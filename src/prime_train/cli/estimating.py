@@ -154,7 +154,7 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
     from prime_train.facts import model_config
 
     if asked.model_config is not None:
-        return shape_of(model_config.read_config_file(asked.model_config))
+        return shape_of(model_config.config_of_file(asked.model_config))
     if not (run.is_native or run.recipe or run.trainer or run.finetune or run.inference):
         raise UserError(
             what="it neither trains nor serves",
@@ -177,7 +177,7 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
         if known is not None:  # not asked of the hub: an estimate takes half a second, a hub may take ten
             return known
         where = f"{reading.key(field)} in {reading.document.path}"
-        return shape_of(model_config.find_config(named, where, shapes_registry.rows(), offline=asked.offline))
+        return shape_of(model_config.config_of(named, where, shapes_registry.rows(), offline=asked.offline))
     try:
         return shapes.of_run(run, _vocab_size(run))
     except ShapeError as error:
@@ -260,9 +260,9 @@ def calibration_for(asked: Asked, run: RunSpec, hardware: Hardware, shape: Model
     """How far the estimate of an earlier run was off: of its own config where it keeps one, else of this one."""
     if asked.calibrate is None:
         return None
-    from prime_train.facts.measured_run import read_previous_run
+    from prime_train.facts.measured_run import earlier
 
-    before = read_previous_run(asked.calibrate)
+    before = earlier(asked.calibrate)
     measured = measured_of(before.lines, before.source)
     its_run, its_shape = run, shape
     if before.run is not None:

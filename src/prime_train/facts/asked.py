@@ -44,7 +44,7 @@ def python(run: RunSpec) -> str:
 
 
 def run_dir(run: RunSpec) -> Path:
-    """The directory that the run writes to: prime-train's run directory, or prime-rl's output directory."""
+    """Where the run will write: prime-train's own run directory, or prime-rl's output directory."""
     if run.launch is None:
         return Path(run.run.dir).expanduser() / run.run.name
     return Path(run.launch.output_dir or "outputs").expanduser() / (run.launch.run_dir or run.launch.run_name or "")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.facts.child import run_probe, script
-from prime_train.facts.contexts import find_file
+from prime_train.facts.contexts import cached
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.local import DataLengths
 from prime_train.spec import RunSpec
@@ -26,7 +26,7 @@ _MAX_FILES = 10_000
 _DATA_ARGUMENTS = ("dataset_path", "dataset_name", "dataset", "data_path", "data_dir")
 # Columns with the prompt, as verifiers and TRL read them, and columns with a whole conversation for fine-tuning.
 _PROMPT_COLUMNS = ("prompt", "question", "problem", "messages", "instruction", "text")
-_TEXT_COLUMNS = ("messages", "text", "prompt")
+_SAID = ("messages", "text", "prompt")
 
 
 class LocalData(NamedTuple):
@@ -55,17 +55,17 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
 
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:
-    """The datasets of a run that are on this machine."""
+    """The data sets of a run that lie on this machine."""
     if run.is_native:
         for number, source in enumerate(run.data.sources):
             if source.path and Path(source.path).exists() and source.kind != "python-stdlib":
                 yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
-        yield LocalData("finetune.data_name", run.finetune.data_name, _TEXT_COLUMNS)
+        yield LocalData("finetune.data_name", run.finetune.data_name, _SAID)
     trained = run.environments.train if run.environments is not None else None
     for number, environment in enumerate(trained or ()):
         arguments = environment.args or {}
-        tables = {"args": arguments, "args.taskset": arguments.get("taskset")}  # 2026-08 has them in the task set
+        tables = {"args": arguments, "args.taskset": arguments.get("taskset")}  # 2026-08 says them of the task set
         for where, table in tables.items():
             for name in _DATA_ARGUMENTS:
                 path = table.get(name) if isinstance(table, dict) else None
@@ -83,9 +83,9 @@ def _files(path: str) -> list[str]:
 
 
 def _tokenizer(run: RunSpec) -> Path | None:
-    """The tokenizer.json of the run; None if there is none on this machine."""
+    """The tokenizer.json of the run; None where it has none, or it is not on this machine."""
     if run.is_native:
-        return find_file(run.tokenizer.path, "tokenizer.json") if run.tokenizer.path else None
+        return cached(run.tokenizer.path, "tokenizer.json") if run.tokenizer.path else None
     name = (run.trainer.tokenizer_name or run.trainer.model_name) if run.trainer is not None else None
     name = name or (run.rollout.model_name if run.rollout is not None else None)
-    return find_file(name, "tokenizer.json") if name else None
+    return cached(name, "tokenizer.json") if name else None

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from prime_train import registry
-from prime_train.facts import asked as requirements
-from prime_train.facts import contexts as model_positions
 from prime_train.facts import (
+    asked,
+    contexts,
+    cuda,
     data_lengths,
     disk,
     engine,
@@ -21,17 +22,16 @@ from prime_train.facts import (
     hub,
     interpreter,
     login,
+    packages,
     ports,
     run_folder,
 )
-from prime_train.facts.cuda import create_cuda_context
 from prime_train.facts.facts import Facts, Gpus, NotKnown
-from prime_train.facts.packages import find_packages
 from prime_train.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeOptions:
+class Manner:
     """The limits of the probes.
 
     `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, a disk speed test.
@@ -46,55 +46,55 @@ class ProbeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeInput:
-    """The input of a probe."""
+class Question:
+    """What a probe is told."""
 
     run: RunSpec
     run_dir: Path
-    options: ProbeOptions
+    manner: Manner
 
     @property
     def python(self) -> str:
-        return self.options.python or requirements.python(self.run)
+        return self.manner.python or asked.python(self.run)
 
     @property
     def is_named(self) -> bool:
         """Whether the config or the command line names the interpreter of the run."""
-        return bool(self.options.python or (self.run.launch is not None and self.run.launch.python))
+        return bool(self.manner.python or (self.run.launch is not None and self.run.launch.python))
 
 
-Probe = Callable[[ProbeInput], Any]
+Probe = Callable[[Question], Any]
 
 
 def _deep(probe: Probe) -> Probe:
-    return lambda question: probe(question) if question.options.deep else NotKnown("only --deep probes it")
+    return lambda question: probe(question) if question.manner.deep else NotKnown("only --deep probes it")
 
 
 # Import names of flash attention 2, 3 and 4 and vLLM.
 _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vllm")
 
 
-def _interpreter(question: ProbeInput) -> Any:
-    environments = requirements.environment_modules(question.run)
+def _interpreter(question: Question) -> Any:
+    environments = asked.environment_modules(question.run)
     clashing = {name for clash in registry.clashes() for name in clash.packages}
     found = interpreter.interpreter(
         question.python,
-        {*requirements.STACK, *clashing},
+        {*asked.STACK, *clashing},
         [*environments, *_FEATURE_MODULES],
-        environments if question.options.deep else (),
+        environments if question.manner.deep else (),
     )
     if isinstance(found, NotKnown) or question.is_named or question.run.is_native:
         return found
     if "prime-rl" not in dict(found.versions):
-        return NotKnown("this Python has no prime-rl: name the run's Python with --python PATH or [prime_train] python")
+        return NotKnown("this Python has no prime-rl: name the run's with --python PATH or [prime_train] python")
     return found
 
 
-def _engine(question: ProbeInput) -> Any:
-    arguments = requirements.engine_arguments(question.run)
+def _engine(question: Question) -> Any:
+    arguments = asked.engine_arguments(question.run)
     if arguments is None:
         return None
-    if not question.options.deep:
+    if not question.manner.deep:
         return NotKnown("only --deep probes it")
     found = interpreter.interpreter(question.python, (), ("vllm",))
     if isinstance(found, NotKnown):
@@ -113,45 +113,43 @@ PROBES: dict[str, Probe] = {
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
     "source_files": lambda question: files.source_files(question.run.data.sources),
-    "packages": lambda _: find_packages(),
+    "packages": lambda _: packages.find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
     "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
     "busy_ports": lambda question: ports.find_busy_ports(
-        (service.port for service in requirements.services(question.run)), offline=question.options.offline
+        (service.port for service in asked.services(question.run)), offline=question.manner.offline
     ),
-    "hub": lambda question: hub.check_repositories(
-        requirements.repositories(question.run), offline=question.options.offline
-    ),
-    "wandb": lambda question: login.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
-    "cuda_context": _deep(lambda question: create_cuda_context(question.python)),
+    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.manner.offline),
+    "wandb": lambda question: login.find_wandb_login() if asked.reports_to_wandb(question.run) else None,
+    "cuda_context": _deep(lambda question: cuda.create_cuda_context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: run_folder.run_folder(question.run, question.run_dir),
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
-    "model_contexts": lambda question: model_positions.read_contexts(requirements.models(question.run)),
+    "model_contexts": lambda question: contexts.read_contexts(asked.models(question.run)),
 }
 _ANYWHERE = frozenset(
     ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "model_contexts")
 )
 
 
-def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], options: ProbeOptions = ProbeOptions()) -> Facts:
-    """The facts named in `needs`. `run_dir` is the future directory of the run, which may not exist yet."""
-    question = ProbeInput(run, run_dir, options)
+def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner()) -> Facts:
+    """The facts named in `needs`. `run_dir` is where the run will be; it need not exist, and is not made."""
+    question = Question(run, run_dir, manner)
     wanted = tuple(needs)
     with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
         return Facts(**dict(zip(wanted, pool.map(lambda need: _probe(need, question), wanted), strict=True)))
 
 
-def _probe(need: str, question: ProbeInput) -> Any:
-    other = question.options.other_gpus
+def _probe(need: str, question: Question) -> Any:
+    other = question.manner.other_gpus
     if other is not None and need == "gpus":
         return other
     if need not in _ANYWHERE or need == "gpus":
         if other is not None:
             return NotKnown("--gpus is for another machine")
-        if requirements.on_other_machines(question.run):
+        if asked.on_other_machines(question.run):
             return NotKnown("the run starts on SLURM nodes, not on this machine")
     try:
         return PROBES[need](question)

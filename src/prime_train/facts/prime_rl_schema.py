@@ -1,4 +1,4 @@
-"""Reads the legal keys of an installed prime-rl with its interpreter. Imports none of it in this process."""
+"""Reads the legal keys of an installed prime-rl, by running its interpreter. Imports none of it in this process."""
 
 from __future__ import annotations
 
@@ -16,44 +16,46 @@ DEADLINE_S = 300.0  # prime-rl's configs import torch and transformers
 
 
 def table(python: str, generation: str, today: date) -> dict[str, Any]:
-    """The compact table of the prime-rl in `python`. The keys that rules read come from the newest shipped table.
+    """The compact table of the prime-rl that `python` has. Which keys rules read is taken from the newest one shipped.
 
-    Raises UserError if the interpreter, prime-rl or its root classes are missing.
+    Raises UserError where there is no such interpreter, no prime-rl in it, or none of its root classes.
     """
-    output = _run_program(python)
-    rows = output["rows"]
+    said = _said(python)
+    rows = said["rows"]
     paths = {(row["root"], row["path"].replace("[]", "")) for row in rows}
     kept = {
-        root: {field: legal for field, keys in fields.items() if (legal := _legal_keys(root, keys, paths))}
-        for root, fields in newest_shipped().feeds.items()
+        root: {field: there for field, keys in of_root.items() if (there := _those_there(root, keys, paths))}
+        for root, of_root in newest_shipped().feeds.items()
     }
-    version = output["version"]
+    version = said["version"]
     origin = Origin(generation, f"prime-rl {version}".strip(), today.isoformat(), (version, ""))
     return compact(rows, origin, kept)
 
 
-def _legal_keys(root: str, keys: list[str], paths: set[tuple[str, str]]) -> list[str]:
-    """The legal keys of a field. The prefix "#" or "?" of a key is not part of its path."""
+def _those_there(root: str, keys: list[str], paths: set[tuple[str, str]]) -> list[str]:
+    """The legal ones of the keys that feed a field. A sign in front says what of a key is read."""
     return [key for key in keys if (root, key.lstrip("#?").replace("[]", "")) in paths]
 
 
-def _run_program(python: str) -> dict[str, Any]:
+def _said(python: str) -> dict[str, Any]:
     answer = run_probe([python, script("prime_rl_program")], DEADLINE_S)
     if isinstance(answer, NotKnown):
-        raise _error(python, answer.reason, "it must be an executable Python interpreter", ExitCode.USAGE)
+        raise _refused(python, answer.reason, "it must be an interpreter that can be run", ExitCode.USAGE)
     lines = answer.out.splitlines()
     if answer.code != 0 or not lines:
-        raise _error(python, answer.last_line or f"exit code {answer.code}", "its configs cannot be read")
+        raise _refused(python, answer.last_line or f"exit code {answer.code}", "its configs cannot be walked")
     try:
-        output = json.loads(lines[-1])
+        said = json.loads(lines[-1])
     except ValueError:
-        raise _error(python, "its output is not JSON", "it is not a Python interpreter", ExitCode.USAGE) from None
-    if not isinstance(output, dict) or "rows" not in output:
-        fault = output.get("fault", "it prints no rows") if isinstance(output, dict) else "it prints no rows"
-        raise _error(python, fault, "the keys are read from the config classes of prime-rl")
-    return output
+        raise _refused(
+            python, "it does not answer like Python", "another program has that name", ExitCode.USAGE
+        ) from None
+    if not isinstance(said, dict) or "rows" not in said:
+        fault = said.get("fault", "it gives no rows") if isinstance(said, dict) else "it gives no rows"
+        raise _refused(python, fault, "the keys are read out of the classes that prime-rl reads its files with")
+    return said
 
 
-def _error(python: str, what: str, why: str, exit_code: ExitCode = ExitCode.OUT_OF_REACH) -> UserError:
+def _refused(python: str, what: str, why: str, exit_code: ExitCode = ExitCode.OUT_OF_REACH) -> UserError:
     fix = "prime-train schema import --python /path/to/prime-rl/.venv/bin/python"
     return UserError(what=what, where=f"--python {python}", why=why, fix=fix, exit_code=exit_code)

@@ -38,7 +38,7 @@ class Training(NamedTuple):
     bytes_per_gpu: float
 
 
-def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving | None:
+def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving | None:
     """The smallest server that fits one request of the model's full context; None if 8 GPUs are not enough."""
     for gpus in _COUNTS[:4]:
         if shape.heads % gpus:
@@ -50,7 +50,7 @@ def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Ser
     return None
 
 
-def fit_training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> Training:
+def training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> Training:
     """prime-rl's trainer with activation checkpointing, without offload, with FSDP over as few GPUs as possible."""
     needed = 0.0
     for gpus in _COUNTS:
@@ -90,7 +90,7 @@ def check_memory(config: Config, hardware: Hardware, version: str = "") -> tuple
 
 
 def _check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
-    found = fit_serving(shape, hardware, version)
+    found = serving(shape, hardware, version)
     if found is None:
         return warning(
             "memory-to-serve",
@@ -106,7 +106,7 @@ def _check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check
 
 
 def _check_training(shape: ModelShape, hardware: Hardware) -> Check:
-    full, lora = fit_training(shape, hardware, lora=False), fit_training(shape, hardware, lora=True)
+    full, lora = training(shape, hardware, lora=False), training(shape, hardware, lora=True)
     setting = f"at {_tokens(shape):,} tokens per GPU, with checkpointing and AdamW in fp32"
     if lora.gpus is None:
         return warning(
