@@ -187,7 +187,7 @@ def _without(config: dict[str, Any], key: str) -> str:
     ("config_json", "told"),
     [
         ("not json", "is not JSON"),
-        ("[1]", "no object"),
+        ("[1]", "not an object"),
         ('{"model_type": "bert", "num_hidden_layers": 12}', "bert"),
         ("{}", "no config.json of a language model"),
         (_without(QWEN3, "vocab_size"), "vocab_size is missing"),

@@ -44,19 +44,19 @@ def verify_model(
 
     from prime_train.cli.render import paint
     from prime_train.estimate import hardware
-    from prime_train.facts.model_evidence import evidence
+    from prime_train.facts.model_evidence import gather_evidence
     from prime_train.facts.model_source import Refused
     from prime_train.verify.known import Stack
     from prime_train.verify.model import judge
-    from prime_train.verify.refusal import refusal
+    from prime_train.verify.refusal import access_error
     from prime_train.views import model_verdict as view
 
     _check_version(vllm)
     target = hardware.of_name(gpus)
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
-        found = evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
+        found = gather_evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
     if isinstance(found, Refused):
-        raise refusal(model, found)
+        raise access_error(model, found)
     verdict = judge(found, Stack(found.installed, vllm), target)
     if as_json:
         import json

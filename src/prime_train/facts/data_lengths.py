@@ -1,6 +1,6 @@
-"""Has the local data of a run measured: how many rows, how many tokens each. Done in the run's own interpreter.
+"""Measures the local data of a run, rows and tokens per row, in a child with the run's interpreter.
 
-A child reads for about a second, whatever the size of the data. Nothing is downloaded.
+The child reads for about one second for data of any size. Downloads nothing.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.contexts import cached
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.local import DataLengths
 from prime_train.spec import RunSpec
 
-BUDGET_S = 1.0  # of reading and counting, over all sources
+BUDGET_S = 1.0  # for reading and counting all sources
 DEADLINE_S = 10.0  # with the imports, on a cold disk
 _SUFFIXES = (".jsonl", ".parquet", ".txt")
 _MAX_FILES = 10_000
 # Where an environment's arguments name its data. Source: verifiers, load_environment of its own environments.
 _DATA_ARGUMENTS = ("dataset_path", "dataset_name", "dataset", "data_path", "data_dir")
-# The columns that hold what the model is asked, as verifiers and TRL read them; of fine-tuning data, all that is said.
-_ASKED = ("prompt", "question", "problem", "messages", "instruction", "text")
+# Columns with the prompt, as verifiers and TRL read them, and columns with a whole conversation for fine-tuning.
+_PROMPT_COLUMNS = ("prompt", "question", "problem", "messages", "instruction", "text")
 _SAID = ("messages", "text", "prompt")
 
 
 class LocalData(NamedTuple):
-    """Data on this machine: the RunSpec field that names it, and the columns that hold its text, the first counts."""
+    """Local data, its RunSpec field, and its text columns; the first one that a row has is used."""
 
     field: str
     path: str
@@ -38,20 +38,20 @@ class LocalData(NamedTuple):
 
 
 def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[DataLengths, ...] | NotKnown:
-    """One entry for each local data set that the run names."""
+    """One entry for each local dataset of the run."""
     named = list(local_data(run))
     if not named:
         return ()
     tokenizer = cached(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
     sources = [{"files": _files(data.path), "columns": data.columns} for data in named]
-    asked = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
-    answer = ask([python, script("data_lengths_program")], deadline_s, given=json.dumps(asked))
+    request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
+    answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return answer
     if answer.code != 0:
         return NotKnown(f"{python} could not read the data: {answer.last_line or f'exit code {answer.code}'}")
     measured = json.loads(answer.out.splitlines()[-1])
-    return tuple(DataLengths(data.field, data.path, **said) for data, said in zip(named, measured, strict=True))
+    return tuple(DataLengths(data.field, data.path, **found) for data, found in zip(named, measured, strict=True))
 
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:
@@ -69,7 +69,7 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
             for name in _DATA_ARGUMENTS:
                 path = table.get(name) if isinstance(table, dict) else None
                 if isinstance(path, str) and os.sep in path and Path(path).exists():
-                    yield LocalData(f"environments.train.{number}.{where}.{name}", path, _ASKED)
+                    yield LocalData(f"environments.train.{number}.{where}.{name}", path, _PROMPT_COLUMNS)
 
 
 def _files(path: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from prime_train.dialects.prime_rl.schema import Generation, shipped_generations
 from prime_train.dialects.prime_rl.table import Origin, compact
 from prime_train.errors import ExitCode, UserError
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import NotKnown
 
 DEADLINE_S = 300.0  # prime-rl's configs import torch and transformers
@@ -47,7 +47,7 @@ def _those_there(root: str, keys: list[str], paths: set[tuple[str, str]]) -> lis
 
 
 def _said(python: str) -> dict[str, Any]:
-    answer = ask([python, script("prime_rl_program")], DEADLINE_S)
+    answer = run_probe([python, script("prime_rl_program")], DEADLINE_S)
     if isinstance(answer, NotKnown):
         raise _refused(python, answer.reason, "it must be an interpreter that can be run", ExitCode.USAGE)
     lines = answer.out.splitlines()

@@ -16,7 +16,7 @@ from prime_train.events import (
     LaunchAsked,
     Record,
     RunOpened,
-    Watched,
+    WatchEvent,
     read,
 )
 from prime_train.rundir import RunDir
@@ -89,7 +89,7 @@ def gather(run_dir: RunDir) -> History:
         began_s=records[0].time_s if records else None,
         ended_s=records[-1].time_s if records else None,
         worked_s=_worked_s(records),
-        records=tuple(record for record in records if isinstance(record.event, Watched | CheckpointDeleted)),
+        records=tuple(record for record in records if isinstance(record.event, WatchEvent | CheckpointDeleted)),
     )
 
 
