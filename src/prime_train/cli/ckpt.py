@@ -136,12 +136,12 @@ def prune(
         typer.echo(json.dumps(view.as_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
     elif rows:
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
-        if places.prime_rl is None:
+        if not (places.weights or places.broadcasts or places.rollouts):
             typer.echo(table([row[1:] for row in rows], header[1:], right=frozenset({0, 1})))
         else:
             typer.echo(table(rows, header, right=frozenset({1, 2})))
     else:
-        typer.echo(f"no checkpoint in {places.checkpoints}", err=True)
+        typer.echo(f"no checkpoint in {places.checkpoints[0]}", err=True)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 

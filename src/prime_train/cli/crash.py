@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from prime_train import __version__
-from prime_train.backends.environment import redact, secrets
+from prime_train.supervise.launch.environment import redact, secrets
 
 _PACKAGES = ("typer", "rich", "pydantic", "tomli", "tree-sitter", "psutil", "torch", "matplotlib")
 # Values are shown only of variables that steer what we do; of the others the name alone.

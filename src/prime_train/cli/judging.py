@@ -3,7 +3,6 @@
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,11 +10,11 @@ import typer
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from prime_train.backends.backend import Backend
     from prime_train.facts.facts import Facts
     from prime_train.rules.judge import Verdict
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
+    from prime_train.supervise.launch.program import Config, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +45,11 @@ class Judged:
     verdict: "Verdict"
     facts: "Facts | None"  # None = not asked for
 
-    def backend(self, text: str, *, writes: bool) -> "Backend":
-        """What trains. `writes`: it may keep something of its own in the run's directory."""
-        if self.spec.is_native:
-            from prime_train.backends import native
+    def program(self, text: str, *, writes: bool) -> "Program":
+        """The program that trains or serves, as this config starts it. `writes`: see Program.configured."""
+        from prime_train.programs import program_of
 
-            return native.backend(self.spec)
-        from prime_train.cli import prime_rl
-
-        return prime_rl.backend(self.verdict, text, self.run_dir, writes=writes)
-
-    def notes(self, run: "RunSpec", backend: "Backend") -> tuple[str, ...]:
-        """What a person should know of how this run is trained."""
-        from prime_train.backends.prime_rl import PrimeRl
-        from prime_train.cli import prime_rl
-
-        return prime_rl.notes(run, backend) if isinstance(backend, PrimeRl) else ()
+        return program_of(self.spec).configured(_config(self.verdict, text), self.run_dir, writes=writes)
 
 
 def effective(command: Command) -> tuple[str, str]:
@@ -92,8 +80,10 @@ def judged(text: str, shown: str, command: Command, *, validate: bool) -> Judged
         settled = _settled(verdict, command.run_name)
         if validate:
             from prime_train.facts.gather import gather
+            from prime_train.programs import program_of
 
-            facts = gather(settled[0], _written_to(*settled), judge.needs())
+            program = program_of(verdict.run)
+            facts = gather(settled[0], program.write_dir(*settled), judge.needs(), look=program.run_folder)
             verdict = judge.validate(text, shown, facts).only(None, moot)
         else:
             typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
@@ -105,35 +95,30 @@ def judged(text: str, shown: str, command: Command, *, validate: bool) -> Judged
 
 def _moot(verdict: "Verdict", config: str) -> tuple[str, ...]:
     """Codes of rules that have nothing to say of this run. Raises UserError for what is not started here."""
-    if verdict.run is None or verdict.run.is_native:
-        return ("RUN003",)
-    from prime_train.cli import prime_rl
+    from prime_train.programs import program_of
 
-    if not prime_rl.is_launchable(verdict):
+    if verdict.run is None:
+        return ("RUN003",)
+    if verdict.run.recipe is not None or verdict.run.jax is not None:
         raise _of_another_program(verdict, config)
-    prime_rl.refuse(verdict, config)
-    return ("RUN003", *prime_rl.CURED)
+    program = program_of(verdict.run)
+    program.refuse(_config(verdict, ""))
+    return ("RUN003", *program.cured)
+
+
+def _config(verdict: "Verdict", text: str) -> "Config":
+    from prime_train.supervise.launch.program import Config
+
+    assert verdict.run is not None
+    return Config(text, verdict.path, verdict.run, verdict.root)
 
 
 def _settled(verdict: "Verdict", run_name: str | None) -> "tuple[RunSpec, RunDir]":
     """The run as it will be supervised, and its directory."""
-    from prime_train.rundir import RunDir
+    from prime_train.programs import program_of
 
     assert verdict.run is not None
-    if verdict.run.is_native:
-        return verdict.run, RunDir((Path(verdict.run.run.dir).expanduser() / verdict.run.run.name).resolve())
-    from prime_train.cli import prime_rl
-
-    return prime_rl.settled(verdict, run_name)
-
-
-def _written_to(run: "RunSpec", run_dir: "RunDir") -> Path:
-    """Where the trainer writes: what the rules of disk and folders are about."""
-    if run.is_native:
-        return run_dir.path
-    from prime_train.backends import prime_rl
-
-    return prime_rl.folder(run)
+    return program_of(verdict.run).named(_config(verdict, ""), run_name)
 
 
 def _of_another_program(verdict: "Verdict", config: str) -> UserError:
@@ -142,13 +127,9 @@ def _of_another_program(verdict: "Verdict", config: str) -> UserError:
     if verdict.run is not None and verdict.run.recipe is not None:
         what = f"its [recipe] describes a training by {verdict.run.recipe.program or 'another program'}"
         fix = f"start that program; prime-train estimate {shown} says what it needs"
-    elif verdict.run is not None and verdict.run.jax is not None:
+    else:
         what = "it is a Python script"
         fix = f"start it on each host; prime-train lint {shown} says how it starts jax.distributed"
-    else:
-        own = verdict.root if verdict.root in ("trainer", "orchestrator", "inference") else "COMMAND"
-        what = f"it is a config of one part of a run of prime-rl {verdict.generation} ({verdict.root})"
-        fix = f"in prime-rl: uv run {own} @ {shown}, without [prime_train]; prime-train lint and estimate read it"
     why = "what is started here is the bundled trainer, which reads run.toml, or a whole run of prime-rl: rl or sft"
     return UserError(what=what, where=verdict.path, why=why, fix=fix)
 

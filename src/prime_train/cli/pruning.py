@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prime_train import spec
 from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.inventory import Places
 from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
+from prime_train.programs import recorded
 from prime_train.rundir import RunDir
 from prime_train.supervise.watches.disk_removal_program import Order, carry_out
-from prime_train.supervise.watches.disk_watch import keep_of, places_of
 from prime_train.views.pruning import Pruning
 from prime_train.views.status import fold_events
 
 
 def kept_by(run_dir: RunDir) -> tuple[Places, Keep]:
     """Where the run keeps what grows, and what its config keeps; the defaults where the run was never resolved."""
-
-    try:
-        run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Places(run_dir.path, run_dir.checkpoints), Keep(keep_last=spec.Checkpoint().keep_last, writing=False)
-    return places_of(run, run_dir), keep_of(run)
+    program, run = recorded(run_dir)
+    return program.places(run, run_dir), program.keep(run)
 
 
 def delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:

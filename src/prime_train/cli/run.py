@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prime_train.events import Record
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
-    from prime_train.supervise.prepare import Opened, Resume
+    from prime_train.supervise.launch.run_directory import Resume
     from prime_train.supervise.state import State
 
 QUICKSTART = "quickstart"
@@ -72,7 +72,7 @@ def run(
     wanted = _resume(resume)
     judged = judging.judged(text, shown, command, validate=not no_validate)
     if dry_run:
-        typer.echo(plan.text(judged.spec, judged.run_dir, wanted, judged.backend(text, writes=False)))
+        typer.echo(plan.text(judged.spec, judged.run_dir, wanted, judged.program(text, writes=False)))
         return
     raise typer.Exit(_supervised(text, judged, wanted, command, as_json, verbose_vllm=verbose_vllm))
 
@@ -97,23 +97,24 @@ def _supervised(
     text: str, judged: Judged, wanted: "Resume", command: Command, as_json: bool, *, verbose_vllm: bool
 ) -> ExitCode:
     from prime_train.dialects.read import STDIN
+    from prime_train.programs import program_of
     from prime_train.supervise.lock import held, unwritable
     from prime_train.supervise.loop import supervise
     from prime_train.views.console import shown
     from prime_train.views.service_log import ServiceLog
 
     run_dir = judged.run_dir
-    judged.backend(text, writes=False)  # what cannot be started leaves no directory behind
+    judged.program(text, writes=False)  # what cannot be started leaves no directory behind
     if command.config == STDIN:  # what was piped in is not there a second time; the run keeps it, options and all
         command = Command(str(run_dir.config), None, ())
     with held(run_dir) as lock:
-        opened = _opened(text, judged, wanted)
-        backend = judged.backend(text, writes=True)
+        opened = program_of(judged.spec).open_run(text, judged.spec, run_dir, wanted)
+        program = judged.program(text, writes=True)
         try:
             _keep_judgement(judged)
         except OSError as error:
             raise unwritable(error, run_dir) from None
-        for note in (*opened.notes, *judged.notes(opened.run, backend)):
+        for note in (*opened.notes, *program.notes(opened.run)):
             typer.echo(note, err=True)
         code = ExitCode.OK
         if not opened.finished:
@@ -124,7 +125,7 @@ def _supervised(
                     lock.keep()
                     show(state, records)
 
-                code = supervise(opened.run, run_dir, each_turn, backend)
+                code = supervise(opened.run, run_dir, each_turn, program)
         with _uninterrupted():
             steps_key = "run.max_steps" if judged.spec.is_native else "max_steps"
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
@@ -141,17 +142,6 @@ def _mirrored(run: "RunSpec", run_dir: "RunDir") -> None:
         wandb_mirror.begin(run_dir)
     except OSError as error:  # a run is not given up for its mirror
         typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
-
-
-def _opened(text: str, judged: Judged, wanted: "Resume") -> "Opened":
-    """The run's directory, ready for a supervisor."""
-    if judged.spec.is_native:
-        from prime_train.supervise.prepare import open_run
-
-        return open_run(text, judged.spec, judged.run_dir, wanted)
-    from prime_train.supervise import prime_rl_open
-
-    return prime_rl_open.open_run(text, judged.spec, judged.run_dir, wanted)
 
 
 def _keep_judgement(judged: Judged) -> None:

@@ -48,6 +48,7 @@ def validate(
     from prime_train.facts.facts import Facts, to_json
     from prime_train.facts.gather import Manner, gather
     from prime_train.facts.gpus import of_another_machine
+    from prime_train.programs import program_of
     from prime_train.rules import judge
     from prime_train.views import findings as view
 
@@ -55,7 +56,8 @@ def validate(
     text, path = read_config(config)
     verdict, facts = judge.lint(text, path), Facts()
     if verdict.run is not None:
-        facts = gather(verdict.run, asked.run_dir(verdict.run), judge.needs(), manner)
+        look = program_of(verdict.run).run_folder
+        facts = gather(verdict.run, asked.run_dir(verdict.run), judge.needs(), manner, look)
         verdict = judge.validate(text, path, facts)
     if as_json:
         import json

@@ -10,12 +10,16 @@ is none, out of a signature that costs a quarter of making the class.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from prime_train.spec import elsewhere, scripts
 from prime_train.spec.notes import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
 from prime_train.spec.serving import Server
 from prime_train.spec.supervision import PrimeTrain
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
 
@@ -23,6 +27,10 @@ ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an en
 Positive = Annotated[int, Gt(0)]
 NotNegative = Annotated[int, Ge(0)]
 Fraction = Annotated[float, Ge(0.0), Le(1.0)]
+
+
+# The packages in programs/, by name. "auto": the program that the parts of the config belong to.
+ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,9 @@ class Run:
     seed: Annotated[NotNegative, Doc("Seeds Python, NumPy, torch, the data order and the loader workers.")] = 1234
     max_steps: Annotated[Positive, Doc("Optimizer steps to take in all, over every attempt.")]
     dir: Annotated[str, Doc("Directory that holds run directories. Relative to the working directory.")] = "runs"
+    program: Annotated[
+        ProgramName, Doc("The program that trains or serves; `auto` = the one that the other tables belong to.")
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +249,17 @@ class RunSpec:
         return all(part is None for part in parts)
 
     @property
+    def program(self) -> str:
+        """The package in programs/ that trains or serves the run."""
+        if self.run.program != "auto":
+            return self.run.program
+        if self.serves_only:
+            return "vllm"
+        inference = self.inference if self.server is None else None
+        parts = (self.launch, self.trainer, self.rollout, inference)
+        return "bundled" if all(part is None for part in parts) else "prime_rl"
+
+    @property
     def serves_only(self) -> bool:
         """Whether a run.toml trains nothing: its server is all there is."""
         return self.run.kind == "serve"
@@ -269,6 +291,11 @@ def to_json(run: RunSpec) -> str:
 
 def from_json(text: str) -> RunSpec:
     """The RunSpec of a resolved.json. Raises pydantic.ValidationError where the text is not one."""
+    return _adapter().validate_json(text, strict=True)
+
+
+@cache  # to build it takes a tenth of a second, and `status` reads many runs
+def _adapter() -> "TypeAdapter[RunSpec]":
     from pydantic import TypeAdapter
 
-    return TypeAdapter(RunSpec).validate_json(text, strict=True)
+    return TypeAdapter(RunSpec)

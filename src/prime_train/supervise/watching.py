@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prime_train.events import AlarmCleared, AlarmRaised
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm, Watch
 

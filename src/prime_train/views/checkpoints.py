@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from prime_train.backends import saved
 from prime_train.checkpoints import packing_plan
-from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect, scan
+from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
 from prime_train.checkpoints.packing_plan import Stored
 from prime_train.errors import UserError
+from prime_train.programs import recorded
 from prime_train.rundir import RunDir
 from prime_train.units import format_bytes, format_seconds
 
@@ -38,9 +38,15 @@ class Packing:
     lossy: bool  # its moments were rounded to bf16
 
 
+def saved(run_dir: RunDir) -> list[Checkpoint]:
+    """Every checkpoint of a run, newest first, as its program lays them out."""
+    program, run = recorded(run_dir)
+    return program.checkpoints(run, run_dir)
+
+
 def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[Listed]:
     """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
-    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in saved.checkpoints(run_dir)]
+    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in saved(run_dir)]
     packings = {c.step: packing for c, _ in found if c.complete and (packing := _packing(c)) is not None}
     return listed(found, unreadable, now_s, packings)
 
@@ -130,12 +136,13 @@ def total_bytes(run_dir: RunDir, step: int | None = None) -> int:
 def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = None) -> Iterator[Verified]:
     """Each checkpoint, or that of `step`, newest first, after every byte of it was compared with its SHA-256.
 
-    prime-rl keeps no hashes: of its checkpoints the length of each file is compared with what torch noted.
+    A program that keeps no hashes: the length of each file is compared with what torch noted.
     """
-    if saved.is_prime_rls(run_dir):
-        for found in saved.checkpoints(run_dir, shards=True):
-            if step is None or found.step == step:
-                yield Verified(found.step, "whole" if found.complete else "unfinished", found.problem or _LENGTHS_ALONE)
+    program, _ = recorded(run_dir)
+    if not program.keeps_hashes:
+        lengths_alone = f"its files have their lengths; {program.title} keeps no hashes of what is in them"
+        for found in _asked(run_dir, step):
+            yield Verified(found.step, "whole" if found.complete else "unfinished", found.problem or lengths_alone)
         return
     for candidate in _asked(run_dir, step):
         finished = (candidate.path / MANIFEST).exists()
@@ -148,16 +155,13 @@ def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = N
             yield Verified(found.step, "broken" if finished else "unfinished", found.problem)
 
 
-_LENGTHS_ALONE = "its files have their lengths; prime-rl keeps no hashes of what is in them"
-
-
 def _asked(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
-    return [found for found in scan(run_dir.checkpoints) if step is None or found.step == step]
+    return [found for found in saved(run_dir) if step is None or found.step == step]
 
 
 def only(run_dir: RunDir, step: int) -> Checkpoint:
     """The checkpoint of `step`. UserError where the run has none."""
-    found = scan(run_dir.checkpoints)
+    found = saved(run_dir)
     for checkpoint in found:
         if checkpoint.step == step:
             return checkpoint
