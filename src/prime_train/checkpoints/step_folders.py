@@ -7,7 +7,6 @@ program describes its layout as a `Layout`, a plain value, so that a child proce
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.checkpoints import dcp, layout
-from prime_train.checkpoints.layout import PIN, Checkpoint
+from prime_train.checkpoints.layout import PIN, Checkpoint, size_bytes
 
 
 class Marker(NamedTuple):
@@ -101,7 +100,7 @@ def checkpoints(folders: Sequence[Path], form: Layout) -> list[Checkpoint]:
 
 def _checkpoint(step: int, parts: Sequence[Path], form: Layout) -> Checkpoint:
     pinned = any((part / PIN).exists() for part in parts)
-    return Checkpoint(step, parts[0], sum(map(_size_bytes, parts)), problem(parts, form), pinned)
+    return Checkpoint(step, parts[0], sum(map(size_bytes, parts)), problem(parts, form), pinned)
 
 
 def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
@@ -110,12 +109,3 @@ def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
             if path.stat().st_size > 0:
                 return True
     return False
-
-
-def _size_bytes(folder: Path) -> int:
-    total = 0
-    for directory, _, names in os.walk(folder):  # unlike rglob it passes over what vanishes under it
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += Path(directory, name).lstat().st_size
-    return total

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints import layout
-from prime_train.checkpoints.layout import Checkpoint
-from prime_train.errors import ExitCode, UserError
+from prime_train.checkpoints.step_folders import steps
+from prime_train.errors import UserError
 from prime_train.events import read
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec, Source
@@ -23,7 +21,9 @@ from prime_train.supervise.launch.run_directory import (
     Resume,
     is_finished,
     make_writable,
+    newer_than,
     resolved,
+    set_aside,
     shrink,
     write,
 )
@@ -56,11 +56,12 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume:
         run = shrink(run, state.micro_batch)
         if before is not None:  # the supervisor's change, which it may not have lived to write down
             begun_with = shrink(before, state.micro_batch)
-    found = program.checkpoints(run, run_dir)
+    found, places = program.checkpoints(run, run_dir), program.places(run, run_dir)
     if begun_with is not None and found:
         _refuse_changes(begun_with, run, run_dir)
-    aside = _to_set_aside(run_dir, found, resume, hashes=program.keeps_hashes)
-    notes += [_set_aside(path) for path in aside]
+    aside = newer_than(resume, found, run_dir, places.checkpoints[0], hashes=program.keeps_hashes)
+    saved = steps(places.checkpoints, places.layout)
+    notes += [_set_aside(path) for checkpoint in aside for path in saved[checkpoint.step]]
     write(text, run, run_dir, before)
     finished = not aside and is_finished(state, run)
     if finished:
@@ -158,47 +159,6 @@ def _said(value: Any) -> str:
     return "unset" if value is None else value if isinstance(value, str) else repr(value)
 
 
-# --- which checkpoint to go on from ----------------------------------------------------------------
-
-
-def _to_set_aside(run_dir: RunDir, found: Sequence[Checkpoint], resume: Resume, *, hashes: bool) -> list[Path]:
-    """Checkpoint folders that stand in the way of `resume`."""
-    match resume:
-        case "auto":
-            return []
-        case "never" if found:
-            raise UserError(
-                what=f"the run has checkpoints, the newest at step {found[0].step}",
-                where=str(found[0].path.parent),
-                why="--resume never starts from the beginning and would write over them",
-                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or go on with --resume auto",
-            )
-        case "never":
-            return []
-        case step:
-            _must_be_complete(run_dir, found, step, hashes=hashes)
-            return [c.path for c in found if c.step > step]
-
-
-def _must_be_complete(run_dir: RunDir, found: Sequence[Checkpoint], step: int, *, hashes: bool) -> None:
-    """Every byte is read: a user who names a checkpoint does not look whether another one was taken instead."""
-    there = next((checkpoint for checkpoint in found if checkpoint.step == step), None)
-    if there is not None and hashes:
-        there = layout.inspect(there.path, hashes=True)
-    problem = "there is no such checkpoint" if there is None else there.problem
-    if problem:
-        have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
-        raise UserError(
-            what=f"step {step} cannot be resumed from: {problem}",
-            where=str(there.path if there is not None else run_dir.checkpoint(step)),
-            why="only a complete checkpoint holds the whole state of a run",
-            fix=f"complete checkpoints: {have}; or --resume auto for the newest",
-            exit_code=ExitCode.USAGE,
-        )
-
-
 def _set_aside(path: Path) -> str:
     names = chain([f"{path.name}.set_aside"], (f"{path.name}.set_aside.{number}" for number in count(2)))
-    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
-    path.rename(target)
-    return f"{path.name} is newer than the step to resume from: kept as {target.name}"
+    return f"{path.name} is newer than the step to resume from: kept as {set_aside(path, names).name}"

@@ -1,7 +1,7 @@
-"""Speaks for prime-rl, which writes no events: reads its logs, metrics and checkpoints, and writes the trainer's kinds.
+"""Writes the trainer's kinds of events for prime-rl, which writes none: reads its logs, metrics and checkpoints.
 
 A thread per attempt, because a file system that does not answer must not hold up the supervisor. It starts, signals and
-deletes nothing. What is made of what it reads is decided in prime_rl_judge.py and prime_rl_alarms.py.
+deletes nothing. judge.py and alarms.py decide what follows from what it reads.
 """
 
 from __future__ import annotations

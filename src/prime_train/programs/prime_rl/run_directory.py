@@ -1,7 +1,7 @@
-"""Makes a run directory ready for a run of prime-rl, or says why it cannot go on. Starts and deletes nothing.
+"""Opens the run directory of a run of prime-rl. Starts and deletes nothing.
 
-Its checkpoints lie in prime-rl's own folder, which may have been there before prime-train was: a run that was begun
-without it goes on under it from the newest complete checkpoint.
+Its checkpoints are in prime-rl's own folder, which may be older than the run directory: a run that was begun without
+prime-train goes on from its newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ from itertools import chain, count
 from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.errors import ExitCode, UserError
+from prime_train.errors import UserError
 from prime_train.events import read
 from prime_train.programs.prime_rl import folders
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec
 from prime_train.supervise.fold import fold_all
-from prime_train.supervise.launch.run_directory import Opened, Resume, is_finished, make_writable, resolved, write
+from prime_train.supervise.launch.run_directory import (
+    Opened,
+    Resume,
+    is_finished,
+    make_writable,
+    newer_than,
+    resolved,
+    set_aside,
+    write,
+)
 
 _LAUNCHERS_OWN = ("configs", "rl.sbatch", "sft.sbatch")  # prime-rl passes over these: utils/pathing.py
 _IN_USE_S = 120.0  # a log that was written to so lately belongs to a run that may still be on
@@ -33,7 +42,7 @@ _FIXED = (
 
 
 def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
-    """Create the directory of a run, or go on in it. `run` is as prime_rl_settings.named left it, `text` as written.
+    """Create the directory of a run, or go on in it. `run` is as settings.named left it, `text` as written.
 
     The caller holds the run's lock. Raises UserError where the run cannot go on; nothing has been changed then.
     """
@@ -45,8 +54,9 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
         _refuse_changes(before, run, run_dir)
     if not state.attempts:
         _refuse_foreign(run, found)
-    aside = _to_set_aside(run, found, _asked(run, resume) if not state.attempts else resume)
-    notes = [_told_aside(path, set_aside(path)) for path in aside]
+    wanted = _asked(run, resume) if not state.attempts else resume
+    aside = newer_than(wanted, found, run_dir, folders.folder(run), hashes=False)
+    notes = [_set_aside(part) for checkpoint in aside for part in folders.parts_of(run, checkpoint)]
     write(text, run, run_dir, before)
     finished = not aside and is_finished(state, run)
     if finished:
@@ -78,16 +88,10 @@ def known_run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
 # --- what is in the way ----------------------------------------------------------------------------
 
 
-def set_aside(path: Path) -> Path:
-    """Rename to a free name beside it, that prime-rl takes for no step: it reads the number behind the last `_`."""
+def _set_aside(path: Path) -> str:
+    """Rename to a name that prime-rl takes for no step: it reads the number behind the last `_`."""
     names = chain([f"aside.{path.name}"], (f"aside.{number}.{path.name}" for number in count(2)))
-    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
-    path.rename(target)
-    return target
-
-
-def _told_aside(path: Path, target: Path) -> str:
-    return f"{path} was in the way: kept as {target.name}"
+    return f"{path} was in the way: kept as {set_aside(path, names).name}"
 
 
 def _asked(run: RunSpec, resume: Resume) -> Resume:
@@ -96,41 +100,6 @@ def _asked(run: RunSpec, resume: Resume) -> Resume:
     if resume != "auto" or said is None or said.dir is not None or not said.step or said.step < 1:
         return resume
     return said.step
-
-
-def _to_set_aside(run: RunSpec, found: Sequence[Checkpoint], resume: Resume) -> list[Path]:
-    """Checkpoints beyond the step that was asked for, each of its parts: prime-rl saves to the same folders again."""
-    match resume:
-        case "auto":
-            return []
-        case "never" if found:
-            raise UserError(
-                what=f"the run has checkpoints, the newest at step {found[0].step}",
-                where=str(folders.folder(run)),
-                why="--resume never starts from the beginning and would write over them",
-                fix=f"start another run with `--run-name {run.run.name}-2`, or go on with --resume auto",
-            )
-        case "never":
-            return []
-        case step:
-            _must_be_complete(run, found, step)
-            return [
-                part for checkpoint in found if checkpoint.step > step for part in folders.parts_of(run, checkpoint)
-            ]
-
-
-def _must_be_complete(run: RunSpec, found: Sequence[Checkpoint], step: int) -> None:
-    there = next((checkpoint for checkpoint in found if checkpoint.step == step), None)
-    problem = "there is no such checkpoint" if there is None else there.problem
-    if problem:
-        have = ", ".join(str(known.step) for known in reversed(found) if known.complete) or "none"
-        raise UserError(
-            what=f"step {step} cannot be resumed from: {problem}",
-            where=str(folders.folder(run)),
-            why="prime-rl loads what is there, and fails or goes on with less than the whole state",
-            fix=f"complete checkpoints: {have}; or --resume auto for the newest",
-            exit_code=ExitCode.USAGE,
-        )
 
 
 def _refuse_changes(before: RunSpec, after: RunSpec, run_dir: RunDir) -> None:

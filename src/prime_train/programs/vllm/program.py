@@ -27,7 +27,7 @@ class Serving(RunTomlProgram):
 
     def refuse(self, config: Config) -> None:
         """Refuse a file that trains, which `run.program` may name all the same."""
-        if not config.run.serves_only or config.run.server is None:
+        if not config.run.serves_only:
             raise UserError(
                 what='run.program = "vllm", and the file describes no run that only serves',
                 where=config.path,

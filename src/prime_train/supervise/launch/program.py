@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from prime_train.supervise.watches.watch import Watch
+
 if TYPE_CHECKING:
     from prime_train.checkpoints.cleanup import Keep
     from prime_train.checkpoints.inventory import Places
     from prime_train.checkpoints.layout import Checkpoint
     from prime_train.facts.local import RunFolder
-    from prime_train.process_id import Identity
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
     from prime_train.supervise.launch.environment import Host, Needs
     from prime_train.supervise.launch.launch import Launch
     from prime_train.supervise.launch.run_directory import Opened, Resume
     from prime_train.supervise.state import State
-    from prime_train.supervise.watches.watch import Alarm, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +41,14 @@ class Role:
     serves: bool = False  # it is a service: others wait for it, and its GPU memory must be free before the next attempt
 
 
-class Observer(Protocol):
-    """A Watch that writes the trainer's kinds of events for a program that writes none itself.
+class Observer(Watch, Protocol):
+    """A watch that writes the trainer's kinds of events for a program that writes none itself.
 
-    `begin` before the first process starts; `end` when all processes are gone and before the attempt is judged.
+    It begins before the first process starts.
     """
 
-    name: str
-
-    def begin(self) -> None: ...
-
-    def look(self, state: State, now_s: float) -> tuple[Alarm, ...]: ...
-
-    def processes(self) -> tuple[Identity, ...]: ...
-
-    def end(self, state: State | None = None) -> None: ...
+    def end(self, state: State | None = None) -> None:
+        """With `state`: all processes are gone, and the attempt is judged after this. Without: it has been judged."""
 
 
 class Program(Protocol):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Literal
 
-from prime_train.errors import UserError
+from prime_train.checkpoints.layout import Checkpoint, inspect
+from prime_train.errors import ExitCode, UserError
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.supervise.lock import unwritable
@@ -94,3 +97,51 @@ def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
     in_tokens = run.batch.global_batch_tokens is not None
     global_batch = run.batch.global_batch if in_tokens else run.global_batch
     return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
+
+
+# --- which checkpoint to go on from ----------------------------------------------------------------
+
+
+def newer_than(
+    resume: Resume, found: Sequence[Checkpoint], run_dir: RunDir, folder: Path, *, hashes: bool
+) -> list[Checkpoint]:
+    """Checkpoints that stand in the way of `resume`, out of those in `folder`. Raises UserError.
+
+    `hashes`: every byte of the named checkpoint is read, because nothing tells later that another one was taken.
+    """
+    match resume:
+        case "auto":
+            return []
+        case "never" if found:
+            raise UserError(
+                what=f"the run has checkpoints, the newest at step {found[0].step}",
+                where=str(folder),
+                why="--resume never starts from the beginning and would write over them",
+                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or go on with --resume auto",
+            )
+        case "never":
+            return []
+        case step:
+            named = next((checkpoint for checkpoint in found if checkpoint.step == step), None)
+            _must_be_complete(step, inspect(named.path, hashes=True) if named and hashes else named, found, folder)
+            return [checkpoint for checkpoint in found if checkpoint.step > step]
+
+
+def _must_be_complete(step: int, named: Checkpoint | None, found: Sequence[Checkpoint], folder: Path) -> None:
+    problem = "there is no such checkpoint" if named is None else named.problem
+    if problem:
+        have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
+        raise UserError(
+            what=f"step {step} cannot be resumed from: {problem}",
+            where=str(named.path if named is not None else folder),
+            why="only a complete checkpoint holds the whole state of a run",
+            fix=f"complete checkpoints: {have}; or --resume auto for the newest",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def set_aside(path: Path, names: Iterator[str]) -> Path:
+    """Rename to the first of `names` that is free beside it; the new path."""
+    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    path.rename(target)
+    return target
