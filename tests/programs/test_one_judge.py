@@ -15,7 +15,9 @@ from prime_train import spec
 from prime_train.checkpoints.cleanup import newest_usable
 from prime_train.checkpoints.inventory import Stock
 from prime_train.checkpoints.layout import MANIFEST, write_manifest
+from prime_train.cli.checkpoint_work import complete
 from prime_train.dialects import dialect
+from prime_train.errors import UserError
 from prime_train.programs import program_of
 from prime_train.programs.prime_rl.folders import folder as folder_of
 from prime_train.programs.prime_rl.settings import named
@@ -135,3 +137,12 @@ def test_none_takes_one_that_is_damaged(
     assert newest_by_user(program_of(run), run, run_dir) == dict.fromkeys(
         ("the supervisor", "validate", "the disk watch and prune", "ckpt list", "ckpt verify", "status"), 20
     )
+
+
+def test_a_checkpoint_without_hashes_is_not_packed(tmp_path: Path) -> None:
+    run, run_dir, _ = prime_rl(tmp_path)
+    run_dir.path.mkdir(parents=True)
+    run_dir.resolved.write_text(spec.to_json(run))
+    assert complete(run_dir, None) == []
+    with pytest.raises(UserError, match="a checkpoint of prime-rl cannot be packed"):
+        complete(run_dir, 30)

@@ -32,13 +32,17 @@ def worked(found: "Checkpoint", work: "Callable[[Path], None]") -> "Worked":
 
 
 def complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":
-    """The complete checkpoints, newest first; only that of `step` where it is named, UserError where it is not one."""
-    from prime_train.checkpoints.layout import scan
-    from prime_train.errors import UserError
-    from prime_train.views.checkpoints import only
+    """The complete checkpoints that can be packed, newest first; only that of `step` where it is named.
 
+    Raises UserError where that one is not complete, or its program keeps no manifest in it.
+    """
+    from prime_train.errors import UserError
+    from prime_train.programs import recorded
+    from prime_train.views.checkpoints import only, saved
+
+    program, _ = recorded(run_dir)
     if step is None:
-        return [found for found in scan(run_dir.checkpoints) if found.complete]
+        return [found for found in saved(run_dir) if found.complete and program.keeps_hashes]
     found = only(run_dir, step)
     if found.problem:
         raise UserError(
@@ -46,6 +50,13 @@ def complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":
             where=str(found.path),
             why="only what was saved whole is packed or restored",
             fix=f"prime-train ckpt list {run_dir.path.name}",
+        )
+    if not program.keeps_hashes:
+        raise UserError(
+            what=f"a checkpoint of {program.title} cannot be packed",
+            where=str(found.path),
+            why="it has no manifest with the hash of every file, by which a packed file is checked",
+            fix=f"prime-train ckpt prune {run_dir.path.name} deletes those that newer ones supersede",
         )
     return [found]
 

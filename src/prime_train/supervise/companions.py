@@ -1,7 +1,7 @@
-"""What goes along with the loop of a supervisor: looks, listens, waits and tells. Decides nothing.
+"""Background services of the supervisor: watches, log follower, alerts, packing. Decides nothing.
 
-Each is told what happens and answers with events, which the loop writes. None of them may hold the loop up: what takes
-time is done in a thread or a child, and comes back through the inbox.
+Each receives what happens and returns events, which the loop writes. None may block the loop: what takes time is done
+in a thread or a child, and comes back through the inbox.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LAST_ANSWER_S = 15.0  # for a driver that is asked just before GPU memory is wa
 
 
 class Companions:
-    """All of them, by the moments of a supervision at which they act."""
+    """All of the services, by the moments of a supervision at which they act."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Companions:
             self._watching.add(self._observer)
 
     def variables(self, state: State, role: str) -> tuple[Variable, ...]:
-        """What the environment of a role says beside its plan: the GPUs that are its own and may still be used."""
+        """The GPUs that are a role's own and may still be used, as a variable beside its plan."""
         gpus, left_out = self._gpu.remaining(()) if self._gpu is not None else (), state.left_out
         if self._gpu is not None and self._program.gpus_by_number:
             gpus, left_out = self._gpu.numbers(gpus), self._gpu.numbers(left_out)

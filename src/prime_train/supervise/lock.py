@@ -24,10 +24,10 @@ class Lock:
         self._fd = _taken(run_dir)
 
     def keep(self) -> None:
-        """Take the run anew where its lock was deleted, as people do who are turned away by one: else another
-        supervisor would start beside this one, and each would end what the other starts.
+        """Re-create the lock if someone deleted it; otherwise a second supervisor could start, and each would kill
+        the other's trainer.
 
-        Raises UserError where another has it by then.
+        Raises UserError where another process has taken the lock by then.
         """
         if _stands(self._fd, self._run_dir) or not self._run_dir.path.exists():
             return

@@ -73,10 +73,10 @@ def supervise(
     policy: Policy | None = None,
     watches: Watches | None = None,
 ) -> ExitCode:
-    """Supervise a run whose lock is held and whose directory is prepared; how it ended.
+    """Supervise a run whose lock is held and whose directory is prepared; returns how it ended.
 
-    Call it from the main thread. `show` is called at each turn of the loop with what is new. The policy and the
-    watches are those that the config asks for, where none are given.
+    Call it from the main thread. `show` is called at each turn of the loop with what is new. Without `policy` and
+    `watches` the config decides.
     """
     chosen = policy or rules.policy(run, program)
     looked_after = watches if watches is not None else standard(run, run_dir, program, chosen)
@@ -136,7 +136,7 @@ class _Supervision:
         jump_s = self._clock.jump_s()
         if jump_s is not None:
             self._say(ClockJumped(jump_s))
-        now_s = time.time()  # before the reading: who was held up in between finds no silence that was none
+        now_s = time.time()  # before reading, so that a slow read is not counted as trainer silence
         self._read()
         if not self._log.path.exists():
             raise lost(self._run_dir)
@@ -235,7 +235,7 @@ class _Supervision:
     # --- attempts ---
 
     def _launch(self, attempt: int) -> None:
-        """Plan the next attempt. Its processes are started one by one, as each may wait for those before it."""
+        """Plan the next attempt. Its processes start one by one, because each may wait for those before it."""
         self._companions.stand_still()
         found = self._checkpoints()
         chosen, rejected = choice(found, self.state.unreadable)

@@ -18,7 +18,7 @@ Key = tuple[str, str, str]
 
 
 class Watching:
-    """The watches of one supervision. One that fails itself rests, which is told as an alarm of its own."""
+    """The watches of one supervision. A watch that raises is disabled, and an alarm reports it."""
 
     def __init__(self, watches: Sequence[Watch], run_dir: RunDir) -> None:
         self._watches = tuple(watches)
