@@ -65,7 +65,7 @@ def training_changes(run: RunSpec) -> tuple[Change, ...]:
     """Changes to the training of a run, the cheapest first. What the run does already is left out."""
     if run.recipe is not None:
         return tuple(_of_recipe(run.recipe))
-    return tuple(_of_run_toml(run)) if run.written_for == "bundled" else tuple(_of_prime_rl(run))
+    return tuple(_of_run_toml(run)) if run.config_format == "run.toml" else tuple(_of_prime_rl(run))
 
 
 def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> tuple[Change, ...]:
