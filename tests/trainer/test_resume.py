@@ -142,7 +142,7 @@ def test_a_run_goes_on_from_rounded_moments_with_losses_that_hardly_differ(texts
     removal.remove(rounded.checkpoint(10))
     before = contents(rounded.checkpoint(5), tmp_path / "before.pt")
     archive.compress_lossy(rounded.checkpoint(5), PACKS_SMALL)
-    assert packing_plan.stored(rounded.checkpoint(5)).saved > 0.4
+    assert packing_plan.measure(rounded.checkpoint(5)).saved > 0.4
     code, output = tiny.train(rounded, number=2, resume_step=5)
     assert code == 0, output
     after = contents(rounded.checkpoint(5), tmp_path / "after.pt")

@@ -1,4 +1,4 @@
-"""Takes stock of what a run's steps left on the disk: which, how large, whole or not, used or not. Deletes nothing."""
+"""Lists what a run's steps wrote to the disk: kind, step, size, whether complete, whether in use. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from prime_train.checkpoints import in_use, layout, prime_rl_layout, removal
 from prime_train.checkpoints.cleanup import Item, Kind, Wholeness
 
-_GROWING = 4  # so many of the newest steps may still be getting rollouts
-_LOOK_AGAIN_S = 600.0  # a folder that was whole is counted anew after this, whatever its marker says
+_GROWING = 4  # so many of the newest steps may still receive rollouts
+_MEASURE_AGAIN_S = 600.0  # a complete folder is measured again after this, even if its markers did not change
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a run keeps what grows with its steps. `prime_rl` is None for the bundled trainer."""
+    """The folders that grow with a run's steps. `prime_rl` is None for the bundled trainer."""
 
     root: Path  # the run's own folder
     checkpoints: Path
@@ -28,10 +28,7 @@ class Places:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Every folder that holds step_N folders."""
-        if self.prime_rl is None:
-            return (self.checkpoints,)
-        found = self.prime_rl
-        return (*found.checkpoints, *found.weights, *found.broadcasts, *found.rollouts)
+        return (self.checkpoints,) if self.prime_rl is None else sum(_groups(self.prime_rl), ())
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -42,11 +39,11 @@ class Places:
         }
 
 
-def places_from(told: dict[str, Any]) -> Places:
-    """The value whose `as_json` this is."""
-    groups = told["prime_rl"]
+def places_from(raw: dict[str, Any]) -> Places:
+    """The value that `as_json` wrote as `raw`."""
+    groups = raw["prime_rl"]
     found = None if groups is None else prime_rl_layout.Roots(*(tuple(map(Path, group)) for group in groups))
-    return Places(Path(told["root"]), Path(told["checkpoints"]), found, told["orchestrated"])
+    return Places(Path(raw["root"]), Path(raw["checkpoints"]), found, raw["orchestrated"])
 
 
 def _groups(found: prime_rl_layout.Roots) -> tuple[tuple[Path, ...], ...]:
@@ -54,14 +51,14 @@ def _groups(found: prime_rl_layout.Roots) -> tuple[tuple[Path, ...], ...]:
 
 
 class Measured(NamedTuple):
-    """A folder with all that is in it."""
+    """A folder with everything in it."""
 
     size_bytes: int
     changed_s: float  # seconds since the epoch
 
 
 def measure(folder: Path) -> Measured:
-    """Size and latest change of all files in a folder; what vanishes meanwhile is passed over. Follows no links."""
+    """Size and latest change of all files in a folder. Skips files that vanish meanwhile. Follows no links."""
     size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
     while waiting:
         try:
@@ -83,34 +80,37 @@ def measure(folder: Path) -> Measured:
 
 @dataclass(slots=True)
 class Stock:
-    """Takes stock again and again. Folders that were whole are not walked each time: nothing changes in them."""
+    """Lists a run's items repeatedly. Complete folders are not walked each time, because nothing changes in them."""
 
     places: Places
     _walked: dict[Path, tuple[tuple[int, ...], float, Measured]] = field(default_factory=dict)
 
     def take(self, now_s: float) -> list[Item]:
-        """Everything that there is at `now_s` (epoch), by kind and step. Raises OSError but for what vanishes."""
+        """Every item at `now_s` (epoch), by kind and step. Raises OSError, but not for files that vanish."""
         places = self.places
         if places.prime_rl is None:
-            items = [self._ours(step, folder, now_s) for step, (folder,) in _steps((places.checkpoints,))]
+            items = [self._bundled(step, folder, now_s) for step, (folder,) in _steps((places.checkpoints,))]
         else:
             found = places.prime_rl
             items = [self._saved(step, folders, now_s) for step, folders in _steps(found.checkpoints)]
             items += [self._stable("weights", step, parts, now_s) for step, parts in _steps(found.weights)]
             items += [self._stable("broadcast", step, parts, now_s) for step, parts in _steps(found.broadcasts)]
-            played = _steps(found.rollouts)
-            growing = {step for step, _ in played[-_GROWING:]}
-            for step, parts in played:
+            rollouts = _steps(found.rollouts)
+            growing = {step for step, _ in rollouts[-_GROWING:]}
+            for step, parts in rollouts:
                 wholeness: Wholeness = "unfinished" if step in growing else "complete"
                 items.append(self._item("rollouts", step, parts, wholeness, "", now_s))
-        # One that still has its markers was not decided: removal.put_back gives it its name back.
-        asides = [path for root in places.folders for path in removal.set_aside(root)]
-        items += [self._leftover(path, now_s) for path in asides if removal.is_decided(path)]
+        # The deletion of a folder with its markers was not decided: removal.put_back renames the folder back.
+        asides = [path for root in places.folders for path in removal.list_set_aside(root)]
+        why = "its deletion was interrupted"
+        items += [
+            self._item("leftover", -1, [path], "unfinished", why, now_s) for path in asides if removal.is_decided(path)
+        ]
         seen = {path for item in items for path in item.paths}
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
 
-    def _ours(self, step: int, folder: Path, now_s: float) -> Item:
+    def _bundled(self, step: int, folder: Path, now_s: float) -> Item:
         problem = layout.problem(folder)
         has_manifest = (folder / layout.MANIFEST).exists()
         wholeness: Wholeness = "complete" if not problem else "broken" if has_manifest else "unfinished"
@@ -124,9 +124,6 @@ class Stock:
         whole = any((folder / prime_rl_layout.STABLE).exists() for folder in folders)
         problem = "" if whole else f"no {prime_rl_layout.STABLE}"
         return self._item(kind, step, folders, "complete" if whole else "unfinished", problem, now_s)
-
-    def _leftover(self, path: Path, now_s: float) -> Item:
-        return self._item("leftover", -1, [path], "unfinished", "its deletion was interrupted", now_s)
 
     def _item(
         self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, problem: str, now_s: float
@@ -147,7 +144,7 @@ class Stock:
     def _measured(self, folder: Path, is_whole: bool, now_s: float) -> Measured:
         key = _key(folder)
         known = self._walked.get(folder)
-        if is_whole and known is not None and known[0] == key and now_s - known[1] < _LOOK_AGAIN_S:
+        if is_whole and known is not None and known[0] == key and now_s - known[1] < _MEASURE_AGAIN_S:
             return known[2]
         measured = measure(folder)
         if is_whole:
@@ -160,7 +157,7 @@ def _steps(folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
 
 
 def _key(folder: Path) -> tuple[int, ...]:
-    """What changes when a folder, or the marker in it, is written anew."""
+    """Inode, time and size of a folder and its markers: they change when one of them is written again."""
     found = []
     for path in (folder, *(folder / marker for marker in removal.MARKERS)):
         try:

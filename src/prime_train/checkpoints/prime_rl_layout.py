@@ -1,9 +1,8 @@
-"""Knows where prime-rl keeps what grows with its steps, and when its checkpoint is whole. Reads names and sizes.
+"""Locates prime-rl's per-step outputs and decides whether a checkpoint is complete. Reads names and sizes.
 
-prime-rl writes no marker behind a checkpoint and takes the highest step_N for the latest one. What can be told from
-outside: torch writes the trainer's `.metadata` after all shards, and the orchestrator writes `progress.pt`. In 2026-08
-all of it stands below one run directory; before, the orchestrator's part stood below run_default/, and weights were
-exported to weights/.
+prime-rl writes no completion marker and resumes from the highest step_N. Two files show that a save finished: torch
+writes the trainer's `.metadata` after all shards, and the orchestrator writes `progress.pt`. In 2026-08 all parts are
+below one run directory; before, the orchestrator's part was below run_default/, and weights were exported to weights/.
 
 Source: prime-rl, trainer/ckpt.py, orchestrator/ckpt.py and utils/pathing.py of 2026-01, 2026-05 and 2026-08.
 """
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from prime_train.checkpoints import dcp
 
-STABLE = "STABLE"  # touched when weights are whole
+STABLE = "STABLE"  # created when the weights are complete
 _STEP = re.compile(r"step_(\d+)\Z")
 _METADATA = ("trainer/.metadata", ".metadata")
 _PROGRESS = ("orchestrator/progress.pt", "progress.pt")
@@ -25,7 +24,7 @@ _PROGRESS = ("orchestrator/progress.pt", "progress.pt")
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Folders that hold `step_N` folders, whether they exist or not. The parts of one checkpoint may be in several."""
+    """Folders that may hold `step_N` folders; they need not exist. One checkpoint can have parts in several."""
 
     checkpoints: tuple[Path, ...]
     weights: tuple[Path, ...] = ()
@@ -34,7 +33,7 @@ class Roots:
 
 
 def roots(run_dir: Path, checkpoint_dir: Path | None = None) -> Roots:
-    """Where a run writes, in whichever generation. `checkpoint_dir`: ckpt.output_dir, where the config sets it."""
+    """Where a run of any generation writes. `checkpoint_dir`: ckpt.output_dir, where the config sets it."""
     own = (run_dir, run_dir / "run_default")
     saved = [folder / "checkpoints" for folder in own]
     if checkpoint_dir is not None:
@@ -48,7 +47,7 @@ def roots(run_dir: Path, checkpoint_dir: Path | None = None) -> Roots:
 
 
 def steps(folders: Sequence[Path]) -> dict[int, list[Path]]:
-    """The `step_N` folders of each step below `folders`, in their order; a folder that is missing has none."""
+    """The `step_N` folders of each step below `folders`, in the order of `folders`. Missing folders are skipped."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
         try:
@@ -62,10 +61,10 @@ def steps(folders: Sequence[Path]) -> dict[int, list[Path]]:
 
 
 def problem(folders: Sequence[Path], *, orchestrated: bool, shards: bool = False) -> str:
-    """What the checkpoint of one step lacks, whose parts are in `folders`; empty where it is whole.
+    """What is missing from one step's checkpoint with parts in `folders`; empty where it is complete.
 
-    `orchestrated`: the run has an orchestrator, which saves a part of its own. `shards`: look also at the length of
-    every file that `.metadata` names.
+    `orchestrated`: the run has an orchestrator, which saves its own part. `shards`: also check the length of every
+    file that `.metadata` names.
     """
     if not _has(folders, _METADATA):
         return "no .metadata: the trainer's save did not finish"
@@ -88,7 +87,7 @@ def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
 
 
 def newest_complete(found: Roots, *, orchestrated: bool) -> int | None:
-    """The step to resume from; None where no checkpoint is whole."""
+    """The step to resume from; None where no checkpoint is complete."""
     saved = steps(found.checkpoints)
     return next(
         (step for step in sorted(saved, reverse=True) if not problem(saved[step], orchestrated=orchestrated)), None

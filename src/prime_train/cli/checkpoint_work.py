@@ -26,9 +26,9 @@ def worked(found: "Checkpoint", work: "Callable[[Path], None]") -> "Worked":
     try:
         work(found.path)
     except archive.DamagedError as error:
-        return Worked(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
+        return Worked(found.step, packing_plan.measure(found.path), problem=f"broken: {error}")
     took_s = time.perf_counter() - began
-    return Worked(found.step, packing_plan.stored(found.path), took_s, lossy=packing_plan.is_lossy(found.path))
+    return Worked(found.step, packing_plan.measure(found.path), took_s, lossy=packing_plan.is_lossy(found.path))
 
 
 def complete(run_dir: "RunDir", step: int | None) -> "list[Checkpoint]":

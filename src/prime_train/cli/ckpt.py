@@ -184,7 +184,7 @@ def compress(
     work = archive.compress_lossy if lossy else archive.compress
     left = packing_plan.lossy_work_bytes if lossy else packing_plan.work_bytes
     with alone(run_dir):
-        chosen = [c for c in complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
+        chosen = [c for c in complete(run_dir, step) if left(c.path) or packing_plan.has_leftovers(c.path)]
         if dry_run:
             results = [view.planned(found, lossy=lossy) for found in chosen]
         else:
@@ -210,7 +210,7 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
     keep_freed_memory()
     with alone(run_dir):
         chosen = [
-            c for c in complete(run_dir, step) if packing_plan.is_packed(c.path) or packing_plan.unfinished(c.path)
+            c for c in complete(run_dir, step) if packing_plan.is_packed(c.path) or packing_plan.has_leftovers(c.path)
         ]
         with progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
             results = [worked(found, partial(archive.restore, on_read=on_read)) for found in chosen]

@@ -182,7 +182,7 @@ class Checkpointer:
     def _let_go(self, step: int) -> None:
         """Retention over this run's history up to `step`: what lies beyond was rejected when the attempt began."""
         known = [found for found in layout.scan(self._attempt.run_dir.checkpoints) if found.step <= step]
-        for gone in retention.superseded(known, self._config.keep_last, self._config.keep_every_steps):
+        for gone in retention.find_superseded(known, self._config.keep_last, self._config.keep_every_steps):
             if in_use.marked_by(gone.path):
                 continue  # somebody copies or packs it: it goes after a later save
             removal.remove(gone.path)
@@ -233,6 +233,6 @@ def clear_unfinished(attempt: Attempt) -> None:
         if not (found.path / layout.MANIFEST).exists():
             removal.remove(found.path)
             attempt.tell(CheckpointDeleted(attempt.number, found.step, found.problem))
-    for left in removal.set_aside(attempt.run_dir.checkpoints):
+    for left in removal.list_set_aside(attempt.run_dir.checkpoints):
         if removal.is_decided(left):
             removal.finish(left)

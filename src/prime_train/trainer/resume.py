@@ -87,7 +87,7 @@ def _condemned(attempt: Attempt, problem: str) -> DamagedError:
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
     with suppress(OSError, ValueError):  # no manifest to say it in; the event has said it
-        layout.condemn(folder, problem)
+        layout.mark_damaged(folder, problem)
     return DamagedError(f"{folder.name}: {problem}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.checkpoints.packing_plan import Stored
+from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.units import format_bytes, format_seconds
 
 
@@ -17,7 +17,7 @@ class Worked:
     """One checkpoint that was packed or restored, or that would be. `problem` is empty where that held."""
 
     step: int
-    stored: Stored  # afterwards; of a plan, as expected
+    stored: StoredSize  # afterwards; of a plan, as expected
     seconds: float | None = None  # None = a plan
     problem: str = ""
     lossy: bool = False  # its moments were, or would be, rounded to bf16
@@ -31,10 +31,10 @@ class Worked:
 def planned(found: Checkpoint, *, lossy: bool) -> Worked:
     """What packing a checkpoint will come to; a packed one is not judged where it is to be restored first."""
     if not lossy:
-        return Worked(found.step, packing_plan.expected(found.path), lossy=packing_plan.is_lossy(found.path))
-    if packing_plan.packed_without_loss(found.path):
-        return Worked(found.step, packing_plan.stored(found.path), lossy=True, note="restored first, so not reckoned")
-    return Worked(found.step, packing_plan.expected(found.path, edits=packing_plan.edits(found.path)), lossy=True)
+        return Worked(found.step, packing_plan.estimate(found.path), lossy=packing_plan.is_lossy(found.path))
+    if packing_plan.list_to_restore(found.path):
+        return Worked(found.step, packing_plan.measure(found.path), lossy=True, note="restored first, so not reckoned")
+    return Worked(found.step, packing_plan.estimate(found.path, edits=packing_plan.find_edits(found.path)), lossy=True)
 
 
 def worked_rows(results: Iterable[Worked]) -> list[tuple[str, str, str, str, str]]:

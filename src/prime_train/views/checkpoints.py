@@ -10,7 +10,7 @@ from typing import Any, Literal
 from prime_train.backends import saved
 from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect, scan
-from prime_train.checkpoints.packing_plan import Stored
+from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 from prime_train.units import format_bytes, format_seconds
@@ -33,7 +33,7 @@ class Listed:
 class Packing:
     """What became of a complete checkpoint after it was saved."""
 
-    stored: Stored
+    stored: StoredSize
     packed: bool
     lossy: bool  # its moments were rounded to bf16
 
@@ -186,7 +186,7 @@ def verified_as_json(run: str, results: Iterable[Verified]) -> dict[str, Any]:
 def _packing(checkpoint: Checkpoint) -> Packing | None:
     folder = checkpoint.path
     try:
-        packing = Packing(packing_plan.stored(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
+        packing = Packing(packing_plan.measure(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
     except FileNotFoundError:  # retention took it away in the meantime
         return None
     return packing if packing.packed or packing.lossy else None
