@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from prime_train.checkpoints import in_use, layout, removal, retention
+from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints.retention import find_superseded
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted
 from prime_train.trainer import seed
@@ -182,7 +183,7 @@ class Checkpointer:
     def _let_go(self, step: int) -> None:
         """Retention over this run's history up to `step`: what lies beyond was rejected when the attempt began."""
         known = [found for found in layout.scan(self._attempt.run_dir.checkpoints) if found.step <= step]
-        for gone in retention.find_superseded(known, self._config.keep_last, self._config.keep_every_steps):
+        for gone in find_superseded(known, self._config.keep_last, self._config.keep_every_steps):
             if in_use.marked_by(gone.path):
                 continue  # somebody copies or packs it: it goes after a later save
             removal.remove(gone.path)

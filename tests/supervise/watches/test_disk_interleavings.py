@@ -19,9 +19,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from prime_train.checkpoints import in_use, layout, removal, retention
+from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
 from prime_train.checkpoints.inventory import Places, Stock
+from prime_train.checkpoints.retention import find_superseded
 from prime_train.supervise.watches.disk_removal_program import Order, Work, delete
 
 CONTENT = b"0123456789"
@@ -145,7 +146,7 @@ class Interleavings(RuleBasedStateMachine):
         known = [found for found in layout.scan(self.places.checkpoints) if found.step <= self.step]
         known = [found for found in known if found.step not in self.unreadable]
         with killed_after(calls), contextlib.suppress(CrashError):
-            for gone in retention.find_superseded(known, self.keep_last, self.keep_every):
+            for gone in find_superseded(known, self.keep_last, self.keep_every):
                 removal.remove(gone.path)
 
     @rule()
