@@ -17,7 +17,7 @@ from prime_train.errors import UserError
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
 from prime_train.rundir import RunDir
 from prime_train.trainer import resume
-from prime_train.trainer.checkpoint import Checkpointer, Reached
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.model import build
 from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
@@ -161,12 +161,12 @@ def saved(tmp_path: Path) -> RunDir:
     run_dir = tiny.prepare(tmp_path / "run", run)
     model = tiny.decoder()
     checkpointer = Checkpointer(tiny.attempt(run_dir, run), ALONE, tiny.CPU.torch)
-    checkpointer.save(model, adamw(model, run.optim), Reached(5, 1000, {"buffer": 2}))
+    checkpointer.save(model, adamw(model, run.optim), TrainPosition(5, 1000, {"buffer": 2}))
     checkpointer.finish()
     return run_dir
 
 
-def load(run_dir: RunDir, model: torch.nn.Module | None = None) -> Reached:
+def load(run_dir: RunDir, model: torch.nn.Module | None = None) -> TrainPosition:
     run = tiny.run_spec(run_dir.path)
     model = tiny.decoder(seed=2) if model is None else model
     return resume.load(tiny.attempt(run_dir, run, resume_step=5, number=2), model, adamw(model, run.optim), ALONE)
@@ -174,7 +174,7 @@ def load(run_dir: RunDir, model: torch.nn.Module | None = None) -> Reached:
 
 def test_load_gives_back_weights_and_position(saved: RunDir) -> None:
     model = tiny.decoder(seed=2)
-    assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
+    assert load(saved, model) == TrainPosition(5, 1000, {"buffer": 2})
     assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
 
 
@@ -182,7 +182,7 @@ def test_a_packed_checkpoint_is_restored_and_loaded(saved: RunDir) -> None:
     archive.compress(saved.checkpoint(5), PACKS_SMALL)
     assert packing_plan.is_packed(saved.checkpoint(5))
     model = tiny.decoder(seed=2)
-    assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
+    assert load(saved, model) == TrainPosition(5, 1000, {"buffer": 2})
     assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
     assert not packing_plan.is_packed(saved.checkpoint(5))
 
