@@ -193,7 +193,7 @@ def test_a_flipped_bit_in_a_segment_is_found_and_the_rest_kept(tmp_path: Path, p
     bits = bytearray(damaged.read_bytes())
     bits[place] ^= 16
     damaged.write_bytes(bits)
-    assert layout.inspect(folder).complete  # its sizes tell nothing
+    assert layout.inspect(folder).complete  # its sizes are unchanged
     assert layout.inspect(folder, hashes=True).problem
     with pytest.raises(DamagedError, match=r"__0_0.distcp.planes.3200 does not unpack"):
         archive.restore(folder)

@@ -1,4 +1,4 @@
-"""What a cleanup plans leaves everything that a run could still need, and goes for what nobody misses first."""
+"""A cleanup plan keeps everything that a run could still need, and deletes the least useful kind first."""
 
 from __future__ import annotations
 

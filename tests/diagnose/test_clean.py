@@ -1,4 +1,4 @@
-"""What stands before a message is taken off, and told."""
+"""The prefixes of a message are removed and returned."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_directory_that_cannot_be_written_is_told_at_the_next_step(
     with pytest.raises(OSError, match="checkpoints") as caught:
         saving.finish()
     assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
-    saving.before_update()  # told once
+    saving.before_update()  # reported once
 
 
 @pytest.mark.slow

@@ -193,7 +193,7 @@ def test_a_packed_checkpoint_that_is_damaged_is_condemned(saved: RunDir) -> None
     content = bytearray(segment.read_bytes())
     content[len(content) // 2] ^= 1
     segment.write_bytes(content)
-    with pytest.raises(resume.DamagedError, match=r"step_5: .* does not unpack"):
+    with pytest.raises(archive.DamagedError, match=r"step_5: .* does not unpack"):
         load(saved)
     assert layout.newest_complete(saved.checkpoints) is None
 
@@ -212,8 +212,8 @@ def test_a_flipped_bit_condemns_the_checkpoint(saved: RunDir) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    assert layout.inspect(saved.checkpoint(5)).complete  # its sizes tell nothing
-    with pytest.raises(resume.DamagedError, match=r"step_5: .* does not match its SHA-256"):
+    assert layout.inspect(saved.checkpoint(5)).complete  # its sizes are unchanged
+    with pytest.raises(archive.DamagedError, match=r"step_5: .* does not match its SHA-256"):
         load(saved)
     told = [event for event in tiny.events(saved) if isinstance(event, CheckpointUnreadable)]
     assert [event.step for event in told] == [5]

@@ -32,6 +32,7 @@ from prime_train.checkpoints.packed import (
 )
 from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, list_leftovers, list_to_pack
 from prime_train.errors import ExitCode, UserError
+from prime_train.rundir import sync
 from prime_train.units import format_bytes
 
 _HASHED_BYTES = 2**20  # read at a time: fits a core's cache
@@ -174,7 +175,7 @@ def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read:
         except OSError:
             _cut(path, segment.start)
             raise
-        segments.sync_names(path.parent)
+        sync(path.parent)
         entry = replace(entry, kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
         layout.update_entry(folder, entry)
         (folder / segment.file).unlink()

@@ -132,10 +132,6 @@ def _is_quiet(item: Item, keep: Keep, now_s: float) -> bool:
     return not keep.writing or now_s - item.changed_s >= QUIET_S
 
 
-def _is_kept_by_step(item: Item, keep: Keep) -> bool:
-    return bool(keep.keep_every_steps and item.step % keep.keep_every_steps == 0)
-
-
 def _unfinished_saves(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
     """Saves that did not finish. While a process may write: only quiet ones older than the newest complete one."""
     newest = newest_usable(items, keep)
@@ -160,7 +156,7 @@ def _beyond_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -
         found += [Deletion(item, f"beyond keep_last = {keep.keep_last}") for item in beyond if item.paths in free_paths]
     for item in _checkpoints(free):
         is_old = item.complete and item.step < usable[-1].step and item.step in keep.unreadable
-        if is_old and not _is_kept_by_step(item, keep):
+        if is_old and not (keep.keep_every_steps and item.step % keep.keep_every_steps == 0):
             found.append(Deletion(item, f"it could not be loaded, and step {usable[-1].step} is complete"))
     return found
 

@@ -151,12 +151,8 @@ def read_segment(path: Path, pool: ThreadPoolExecutor) -> Iterator[bytearray]:
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError("it does not start as a segment does")
-        for pieces in map_in_order(pool, _unpack_all, _batches(_records(file.read))):
+        for pieces in map_in_order(pool, lambda batch: [*map(planes.unpack, batch)], _batches(_records(file.read))):
             yield from pieces
-
-
-def _unpack_all(records: list[bytes]) -> list[bytearray]:
-    return [planes.unpack(record) for record in records]
 
 
 def _batches(records: Iterator[bytes]) -> Iterator[list[bytes]]:

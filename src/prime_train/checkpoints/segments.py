@@ -17,6 +17,7 @@ from prime_train.checkpoints import lossy, planes
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import LENGTH, MAGIC, Read, map_in_order
 from prime_train.checkpoints.packing_plan import Sizes
+from prime_train.rundir import sync
 
 _SYNC_EVERY_BYTES = 32 * 2**20
 
@@ -47,7 +48,7 @@ def write(path: Path, part: Part, pool: ThreadPoolExecutor, sizes: Sizes, on_rea
                 sync_up_to(position)
                 on_read(stop - start)
             position = _append(file.fileno(), position, LENGTH.pack(0))
-        sync_names(path.parent)
+        sync(path.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -106,15 +107,6 @@ def _background_sync(descriptor: int) -> Iterator[Read]:
 
     with ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing:
         yield sync_up_to
-    for sync in syncs:
-        sync.result()
+    for running in syncs:
+        running.result()
     os.fsync(descriptor)
-
-
-def sync_names(directory: Path) -> None:
-    """Sync the names in a directory to the disk."""
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -60,7 +60,6 @@ class Catalogue:
 
     def __init__(self, signatures: tuple[Signature, ...]) -> None:
         self.signatures = signatures
-        self._compiled: dict[str, re.Pattern[str]] = {}
         families: dict[str, list[tuple[str, Signature]]] = defaultdict(list)
         for signature in signatures:
             families[signature.family] += ((literal, signature) for literal in signature.literals)
@@ -79,7 +78,7 @@ class Catalogue:
     def matches(self, text: str) -> Iterator[Match]:
         """Every signature that matches `text`, each once."""
         for signature in self._candidates(text.lower()):
-            found = self._pattern(signature).search(text)
+            found = _compile(signature.pattern).search(text)
             if found is not None:
                 parts = {name: (value or "?")[:_LONGEST_GROUP] for name, value in found.groupdict().items()}
                 yield Match(signature, found.start(), parts)
@@ -91,7 +90,7 @@ class Catalogue:
     def may_match(self, raw: str, lowered: str) -> bool:
         """Whether any signature can match the line without its prefixes. Cheaper than removing the prefixes."""
         return any(
-            signature.pattern.startswith("^") or self._pattern(signature).search(raw) is not None
+            signature.pattern.startswith("^") or _compile(signature.pattern).search(raw) is not None
             for signature in self._candidates(lowered)
         )
 
@@ -105,12 +104,11 @@ class Catalogue:
             if literal in lowered
         )
 
-    def _pattern(self, signature: Signature) -> re.Pattern[str]:
-        """The pattern, compiled at its first use, because most logs need only a few."""
-        found = self._compiled.get(signature.id)
-        if found is None:
-            found = self._compiled[signature.id] = re.compile(signature.pattern, re.IGNORECASE)
-        return found
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    """The pattern, compiled at its first use, because most logs need only a few."""
+    return re.compile(pattern, re.IGNORECASE)
 
 
 @cache

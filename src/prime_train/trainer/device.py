@@ -42,13 +42,13 @@ def pick(compute: Literal["auto", "fp32", "bf16"], local_rank: int = 0, cpuinfo:
     """The GPU of this local rank, or the CPU on a machine without GPUs. UserError where it cannot do `compute`."""
     if torch.cuda.is_available():
         return _gpu(compute, local_rank)
-    cpu = _read_cpu(cpuinfo)
-    if compute == "bf16" and not cpu.flags & _BF16_CPU_FLAGS:
+    name, flags = _read_cpu(cpuinfo)
+    if compute == "bf16" and not flags & _BF16_CPU_FLAGS:
         raise _unsupported(
-            f"bf16 on {cpu.name}, which has neither avx512_bf16 nor amx_bf16",
+            f"bf16 on {name}, which has neither avx512_bf16 nor amx_bf16",
             "torch emulates bf16 there: a training step takes 5 to 40 times as long as in fp32",
         )
-    return Device(torch.device("cpu"), cpu.name, "bf16" if compute == "bf16" else "fp32", None)
+    return Device(torch.device("cpu"), name, "bf16" if compute == "bf16" else "fp32", None)
 
 
 def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
@@ -77,13 +77,7 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cpu:
-    name: str
-    flags: frozenset[str]
-
-
-def _read_cpu(cpuinfo: Path) -> _Cpu:
+def _read_cpu(cpuinfo: Path) -> tuple[str, frozenset[str]]:
     """Model name and feature flags of the first core; on ARM the flags are under "Features"."""
     name, flags = "CPU", frozenset[str]()
     with contextlib.suppress(OSError):
@@ -94,7 +88,7 @@ def _read_cpu(cpuinfo: Path) -> _Cpu:
                     name = value.strip()
                 case "flags" | "Features":
                     flags = frozenset(value.split())
-    return _Cpu(name, flags)
+    return name, flags
 
 
 def _unsupported(what: str, why: str) -> UserError:

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from prime_train.errors import UserError
+from prime_train.rundir import sync
 from prime_train.trainer.hf_config import Export, folder_error, read_json, to_hf_config
 from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
 
@@ -102,7 +103,7 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
         for file in export.tokenizer_files:
             shutil.copyfile(file, beside / file.name)
         for path in [*beside.iterdir(), beside]:
-            _sync(path)
+            sync(path)
         _replace(folder, beside)
     except SafetensorError as error:
         raise _as_os_error(error, folder / _WEIGHTS) from error
@@ -124,16 +125,8 @@ def _replace(folder: Path, beside: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     beside.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _hf_name(name: str) -> str:

@@ -33,7 +33,7 @@ class StepMetrics:
     optimizer_s: float
     checkpoint_s: float  # the loop's wait for a save since the previous step
     peak_memory_gib: float  # of rank 0: allocated GPU memory, on a CPU resident memory
-    mfu: float | None  # labelled tokens only; None where the peak of the device is unknown
+    mfu: float | None  # 0 to 1, by labelled tokens; None where the peak of the device is unknown
 
 
 class Metrics:

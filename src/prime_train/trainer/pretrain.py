@@ -150,6 +150,7 @@ def _step_metrics(
     device, (data_s, checkpoint_s) = ready.training.device, waited_s
     step_s = data_s + result.forward_backward_s + result.optimizer_s + checkpoint_s
     tokens_per_s = result.tokens / step_s
+    peak_flops = None if device.peak_flops is None else device.peak_flops * ready.training.world.size
     return StepMetrics(
         step=reached.step,
         loss=result.loss,
@@ -164,16 +165,8 @@ def _step_metrics(
         optimizer_s=result.optimizer_s,
         checkpoint_s=checkpoint_s,
         peak_memory_gib=device.peak_memory_gib(),
-        mfu=_mfu(tokens_per_s, ready),
+        mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )
-
-
-def _mfu(tokens_per_s: float, ready: _Ready) -> float | None:
-    """Model FLOPs utilisation, from 0 to 1; None where the peak of the device is unknown."""
-    if ready.training.device.peak_flops is None:
-        return None
-    peak_flops = ready.training.device.peak_flops * ready.training.world.size
-    return tokens_per_s * ready.flops_per_token / peak_flops
 
 
 def _check_finite(step: int, lr: float, result: StepResult) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from prime_train.checkpoints import archive, layout, packing_plan
+from prime_train.checkpoints.archive import DamagedError
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import seed
@@ -17,10 +18,6 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import State
-
-
-class DamagedError(Exception):
-    """The bytes of a checkpoint are not those that were written. The next attempt resumes from the previous one."""
 
 
 def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> TrainPosition:
@@ -69,7 +66,7 @@ def _restore_packed(attempt: Attempt, world: World) -> None:
         attempt.emit(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
         try:
             archive.restore(folder)
-        except archive.DamagedError as error:
+        except DamagedError as error:
             raise _mark_damaged(attempt, str(error)) from error
     world.wait()
 
@@ -83,7 +80,10 @@ def _check_bytes(attempt: Attempt, world: World) -> None:
 
 
 def _mark_damaged(attempt: Attempt, problem: str) -> DamagedError:
-    """Record in an event and in the manifest that the checkpoint is damaged; returns the error to raise."""
+    """Record in an event and in the manifest that the checkpoint is damaged; returns the error to raise.
+
+    The next attempt resumes from the previous checkpoint.
+    """
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
     with suppress(OSError, ValueError):  # without a readable manifest the event is enough

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,13 +36,6 @@ class Buffer:
     number: int
     cursors: tuple[int, ...]
     rows: Rows
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFault:
-    """A UserError that a worker sends. A worker that raised it would only cause a RuntimeError in the trainer."""
-
-    parts: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +118,8 @@ class Loader:
             self._processes[worker].join()
             exit_code = self._processes[worker].exitcode
             raise RuntimeError(f"data worker {worker} ended with exit code {exit_code}") from error
-        if isinstance(built, WorkerFault):
-            raise UserError(**built.parts)
+        if isinstance(built, dict):
+            raise UserError(**built)
         assert isinstance(built, Buffer)
         self._taken += 1
         return built
@@ -164,6 +156,6 @@ def _run_worker(
         for plan in own_plans:
             pipe.send(buffers.build(plan))
     except UserError as error:
-        pipe.send(WorkerFault(asdict(error)))
+        pipe.send(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
     except BrokenPipeError:
         return
