@@ -76,7 +76,7 @@ def test_tokens_like_a_width_are_no_weight() -> None:
 
 
 def test_a_fused_norm_keeps_its_input_and_a_number_per_row() -> None:
-    """The extra tensors that separate operations save for two norms of a block: the normalised input in fp32 and bf16."""
+    """Separate operations save one tensor more per norm: the normalised input, in fp32 and in bf16."""
     separate, fused = trace(_SMALL), trace(_SMALL._replace(fused=True))
     saved = (separate.block_kept_bytes - fused.block_kept_bytes) / (2 * _SMALL.tokens * _SMALL.hidden_size)
     assert saved >= 2
