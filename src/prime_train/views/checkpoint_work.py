@@ -10,6 +10,7 @@ from typing import Any
 
 from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.units import format_bytes, format_seconds
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints.cleanup import Deletion, Item, Keep, newest_usable
+from prime_train.checkpoints.cleanup import Deletion, Item, Keep, list_deletable, newest_usable
 from prime_train.units import format_bytes
 
 Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -> why
