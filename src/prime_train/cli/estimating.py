@@ -11,16 +11,16 @@ from prime_train.dialects import dialect
 from prime_train.dialects.read import SHOWN_STDIN, STDIN, read_config
 from prime_train.dialects.reading import Reading
 from prime_train.errors import ExitCode, UserError
-from prime_train.estimate import estimate_exact, shapes_registry
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate import shape as shapes
-from prime_train.estimate.calibrate import Calibration, calibration_of, measured_of
+from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement
 from prime_train.estimate.estimate import Estimate, estimate
 from prime_train.estimate.estimate_advice import Case, Keys, advise
-from prime_train.estimate.estimate_exact import Compared
-from prime_train.estimate.plausible import implausible
-from prime_train.estimate.scaling import Scaled
+from prime_train.estimate.estimate_exact import Comparison, compare_terms, trace_input, why_not_traceable
+from prime_train.estimate.plausible import find_implausible
+from prime_train.estimate.scaling import ScaledLayout
 from prime_train.estimate.shape import ModelShape, ShapeError
+from prime_train.estimate.shapes_registry import shape_rows
 from prime_train.estimate.values import Hardware
 from prime_train.findings import Severity
 from prime_train.prices.price import Price
@@ -65,7 +65,7 @@ def estimated(asked: Asked) -> Found:
     return Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
 
 
-def traced(found: Found) -> tuple[Compared, ...]:
+def traced(found: Found) -> tuple[Comparison, ...]:
     """One block and the head of the training, traced, beside the terms. Raises UserError where they cannot be."""
     from prime_train.estimate.setup import setup_of
     from prime_train.facts.traced import trace
@@ -73,9 +73,9 @@ def traced(found: Found) -> tuple[Compared, ...]:
     why_not = "nothing is trained"
     if found.estimate.memory.gpus.train:
         setup = setup_of(found.run, found.hardware, found.estimate.shape)
-        why_not = estimate_exact.unfit(setup)
+        why_not = why_not_traceable(setup)
         if not why_not:
-            return estimate_exact.compared(setup, trace(estimate_exact.question(setup)))
+            return compare_terms(setup, trace(trace_input(setup)))
     raise UserError(
         what=why_not,
         where="--exact",
@@ -84,7 +84,7 @@ def traced(found: Found) -> tuple[Compared, ...]:
     )
 
 
-def scaled(found: Found) -> tuple[Scaled, ...]:
+def scaled(found: Found) -> tuple[ScaledLayout, ...]:
     """The training laid over 1 to all GPUs in each way. Raises UserError where nothing is trained."""
     from prime_train.estimate.scaling import scale
     from prime_train.estimate.setup import setup_of
@@ -136,7 +136,7 @@ def run_of(reading: Reading) -> RunSpec:
 
 
 def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
-    found = next(implausible(run), None)
+    found = next(find_implausible(run), None)
     if found is None:
         return
     key = reading.key(found.field)
@@ -173,13 +173,13 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
             exit_code=ExitCode.FINDINGS,
         )
     if named is not None:
-        known = None if Path(named).is_dir() else shapes.of_registry(named)
+        known = None if Path(named).is_dir() else shapes.shape_from_registry(named)
         if known is not None:  # not asked of the hub: an estimate takes half a second, a hub may take ten
             return known
         where = f"{reading.key(field)} in {reading.document.path}"
-        return shape_of(model_config.config_of(named, where, shapes_registry.rows(), offline=asked.offline))
+        return shape_of(model_config.config_of(named, where, shape_rows(), offline=asked.offline))
     try:
-        return shapes.of_run(run, _vocab_size(run))
+        return shapes.shape_from_run(run, _vocab_size(run))
     except ShapeError as error:
         raise UserError(
             what=error.what,
@@ -193,7 +193,7 @@ def model_of(run: RunSpec, reading: Reading, asked: Asked) -> ModelShape:
 def shape_of(found: ModelConfig) -> ModelShape:
     """The shape that a config.json tells. Raises UserError, with exit code 1, where it tells none."""
     try:
-        return shapes.of_config(found.config, found.name, loaded=found.loaded)
+        return shapes.shape_from_config(found.config, found.name, loaded=found.loaded)
     except ShapeError as error:
         from prime_train.facts.model_config import no_config
 
@@ -224,13 +224,13 @@ def _vocab_size(run: RunSpec) -> int:
 def gpus_of(asked: Asked) -> Hardware:
     """The GPUs that --gpus names, else those of this machine. Raises UserError with exit code 4 where it has none."""
     if asked.gpus is not None:
-        return hardware_of.of_name(asked.gpus)
+        return hardware_of.hardware_from_name(asked.gpus)
     from prime_train.facts.facts import NotKnown
     from prime_train.facts.gpus import gpus
 
     found = gpus()
     devices = () if isinstance(found, NotKnown) else tuple((gpu.name, gpu.memory_bytes) for gpu in found.devices)
-    here = hardware_of.of_devices([device for device in devices if device[1]])
+    here = hardware_of.hardware_from_devices([device for device in devices if device[1]])
     if here is not None:
         return here
     names = ", ".join(sorted({name for name, _ in devices if name}))
@@ -250,9 +250,9 @@ def prices_of(asked: Asked) -> tuple[Price, ...]:
     from prime_train.prices import store
 
     if asked.prices is not None:
-        from prime_train.prices.imports import Given, read
+        from prime_train.prices.imports import ImportOptions, read
 
-        return read(Path(asked.prices).expanduser(), Given(), store.today()).rows.prices
+        return read(Path(asked.prices).expanduser(), ImportOptions(), store.today()).rows.prices
     return store.load(store.today()).prices
 
 
@@ -263,11 +263,11 @@ def calibration_for(asked: Asked, run: RunSpec, hardware: Hardware, shape: Model
     from prime_train.facts.measured_run import earlier
 
     before = earlier(asked.calibrate)
-    measured = measured_of(before.lines, before.source)
+    measured = read_measurement(before.lines, before.source)
     its_run, its_shape = run, shape
     if before.run is not None:
         its_run = before.run
-        its_shape = shapes.of_run(its_run, _vocab_size(its_run)) if its_run.model.path is None else shape
+        its_shape = shapes.shape_from_run(its_run, _vocab_size(its_run)) if its_run.model.path is None else shape
     of_that_run = estimate(its_run, hardware, its_shape)
     trainer = next((role.memory for role in of_that_run.memory.roles if role.memory.role == "trainer"), None)
     step_s = of_that_run.time.throughput.step_s if of_that_run.time is not None else None

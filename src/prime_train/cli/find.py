@@ -80,14 +80,14 @@ def find(
 
 
 def _talk(found: "Found", top: int, warning: str | None) -> None:
-    from prime_train.estimate.interruptions import rates
+    from prime_train.estimate.interruptions import shipped_rates
     from prime_train.views.offers import left_out_lines
 
     more = len(found.ranking.offers) - top
     if more > 0:
         typer.echo(f"{more} more fit: --top {len(found.ranking.offers)}", err=True)
     if found.ranking.offers:
-        start = rates().restart_s
+        start = shipped_rates().restart_s
         span = f"{start.low / 60:.0f} to {start.high / 60:.0f} min"
         typer.echo(f"counted: {span} for the start and for each restart (assumed)", err=True)
     for line in left_out_lines(found.ranking):
@@ -102,7 +102,7 @@ def _none(found: "Found") -> UserError:
     fix = "raise the limits: --spot, --gpus-max, --max-usd-per-hour"
     if closest is not None:
         gpus = f"{closest.price.gpus * closest.machines}x{closest.price.gpu}"
-        needed, usable = closest.judged.needed_gib, closest.judged.usable_gib
+        needed, usable = closest.judgement.needed_gib, closest.judgement.usable_gib
         reasons += f"; {gpus} comes closest: {needed:.0f} GiB are needed of {usable:.0f}"
         fix = f"prime-train estimate {found.name if found.is_config else 'CONFIG'} --gpus {gpus} says what to change"
     return UserError(

@@ -15,10 +15,10 @@ from prime_train.cli import estimating
 from prime_train.dialects import dialect
 from prime_train.errors import ExitCode, UserError
 from prime_train.estimate.estimate import estimate
-from prime_train.estimate.hardware import of_entry
-from prime_train.estimate.interruptions import rates
-from prime_train.estimate.laid_out import NotSo, laid_out, settings, steps_of
-from prime_train.estimate.offers import Judge, Judged, Limits, Ranking, Refused, rank
+from prime_train.estimate.hardware import hardware_from_entry
+from prime_train.estimate.interruptions import shipped_rates
+from prime_train.estimate.laid_out import Impossible, layout_settings, relayout, steps_of
+from prime_train.estimate.offers import Judge, Judgement, Limits, Ranking, Refusal, rank
 from prime_train.estimate.shape import ModelShape
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec
@@ -86,7 +86,7 @@ def found(asked: Asked) -> Found:
     prices = estimating.prices_of(_estimating(asked, ""))
     limits = asked.limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
     name = asked.config or asked.model or title
-    ranking = rank(prices, judge_of(run, shape), limits, rates())
+    ranking = rank(prices, judge_of(run, shape), limits, shipped_rates())
     return Found(name, title, asked.config is not None, ranking, prices, limits, key)
 
 
@@ -95,21 +95,21 @@ def judge_of(run: RunSpec, shape: ModelShape) -> Judge:
     known = {gpu.id: gpu for gpu in registry.gpu_peaks()}
 
     @cache
-    def judge(gpu: str, gpus: int) -> Judged | Refused:
-        hardware = of_entry(known[gpu], gpus)
-        laid = laid_out(run, hardware)
-        if isinstance(laid, NotSo):
-            return Refused(laid.why)
+    def judge(gpu: str, gpus: int) -> Judgement | Refusal:
+        hardware = hardware_from_entry(known[gpu], gpus)
+        laid = relayout(run, hardware)
+        if isinstance(laid, Impossible):
+            return Refusal(laid.why)
         try:
             reckoned = estimate(laid.run, hardware, shape)
         except UserError as error:
-            return Refused(f"{gpu}: {error.what}")
+            return Refusal(f"{gpu}: {error.what}")
         if reckoned.time is None:
-            return Refused("it trains nothing, so it has no end to pay for")
+            return Refusal("it trains nothing, so it has no end to pay for")
         fullest = max(role.memory.needed_bytes for role in reckoned.memory.roles)
         steps = steps_of(reckoned.time.steps, laid)
         usable_gib, step_s = hardware.usable_bytes / GIB, reckoned.time.step_s
-        return Judged(reckoned.fits, fullest / GIB, usable_gib, steps, step_s, settings(run, laid))
+        return Judgement(reckoned.fits, fullest / GIB, usable_gib, steps, step_s, layout_settings(run, laid))
 
     return judge
 

@@ -1,4 +1,4 @@
-"""Resolves a RunSpec to what the memory of its training depends on. Pure: knows defaults, reads no file."""
+"""Resolves a RunSpec to everything that the memory of its training depends on. Pure; reads no file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TILE_TOKENS = 8192  # fused_lm_head_token_chunk_size of prime-rl 2026-08 where 
 
 
 def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
-    """The training of `run` on `hardware`: of a recipe, of prime-rl, or of the bundled trainer."""
+    """The training of `run` on `hardware`, by a recipe, prime-rl, or the bundled trainer."""
     if run.recipe is not None:
         return _of_recipe(run.recipe, hardware, shape)
     return _bundled(run, hardware, shape) if run.is_native else _prime_rl(run, hardware, shape)
@@ -57,12 +57,12 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
 
 
 def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
-    """prime-rl's trainer, `rl`, `trainer` or `sft`, by the defaults of the generation that the file is read by."""
+    """prime-rl's trainer (`rl`, `trainer` or `sft`), with the defaults of the file's generation."""
     trainer, finetune = run.trainer, run.finetune
     era = (run.launch.generation if run.launch else None) or _NEWEST_PRIME_RL
     context = (trainer.context_parallel if trainer else None) or 1
-    ctx_tokens = _first(finetune and finetune.ctx_tokens, trainer and trainer.ctx_tokens,
-                        run.rollout and run.rollout.ctx_tokens, 2048)  # fmt: skip
+    ctx_tokens = (finetune and finetune.ctx_tokens) or (trainer and trainer.ctx_tokens)
+    ctx_tokens = ctx_tokens or (run.rollout and run.rollout.ctx_tokens) or 2048
     micro_batch = (finetune.micro_batch_sequences if finetune else None) or 1
     gpus = _train_gpus(run, hardware)
     return TrainSetup(
@@ -135,7 +135,7 @@ def _prime_rl_head(run: RunSpec, era: str) -> Head:
 
 
 def _prime_rl_micro_batches(run: RunSpec, data_parallel: int, micro_batch: int) -> int:
-    """Micro-batches of a step: of `sft` counted; of RL at least two, because rollouts are packed into many."""
+    """Micro-batches of a step: counted for `sft`; two for RL, because rollouts are packed into several."""
     if run.finetune is None or run.finetune.batch_sequences is None:
         return 2
     return max(1, run.finetune.batch_sequences // max(1, micro_batch * data_parallel))
@@ -158,12 +158,11 @@ def _prime_rl_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
 
 
 def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSetup:
-    """A published or self-written trainer; what it leaves open is taken as the Hugging Face Trainer has it."""
+    """A published or custom trainer; unset fields get the defaults of the Hugging Face Trainer."""
     ctx_tokens, context = recipe.ctx_tokens or 2048, recipe.context_parallel or 1
     sequences, stages = recipe.micro_batch or 1, recipe.pipeline_parallel or 1
-    piped = -(-sequences // stages)  # a pipeline cuts the batch into as many parts as it has stages
+    piped = -(-sequences // stages)  # a pipeline splits the batch into one part per stage
     tokens = -(-piped * ctx_tokens // context)
-    checkpointing = _checkpointing(recipe.activation_checkpointing)
     return TrainSetup(
         program=recipe.program or "hf",
         era="",
@@ -174,7 +173,7 @@ def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSe
         tokens=tokens,
         ctx_tokens=ctx_tokens,
         micro_batches=recipe.micro_batches_per_step or 1,
-        checkpointing=checkpointing,
+        checkpointing=_recipe_checkpointing(recipe.activation_checkpointing),
         optimizer=recipe.optimizer or "adamw",
         optimizer_in_backward=bool(recipe.optimizer_in_backward),
         fused_optimizer=recipe.program in ("torchtitan", "torchtune", "litgpt"),
@@ -190,10 +189,10 @@ def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSe
     )
 
 
-def _checkpointing(said: str | None) -> Checkpointing:
-    match said:
+def _recipe_checkpointing(mode: str | None) -> Checkpointing:
+    match mode:
         case "full" | "selective":
-            return said
+            return mode
     return "none"
 
 
@@ -220,12 +219,12 @@ def _recipe_layout(recipe: Recipe, hardware: Hardware) -> Layout:
         recipe.expert_parallel or 1,
         pipeline,
         in_flight=min(pipeline, recipe.micro_batch or 1),
-        reshards=pipeline == 1,  # a stage works on many micro-batches in a step and gathers its weights once
+        reshards=pipeline == 1,  # a pipeline stage gathers its weights once for all micro-batches of a step
     )
 
 
 def _recipe_numerics(recipe: Recipe) -> Numerics:
-    """Bytes per number. What PEFT trains is fp32 beside a 16-bit base; other programs train in the base's type.
+    """Bytes per number. PEFT trains fp32 adapters beside a 16-bit base; other programs use the base's type.
 
     DeepSpeed keeps fp32 masters and moments, and an fp32 gradient beside the 16-bit one for its update
     (ZeRO, arXiv 1910.02054, s. 3.1).
@@ -240,7 +239,7 @@ def _recipe_numerics(recipe: Recipe) -> Numerics:
     compute = _DTYPE_BYTES[recipe.compute_dtype or "bf16"]
     deepspeed = recipe.sharding in ("zero1", "zero2", "zero3") or recipe.program == "qwen-finetune"
     if deepspeed and not adapted and weight == 2:
-        gradient = 2.0 if recipe.sharding == "zero3" else 6.0  # ZeRO-3 makes the fp32 one group by group
+        gradient = 2.0 if recipe.sharding == "zero3" else 6.0  # ZeRO-3 creates the fp32 gradient group by group
         return Numerics(2.0, 2.0, compute, gradient=gradient, reduce=2.0, state=8.0, master=4.0)
     upcast = recipe.quantization in ("nf4", "nf4-dq") and recipe.program in _PEFT
     return Numerics(
@@ -276,8 +275,3 @@ def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> Adapter | None:
         case "adapter-v2":
             return Adapter("adapter_v2", 0, counted or 0, 1, embeddings)
     return None
-
-
-def _first(*values: int | None) -> int:
-    """The first that is there."""
-    return next(value for value in values if value)

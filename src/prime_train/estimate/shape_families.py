@@ -1,8 +1,8 @@
-"""What the model families do differently: biases, norms, experts, tied heads. Values only; counts nothing.
+"""Lists how model families differ from Llama: biases, norms, experts, tied heads. Values only; counts nothing.
 
-Each entry is read from the family's modelling code in transformers 5 (github.com/huggingface/transformers,
-src/transformers/models/<family>), those of remote code from the repository of the model; a test builds one of each
-there and compares the counts.
+Source: each family's modelling code in transformers 5 (github.com/huggingface/transformers,
+src/transformers/models/<family>), or the model's own repository for remote code. A test builds one model of each
+family and compares the parameter counts.
 """
 
 from __future__ import annotations
@@ -15,42 +15,40 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Family(NamedTuple):
-    """How a family departs from Llama, whose decoder is the default of every field.
+    """How a family differs from Llama, whose decoder is the default of every field.
 
-    `norms` is the number of norms as wide as the residual stream in each block. `query_norm` is one "head" wide, or as
-    "wide" as all heads. `bias_key` names the config key that switches the attention's biases; `attention_bias` holds
-    where it is not set. `defaults` are values that published configs leave out.
+    `norms`: norms of residual-stream width per block. `query_norm`: over one "head", or "wide" over all heads.
+    `bias_key`: the config key for attention biases; `attention_bias` applies if it is not set. `defaults`: values that
+    published configs omit.
     """
 
     attention_bias: Literal["", "qkv", "all"] = ""
     bias_key: str = "attention_bias"
-    biased: Literal["qkv", "all"] = "all"  # which biases `bias_key` switches on
+    biased: Literal["qkv", "all"] = "all"  # biases that `bias_key` switches on
     mlp_bias: bool = False
     gated: bool = True
     norms: int = 2
     norm_bias: bool = False
     query_norm: Literal["", "head", "wide"] = ""
-    query_norm_key: str = ""  # the key that switches it, where there is one
+    query_norm_key: str = ""  # the config key that switches it on, if any
     tied: bool = False
     head_bias: bool = False
     router_bias: bool = False
-    router_correction: bool = (
-        False  # a bias per expert that balances the load (DeepSeek-V3, arXiv 2412.19437, s. 2.1.2)
-    )
+    router_correction: bool = False  # a bias per expert balances the load (DeepSeek-V3, arXiv 2412.19437, s. 2.1.2)
     shared_gate: bool = False
     attention_sinks: bool = False
-    gated_attention: bool = False  # the query projection also makes a gate of its own size
+    gated_attention: bool = False  # the query projection also computes a gate of the same size
     halved_mlp: bool = False  # intermediate_size counts both halves of the gated MLP
-    sliding_default: bool = False  # every layer slides where sliding_window is set and nothing else is said
-    sliding_pattern: int = 0  # each n-th layer is global where the config names no layer types
+    sliding_default: bool = False  # sliding_window alone makes every layer slide
+    sliding_pattern: int = 0  # every n-th layer is global, unless the config lists layer types
     learned_positions: bool = False
     has_experts: bool = False
-    expert_key: str = "moe_intermediate_size"  # "" for one of the two that are in use
+    expert_key: str = "moe_intermediate_size"  # "": moe_intermediate_size or intermediate_size
     defaults: Mapping[str, Any] = _NONE
 
 
 LLAMA = Family()
-UNKNOWN = Family(expert_key="")  # read as a Llama, its experts by whichever key is there
+UNKNOWN = Family(expert_key="")  # read as a Llama
 
 FAMILIES: Mapping[str, Family] = {
     "llama": LLAMA,
