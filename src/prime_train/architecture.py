@@ -1,4 +1,4 @@
-"""Computes the sizes of a decoder and its number of parameters. Pure, without torch."""
+"""The numbers of a decoder: its shape and how many parameters that makes. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.spec import Model
 
-KNOWN_MODEL_TYPES = ("llama", "qwen3")  # those the bundled trainer supports
+KNOWN_MODEL_TYPES = ("llama", "qwen3")  # what the bundled trainer computes
 _QWEN3_HEAD_DIM = 128  # Qwen3Config's default in transformers 5
 
 
@@ -25,7 +25,7 @@ class Architecture(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Parameters of a Llama-style decoder without biases. Source: arXiv 2302.13971, s. 2.2."""
+        """Trainable numbers of a Llama-style decoder without biases. Source: arXiv 2302.13971, s. 2.2."""
         width, queries, keys = self.hidden_size, self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * width * queries + 2 * width * keys + (2 * self.head_dim if self.qk_norm else 0)
         block = attention + 3 * width * self.mlp_size + 2 * width
@@ -33,10 +33,10 @@ class Architecture(NamedTuple):
         return self.layers * block + width + embeddings
 
 
-def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
-    """The architecture of the size fields, with defaults for unset ones.
+def of_fields(model: Model, vocab_size: int) -> Architecture:
+    """The architecture of the size fields, unset ones filled in.
 
-    `mlp_size` defaults to 8/3 of the width, which makes a SwiGLU block as large as a 4x block with two matrices.
+    `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices.
     Source: arXiv 2002.05202, s. 2.
     """
     return Architecture(
@@ -52,8 +52,8 @@ def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
     )
 
 
-def architecture_from_config(config: Mapping[str, object]) -> Architecture | None:
-    """The architecture of a Hugging Face config.json; None if a number is missing or invalid."""
+def of_config(config: Mapping[str, object]) -> Architecture | None:
+    """The architecture of a Hugging Face config.json; None where a number is missing or is none."""
 
     def number(key: str, default: object = None) -> int:
         value = config.get(key)
@@ -81,10 +81,10 @@ def architecture_from_config(config: Mapping[str, object]) -> Architecture | Non
 
 
 def scaled_positions(positions: int, scaling: Mapping[str, Any]) -> int | None:
-    """Context tokens that vLLM allows a model of `positions` positions with rope scaling; None if not known.
-    `scaling` is config.json's rope_scaling or rope_parameters.
+    """The tokens of context that vLLM allows a model of so many positions under rope scaling; None where that is not
+    known. `scaling` is config.json's rope_scaling or rope_parameters.
 
-    For some kinds `positions` is already scaled; yarn scales its own original_max_position_embeddings.
+    Some kinds have their stretch within the positions already; yarn stretches the positions that it names itself.
     Source: vllm-project/vllm@0052a5b, vllm/config/model.py, _get_and_verify_max_len.
     """
     kind = scaling.get("rope_type", scaling.get("type"))
@@ -98,5 +98,5 @@ def scaled_positions(positions: int, scaling: Mapping[str, Any]) -> int | None:
 
 
 def _number(value: object) -> float | None:
-    """A number above 0; None for anything else."""
+    """A number above 0; None of anything else."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

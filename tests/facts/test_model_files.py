@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.architecture import architecture_from_config
+from prime_train.architecture import of_config
 from prime_train.errors import UserError
 from prime_train.facts import model_files as module
 from prime_train.facts.model_files import model_files
@@ -222,7 +222,7 @@ def test_a_folder(tmp_path: Path) -> None:
     assert (found.origin, found.unread) == ("folder", ())
     assert found.weights is not None
     assert found.weights.by_dtype == {"BF16": PARAMETERS}
-    decoder = architecture_from_config(QWEN3)
+    decoder = of_config(QWEN3)
     assert decoder is not None
     assert decoder.parameters == PARAMETERS
     assert in_child(str(tmp_path / "mine"), tmp_path) == found

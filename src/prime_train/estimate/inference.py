@@ -24,7 +24,6 @@ class ServeMemory(NamedTuple):
     """
 
     memory: RoleMemory
-    budget_bytes: float
     kv_bytes: Interval
     kv_tokens: int
     kv_tokens_low: int
@@ -60,7 +59,6 @@ def inference_memory(setup: ServeSetup, hardware: Hardware) -> ServeMemory:
     capacity, low = capacity_of(setup, kv.typical), capacity_of(setup, kv.low)
     return ServeMemory(
         memory=_role(setup, needs, kv),
-        budget_bytes=budget,
         kv_bytes=kv,
         kv_tokens=capacity.tokens,
         kv_tokens_low=low.tokens,

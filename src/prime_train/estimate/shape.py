@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prime_train.architecture import architecture_from_fields
+from prime_train import architecture
 from prime_train.estimate.shape_blocks import Blocks, blocks_of, sliding_of, stored_bytes, widths_of
 from prime_train.estimate.shape_families import FAMILIES, UNKNOWN, Family
 from prime_train.estimate.shape_numbers import Numbers
@@ -83,7 +83,7 @@ def shape_from_registry(name: str) -> ModelShape | None:
 
 def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
     """The shape given by the size fields of a run.toml and `vocab_size`. Raises ShapeError."""
-    decoder = architecture_from_fields(run.model, vocab_size)
+    decoder = architecture.of_fields(run.model, vocab_size)
     if decoder.parameters > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder.parameters:.2g} parameters: no such model exists")
     return ModelShape(
