@@ -119,7 +119,7 @@ def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int 
     vision = max(0, loaded - decoder) if loaded and towers else vision_parameters(numbers, widths.hidden)
     if decoder + vision > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder + vision:.2g} parameters: no such model exists")
-    vocab_size = numbers.whole("vocab_size", "padded_vocab_size")
+    vocab_size = numbers.integer("vocab_size", "padded_vocab_size")
     quantization, weight_bytes = stored_bytes(numbers, vocab_size * widths.hidden * (1 if tied else 2), decoder)
     window, sliding_layers = sliding_of(numbers, family, blocks.layers)
     dense = ModelShape(
@@ -139,7 +139,7 @@ def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int 
         sliding_window=window,
         sliding_layers=sliding_layers,
         vision_parameters=vision,
-        ctx_tokens=numbers.whole(*_CONTEXT, default=0, least=0),
+        ctx_tokens=numbers.integer(*_CONTEXT, default=0, least=0),
         quantization=quantization,
         weight_bytes=weight_bytes,
         multimodal_rope=_has_multimodal_rope(numbers),
@@ -162,8 +162,8 @@ def _with_blocks(shape: ModelShape, numbers: Numbers, blocks: Blocks) -> ModelSh
         experts_per_token=blocks.experts_per_token,
         expert_mlp_size=blocks.expert_mlp_size,
         shared_expert_mlp_size=blocks.shared_expert_mlp_size,
-        kv_lora_rank=numbers.whole("kv_lora_rank", default=0, least=0),
-        rope_head_dim=numbers.whole("qk_rope_head_dim", default=0, least=0),
+        kv_lora_rank=numbers.integer("kv_lora_rank", default=0, least=0),
+        rope_head_dim=numbers.integer("qk_rope_head_dim", default=0, least=0),
     )
 
 
@@ -183,7 +183,7 @@ def _read_decoder(config: Mapping[str, Any]) -> tuple[str, Numbers, Family]:
 
 def _check_is_decoder(config: Mapping[str, Any], model_type: str) -> None:
     """Raises ShapeError for a model that generates no text."""
-    architectures = Numbers(config, {}).words("architectures")
+    architectures = Numbers(config, {}).strings("architectures")
     if config.get("is_encoder_decoder") is True:
         raise ShapeError("is_encoder_decoder", "is true: no decoder-only language model")
     writes = any(word in name for name in architectures for word in _WRITES) or "auto_map" in config

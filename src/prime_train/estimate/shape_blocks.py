@@ -37,17 +37,17 @@ class Blocks(NamedTuple):
 
 def widths_of(numbers: Numbers) -> Widths:
     """The widths. Raises ShapeError if heads do not divide evenly."""
-    hidden = numbers.whole("hidden_size", "d_model", "n_embd")
-    heads = numbers.whole("num_attention_heads", "n_heads", "n_head")
-    kv_heads = numbers.whole("num_key_value_heads", "num_kv_heads", "multi_query_group_num", default=heads)
+    hidden = numbers.integer("hidden_size", "d_model", "n_embd")
+    heads = numbers.integer("num_attention_heads", "n_heads", "n_head")
+    kv_heads = numbers.integer("num_key_value_heads", "num_kv_heads", "multi_query_group_num", default=heads)
     if numbers.raw("multi_query") is True and numbers.raw("new_decoder_architecture") is False:
         kv_heads = 1  # falcon-7b
     if heads % kv_heads:
         raise ShapeError("num_key_value_heads", f"is {kv_heads}, which does not divide the {heads} heads")
     if numbers.raw("kv_lora_rank"):
-        head_dim = numbers.whole("qk_nope_head_dim") + numbers.whole("qk_rope_head_dim")
+        head_dim = numbers.integer("qk_nope_head_dim") + numbers.integer("qk_rope_head_dim")
     elif numbers.raw("head_dim", "kv_channels"):
-        head_dim = numbers.whole("head_dim", "kv_channels")
+        head_dim = numbers.integer("head_dim", "kv_channels")
     elif hidden % heads:
         raise ShapeError("hidden_size", f"is {hidden}, not divisible by {heads} heads, and head_dim is missing")
     else:
@@ -57,12 +57,12 @@ def widths_of(numbers: Numbers) -> Widths:
 
 def blocks_of(numbers: Numbers, family: Family, hidden: int) -> Blocks:
     """The blocks. Raises ShapeError if a number is missing."""
-    layers = numbers.whole("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+    layers = numbers.integer("num_hidden_layers", "n_layers", "n_layer", "num_layers")
     experts = _experts(numbers, family)
     dense_layers = _dense_layers(numbers, layers) if experts else layers
     expert_keys = (family.expert_key,) if family.expert_key else ("moe_intermediate_size", "intermediate_size")
-    expert_size = numbers.whole(*expert_keys) if experts else 0
-    per_token = numbers.whole("num_experts_per_tok", "experts_per_token", "moe_topk") if experts else 0
+    expert_size = numbers.integer(*expert_keys) if experts else 0
+    per_token = numbers.integer("num_experts_per_tok", "experts_per_token", "moe_topk") if experts else 0
     if per_token > experts:
         raise ShapeError("num_experts_per_tok", f"is {per_token}, more than the {experts} experts")
     return Blocks(
@@ -82,14 +82,14 @@ def _experts(numbers: Numbers, family: Family) -> int:
     marked = family.has_experts or numbers.raw("moe_intermediate_size", "num_experts_per_tok") is not None
     if not marked and numbers.raw(*names) in (None, 0, 1):
         return 0
-    return numbers.whole(*names, least=0)
+    return numbers.integer(*names, least=0)
 
 
 def _dense_layers(numbers: Numbers, layers: int) -> int:
     """The number of dense layers: the first ones, the listed ones, and those that decoder_sparse_step skips.
     Source: configurations of deepseek_v3 and qwen3_moe in transformers 5."""
-    first = min(layers, numbers.whole("first_k_dense_replace", default=0, least=0))
-    step = numbers.whole("decoder_sparse_step", default=1)
+    first = min(layers, numbers.integer("first_k_dense_replace", default=0, least=0))
+    step = numbers.integer("decoder_sparse_step", default=1)
     listed = numbers.raw("mlp_only_layers") or ()
     if not isinstance(listed, list | tuple):
         raise ShapeError("mlp_only_layers", "is not a list of layers")
@@ -99,39 +99,39 @@ def _dense_layers(numbers: Numbers, layers: int) -> int:
 def _mlp_size(numbers: Numbers, family: Family, hidden: int) -> int:
     names = ("intermediate_size", "ffn_hidden_size", "n_inner")
     if family.gated or numbers.raw(*names) is not None:
-        size = numbers.whole(*names)
+        size = numbers.integer(*names)
         return size // 2 if family.halved_mlp else size
-    return hidden * numbers.whole("expansion_ratio", default=4)
+    return hidden * numbers.integer("expansion_ratio", default=4)
 
 
 def _shared_size(numbers: Numbers, expert_size: int) -> int:
     if numbers.raw("shared_expert_intermediate_size") is not None:
-        return numbers.whole("shared_expert_intermediate_size", least=0)
-    return expert_size * numbers.whole("n_shared_experts", "num_shared_experts", default=0, least=0)
+        return numbers.integer("shared_expert_intermediate_size", least=0)
+    return expert_size * numbers.integer("n_shared_experts", "num_shared_experts", default=0, least=0)
 
 
 def _linear_layers(numbers: Numbers, layers: int) -> int:
-    kinds = numbers.words("layer_types")
+    kinds = numbers.strings("layer_types")
     if kinds:
         return sum(kind == "linear_attention" for kind in kinds)
     if numbers.raw("linear_num_key_heads") is None:
         return 0
-    return layers - layers // numbers.whole("full_attention_interval", default=_FULL_EVERY)
+    return layers - layers // numbers.integer("full_attention_interval", default=_FULL_EVERY)
 
 
 def sliding_of(numbers: Numbers, family: Family, layers: int) -> tuple[int, int]:
     """(tokens of the window, layers that have it); (0, 0) if every layer sees all tokens."""
-    window = numbers.whole("sliding_window", default=0, least=0)
-    kinds = numbers.words("layer_types")
+    window = numbers.integer("sliding_window", default=0, least=0)
+    kinds = numbers.strings("layer_types")
     if not window or numbers.raw("use_sliding_window") is False:
         return 0, 0
     if kinds:
         sliding = sum(kind == "sliding_attention" for kind in kinds)
     elif family.sliding_pattern:
         names = ("sliding_window_pattern", "_sliding_window_pattern")
-        sliding = layers - layers // numbers.whole(*names, default=family.sliding_pattern)
+        sliding = layers - layers // numbers.integer(*names, default=family.sliding_pattern)
     elif numbers.raw("use_sliding_window") is True:
-        sliding = max(0, layers - numbers.whole("max_window_layers", default=0, least=0))
+        sliding = max(0, layers - numbers.integer("max_window_layers", default=0, least=0))
     else:
         sliding = layers if family.sliding_default else 0
     return (window, sliding) if sliding else (0, 0)
@@ -162,8 +162,8 @@ def _bits(quantization: Numbers) -> float | None:
     if method == "mxfp4":
         return _MXFP4_BITS
     if method in ("awq", "gptq"):
-        bits = quantization.whole("bits", "w_bit", default=4)
-        return bits + (16 + bits) / max(1, quantization.whole("group_size", "q_group_size", default=128, least=-1))
+        bits = quantization.integer("bits", "w_bit", default=4)
+        return bits + (16 + bits) / max(1, quantization.integer("group_size", "q_group_size", default=128, least=-1))
     if method == "bitsandbytes":
         return 8.0 if quantization.raw("load_in_8bit") is True else _NF4_BITS
     if method == "compressed-tensors":

@@ -27,7 +27,7 @@ class Numbers:
         """The value of the first name that is set; None if none is."""
         return next((self._values[name] for name in names if name in self._values), None)
 
-    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
+    def integer(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """A whole number from `least` up. Raises ShapeError if it is missing, too small or absurd."""
         name = next((name for name in names if name in self._values), names[0])
         value = self._values.get(name, default)
@@ -47,7 +47,7 @@ class Numbers:
             raise ShapeError(name, f"is {_short_repr(value)}, but must be true or false")
         return value
 
-    def words(self, name: str) -> tuple[str, ...]:
+    def strings(self, name: str) -> tuple[str, ...]:
         """A list of strings; () if it is missing. Raises ShapeError for any other value."""
         value = self._values.get(name, ())
         if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):

@@ -19,7 +19,7 @@ _ROW = re.compile(r"^[ \t]*\[\[[ \t]*price[ \t]*\]\]", re.MULTILINE)
 _REQUIRED = ("provider", "gpu", "gpus", "usd_per_gpu_hour", "source")
 _OPTIONAL = ("spot", "region", "as_of")
 _HEAD = """# GPU prices. One [[price]] per offer; usd_per_gpu_hour is of one GPU, gpus how many are rented together.
-# as_of is the day, or the month, on which the price was seen; unset where its source has no date.
+# as_of is the day or the month on which the price was seen; unset if its source has no date.
 """
 
 
