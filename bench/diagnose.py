@@ -1,11 +1,11 @@
-"""Measures how fast `diagnose` reads a healthy log of 100 MB, beside `grep -E` with the same patterns, on one core;
-and how many lines a second it takes of floods of which every line matches.
+"""Measures how fast `diagnose` reads a healthy log of 100 MB, compared with `grep -E` and the same patterns, on one
+core; and how many lines per second it reads if every line matches.
 
-Two logs: what a server and a trainer write all day, where lines differ in their numbers; and one whose every line
-says something else (samples of text), on which nothing can be remembered. Neither may give a finding. The time is
-that of the process, so that a busy machine counts little. grep gets the patterns that can be said in its language.
-The floods are one error with other numbers, one traceback, and errors whose words all differ; the last is read as the
-supervisor reads a log that it is behind on, in pieces of 128 KiB of which 100 lines are looked at closely.
+Two healthy logs: the usual output of a server and a trainer, whose lines differ only in numbers; and one whose lines
+are all different (samples of text), so no line can be remembered. Neither may give a finding. CPU time is measured, so
+a busy machine has little effect. grep gets the patterns that its syntax can express. Three floods of errors: one error
+with changing numbers, one traceback, and errors with different words. The last is also read like a log on which the
+supervisor is behind: in pieces of 128 KiB, with 100 lines matched exactly in each.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _unlike_errors(draw: random.Random) -> Iterator[str]:
 
 
 def _flooded(lines: Iterator[str], count: int, most_looks: int | None) -> float:
-    """Seconds of the process for `count` lines."""
+    """CPU seconds for `count` lines."""
     data = "\n".join(next(lines) for _ in range(count)).encode() + b"\n"
     scanner = Scanner("flood.log")
     begun = time.process_time()
@@ -116,16 +116,16 @@ def _diagnose(path: Path) -> float:
 
 
 def _patterns(folder: Path) -> tuple[Path, int]:
-    """The patterns as extended expressions, one per line: those that grep then finds in their own example."""
-    said = [(_extended(signature.pattern), signature.example) for signature in catalogue().signatures]
-    kept = [pattern for pattern, example in said if pattern and _finds(pattern, example)]
+    """The patterns as extended regular expressions, one per line; only those that match their own example in grep."""
+    patterns = [(_extended(signature.pattern), signature.example) for signature in catalogue().signatures]
+    kept = [pattern for pattern, example in patterns if pattern and _finds(pattern, example)]
     path = folder / "patterns"
     path.write_text("\n".join(kept) + "\n", encoding="utf-8")
     return path, len(kept)
 
 
 def _extended(pattern: str) -> str:
-    """In grep's own words; empty where it has none (look-ahead and look-behind)."""
+    """The pattern in grep's syntax; empty if it cannot be expressed (look-ahead and look-behind)."""
     plain = re.sub(r"\(\?P<\w+>|\(\?:", "(", pattern)
     if "(?" in plain:
         return ""
@@ -151,28 +151,28 @@ def _grep(path: Path, patterns: Path) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--megabytes", type=int, default=100)
-    options.add_argument("--samples", type=int, default=3)
-    options.add_argument("--write", action="store_true", help="write bench/results/diagnose.json")
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--samples", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="write bench/results/diagnose.json")
+    options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         patterns, count = _patterns(Path(folder))
         for name, lines in (("usual", _usual(random.Random(1))), ("unlike", _unlike(random.Random(1)))):
             path = Path(folder, f"{name}.log")
-            _write(path, lines, asked.megabytes * 10**6)
-            size = {"megabytes": asked.megabytes, "signatures": len(catalogue().signatures)}
-            rows.append(record.emit(f"diagnose_{name}", [_diagnose(path) for _ in range(asked.samples)], **size))
+            _write(path, lines, options.megabytes * 10**6)
+            size = {"megabytes": options.megabytes, "signatures": len(catalogue().signatures)}
+            rows.append(record.emit(f"diagnose_{name}", [_diagnose(path) for _ in range(options.samples)], **size))
             if shutil.which("grep"):
                 rows.append(
-                    record.emit(f"grep_{name}", [_grep(path, patterns)], megabytes=asked.megabytes, patterns=count)
+                    record.emit(f"grep_{name}", [_grep(path, patterns)], megabytes=options.megabytes, patterns=count)
                 )
     floods = (("same", _same, None), ("tracebacks", _tracebacks, None), ("unlike", _unlike_errors, _HURRIED_LOOKS))
     for name, flood, most_looks in floods:
-        samples = [_flooded(flood(random.Random(1)), _FLOOD_LINES, most_looks) for _ in range(asked.samples)]
+        samples = [_flooded(flood(random.Random(1)), _FLOOD_LINES, most_looks) for _ in range(options.samples)]
         rows.append(record.emit(f"diagnose_flood_{name}", samples, lines=_FLOOD_LINES))
-    if asked.write:
+    if options.write:
         record.write("diagnose", rows)
 
 

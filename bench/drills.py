@@ -1,8 +1,9 @@
-"""Carries out every fault of tests/drills once and records what followed; `make docs` writes docs/drills.md from it.
+"""Runs every fault of tests/drills once and records the result; `make docs` writes docs/drills.md from the record.
 
     python bench/drills.py [--only WORDS]
 
-A fault that cannot be brought about here (no C compiler, no leave to mount a disk) is recorded with the reason.
+A fault that cannot be caused on this machine (no C compiler, no permission to mount a disk) is recorded with the
+reason.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from tests.drills.table import ROWS
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="those whose names hold these words; the others stay as recorded")
+    parser.add_argument("--only", default="", help="run faults whose names contain these words; keep the other records")
     given = parser.parse_args()
     wanted = [row for row in ROWS if given.only in f"{row.group}: {row.name}"]
     with tempfile.TemporaryDirectory() as folder:
         rows = [_recorded(row, Path(folder), number) for number, row in enumerate(wanted)]
     failed = [f"{row['group']}: {row['name']}" for row in rows if "failed" in row]
     if failed:
-        sys.exit(f"not answered as the table says: {'; '.join(failed)}")
+        sys.exit(f"not handled as expected: {'; '.join(failed)}")
     record.write("drills", [*_others(rows), *rows] if given.only else rows)
 
 
 def _others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the last record but for those that were carried out again."""
+    """The rows of the last record, without the faults that were run again."""
     again = {(row["group"], row["name"]) for row in rows}
     path = record.HERE / "results" / "drills.json"
     before: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
@@ -46,22 +47,31 @@ def _others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _recorded(row: Row, folder: Path, number: int) -> dict[str, Any]:
-    """One row of the record; "failed" where the fault was not answered as the table says."""
-    told: dict[str, Any] = {"group": row.group, "name": row.name, "expected": row.found, "again": row.again is not None}
+    """One row of the record; it has "failed" if the supervisor did not react as expected."""
+    recorded: dict[str, Any] = {
+        "group": row.group,
+        "name": row.name,
+        "expected": row.found,
+        "again": row.again is not None,
+    }
     lacks = row.needs() if row.needs is not None else ""
     if lacks:
-        told["left_out"] = lacks
+        recorded["left_out"] = lacks
     else:
         try:
             result = carry_out(row, folder / str(number), folder / "cache")
-            told |= _followed(row, result)
+            recorded |= _followed(row, result)
             check(row, result)
         except (AssertionError, subprocess.TimeoutExpired) as error:
-            told["failed"] = str(error)
-    told |= {"machine": record.machine(), "commit": record.commit(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
-    sys.stdout.write(json.dumps(told) + "\n")
+            recorded["failed"] = str(error)
+    recorded |= {
+        "machine": record.machine(),
+        "commit": record.commit(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    sys.stdout.write(json.dumps(recorded) + "\n")
     sys.stdout.flush()
-    return told
+    return recorded
 
 
 def _followed(row: Row, result: Result) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""Judges the estimate of memory on measured rows, beside other tools: error, leave one model out, cover of the bound.
+"""Evaluates the memory estimate on measured rows, beside other tools: error, error on unseen models, coverage.
 
     python bench/estimate_memory.py [--rows FILE] [--report FILE] [--quick] [--alone]
 
 Each row becomes an ordinary RunSpec, hardware and model and goes through setup_of and training_memory, which never
-see what was measured. --quick leaves out the fits without each model, --alone the other tools. Rows of kind "vllm"
-are judged by tokens and weights, those of the published start-up logs too. A row that tells no peak is estimated and
-not judged; one that cannot be read is in the report with its reason. "Model left out" of another table than the one
-that was fitted: by fits to the latter without the row's model.
+see the measurement. --quick skips the fits without each model, --alone the other tools. Rows of kind "vllm" and
+published start-up logs are evaluated by KV tokens and weights. A row without a measured peak is only estimated; an
+unreadable row is in the report with the reason. "Model left out" for another table than the fitted one: fits to the
+fitted table without the row's model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import Interval
 from prime_train.units import GIB
 
-# mean, median, within 10 %, left out mean: what is asked of each group
+# Requirements for each group: mean, median, within 10 %, mean with the model left out.
 BARS = {
     "prime-rl": "mean <= 5 %, left out <= 8 %, within 10 % >= 90 %",
     "other trainers": "mean <= 12 %, median <= 8 %",
@@ -51,7 +51,7 @@ Cells = dict[str, str]
 
 
 class Judged(NamedTuple):
-    """One row, what is estimated of it, and what the other tools say. Bytes on one GPU."""
+    """One row, its estimate, and the estimates of the other tools. Bytes on one GPU."""
 
     row: Row
     estimate: Interval
@@ -67,11 +67,11 @@ class Judged(NamedTuple):
 def judge(row: Row, others: Sequence[Tool]) -> Judged:
     setup = setup_of(row.run, row.hardware, row.shape)
     memory = training_memory(setup, row.hardware)
-    return Judged(row, memory.reserved, memory.phase, tuple(_asked(tool, setup) for tool in others))
+    return Judged(row, memory.reserved, memory.phase, tuple(_estimate_with(tool, setup) for tool in others))
 
 
-def _asked(tool: Tool, setup: TrainSetup) -> float | None:
-    """What a tool says of a row; None also where it cannot reckon it."""
+def _estimate_with(tool: Tool, setup: TrainSetup) -> float | None:
+    """A tool's estimate of a row; None if the tool fails on it."""
     try:
         return tool.bytes_of(setup)
     except (ArithmeticError, LookupError, ValueError):
@@ -79,18 +79,18 @@ def _asked(tool: Tool, setup: TrainSetup) -> float | None:
 
 
 def judge_all(rows: Sequence[Row], others: Sequence[Tool]) -> tuple[list[Judged], list[tuple[str, str]]]:
-    """What is estimated of each row, and of which row nothing could be: id and why."""
+    """The estimates, and the rows that could not be estimated: id and reason."""
     judged, failed = [], []
     for row in rows:
         try:
             judged.append(judge(row, others))
         except (UserError, ArithmeticError, LookupError, ValueError) as error:
-            failed.append((row.id, f"not reckoned: {type(error).__name__}: {error}"))
+            failed.append((row.id, f"no estimate: {type(error).__name__}: {error}"))
     return judged, failed
 
 
 def errors(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
-    """Of (estimated, measured): mean, median, p90 and worst error, and how many are within 10 %."""
+    """From pairs (estimated, measured): mean, median, p90 and worst error, and the share within 10 %."""
     off = [abs(estimated / measured - 1) for estimated, measured in pairs]
     return {
         "mean": statistics.mean(off),
@@ -107,7 +107,7 @@ def bound(judged: Sequence[Judged]) -> dict[str, float]:
 
 
 def left_out(rows: Sequence[Row], fitted: Sequence[Row]) -> dict[str, float]:
-    """Row id -> log(estimate / measured) by a fit to the `fitted` rows that saw none of the row's model."""
+    """Row id -> log(estimate / measured) by a fit to the `fitted` rows without those of the row's model."""
     found: dict[str, float] = {}
     for name in sorted({row.program for row in rows}):
         priors, chosen = PRIORS.get(name, PRIORS["hf"]), [row for row in rows if row.program == name]
@@ -134,11 +134,11 @@ def table(judged: Sequence[Judged], unseen: dict[str, float], others: Sequence[T
         if held:
             lines.append({"group": group, "by": "prime-train, model left out", "n": len(held), **errors(held)})
         for number, tool in enumerate(others):
-            said = [(each.others[number], each.measured) for each in members]
-            told = [(estimated, measured) for estimated, measured in said if estimated is not None]
-            if told:
-                lines.append({"group": group, "by": tool.name, "n": len(told), **errors(told)})
-                same = [pair for pair, (estimated, _) in zip(ours, said, strict=True) if estimated is not None]
+            paired = [(each.others[number], each.measured) for each in members]
+            known = [(estimated, measured) for estimated, measured in paired if estimated is not None]
+            if known:
+                lines.append({"group": group, "by": tool.name, "n": len(known), **errors(known)})
+                same = [pair for pair, (estimated, _) in zip(ours, paired, strict=True) if estimated is not None]
                 lines.append({"group": group, "by": "  prime-train on these rows", "n": len(same), **errors(same)})
     return lines
 
@@ -146,7 +146,7 @@ def table(judged: Sequence[Judged], unseen: dict[str, float], others: Sequence[T
 def report_of(
     judged: Sequence[Judged], servers: Sequence[Server], unread: Sequence[tuple[str, str]]
 ) -> dict[str, Cells]:
-    """Row id -> the cells of its line."""
+    """Row id -> the cells of its report line."""
     cells: dict[str, Cells] = {}
     for each in judged:
         measured, row = each.row.measured_gib, each.row
@@ -175,12 +175,12 @@ def report_of(
 def _figures(measured: float | None, estimate: Interval, unit: str) -> Cells:
     digits = 4 if unit == "GiB" else 0
     low, typical, high = (f"{value:.{digits}f}" for value in estimate)
-    told = f"{measured:.{digits}f}" if measured else ""
-    return {"measured": told, "estimated": typical, "low": low, "high": high, "unit": unit}
+    text = f"{measured:.{digits}f}" if measured else ""
+    return {"measured": text, "estimated": typical, "low": low, "high": high, "unit": unit}
 
 
 def write_report(cells: dict[str, Cells], path: Path) -> None:
-    """One line per row in the order of the table, whole or not at all."""
+    """Writes one line per row in the order of the table, replacing the file at once."""
     beside = path.with_name(path.name + ".tmp")
     with open(beside, "w", encoding="utf-8", newline="") as file:
         out = csv.DictWriter(file, REPORT_COLUMNS, restval="")
@@ -200,21 +200,21 @@ def show(lines: Sequence[dict[str, Any]]) -> None:
             cells += [f"{line['bound_above']:>7.1%}", f"{line['bound_over_median']:>7.1%}"]
         print(f"{line['group']:16}{line['by']:56}{line['n']:>4}{''.join(cells)}")
     bars = {**BARS, "all rows": ALL_ROWS_BAR, "vLLM": VLLM_BAR}
-    print("\n".join(f"asked of {group}: {bar}" for group, bar in bars.items()))
+    print("\n".join(f"required of {group}: {bar}" for group, bar in bars.items()))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=DEVELOPMENT, help="a table of measured rows, CSV")
     parser.add_argument("--report", type=Path, help="write one line per row here, CSV")
-    parser.add_argument("--quick", action="store_true", help="no fits without each model")
-    parser.add_argument("--alone", action="store_true", help="no other tools: they import torch")
+    parser.add_argument("--quick", action="store_true", help="skip the fits without each model")
+    parser.add_argument("--alone", action="store_true", help="skip the other tools, which import torch")
     parser.add_argument("--write", action="store_true", help="write bench/results/estimate_memory.json")
     return parser.parse_args()
 
 
 def kept(lines: Sequence[dict[str, Any]], rows: Path) -> list[dict[str, Any]]:
-    """The lines of the table as they are recorded."""
+    """The lines of the table to record."""
     about = {"rows": rows.name, "machine": record.machine(), "commit": record.commit()}
     about["date"] = time.strftime("%Y-%m-%d", time.gmtime())
     return [
@@ -224,28 +224,28 @@ def kept(lines: Sequence[dict[str, Any]], rows: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    asked = arguments()
+    options = arguments()
     try:
-        rows, unread = read(asked.rows)
-        servers, unserved = memory_served.read(asked.rows)
+        rows, unread = read(options.rows)
+        servers, unserved = memory_served.read(options.rows)
     except row_cells.Unreadable as error:
         raise SystemExit(f"error: {error}") from error
-    others = () if asked.alone else tools()
+    others = () if options.alone else tools()
     judged, failed = judge_all(rows, others)
     unread += unserved + failed
     for id, why in unread:
         print(f"left out: {id}: {why}")
     with_peak = [each for each in judged if each.row.measured_gib]
-    fitted = () if asked.quick else read(DEVELOPMENT)[0]
+    fitted = () if options.quick else read(DEVELOPMENT)[0]
     unseen = left_out([each.row for each in with_peak], fitted) if fitted else {}
     lines = table(with_peak, unseen, others)
-    for name, told in memory_served.pairs([*memory_served.logs(), *servers]).items():
-        lines.append({"group": "vLLM", "by": name, "n": len(told), **errors(told)})
+    for name, found in memory_served.pairs([*memory_served.logs(), *servers]).items():
+        lines.append({"group": "vLLM", "by": name, "n": len(found), **errors(found)})
     show(lines)
-    if asked.report:
-        write_report(report_of(judged, servers, unread), asked.report)
-    if asked.write:
-        print(record.write("estimate_memory", kept(lines, asked.rows)))
+    if options.report:
+        write_report(report_of(judged, servers, unread), options.report)
+    if options.write:
+        print(record.write("estimate_memory", kept(lines, options.rows)))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Judges the estimate of training speed on measured rows: error of tokens per second, held out by model, and coverage.
+"""Evaluates the estimate of training speed on measured rows: error of tokens per second on unseen models, coverage.
 
     python bench/estimate_throughput.py [--rows FILE ...] [--report FILE]
 
-Each row becomes an ordinary setup and goes through throughput_of, which never sees what was measured. "held out": by
-rates fitted without any row of the same model, with the interval calibrated on the other models. "shipped": by the
-rates that ship, "estimated" in the report. "constant MFU": the median MFU of the other models' rows of that trainer,
-beside it; and 40 %. A row that tells no speed is estimated and not judged; one that cannot be read has its reason.
+Each row becomes an ordinary setup and goes through throughput_of, which never sees the measurement. "held out": rates
+fitted without rows of the same model, with the interval calibrated on the other models. "shipped": the shipped rates,
+"estimated" in the report. "constant MFU", for comparison: the median MFU of the trainer's rows of other models, and 40
+%. A row without a measured speed is only estimated; an unreadable row is listed with the reason.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Judged(NamedTuple):
 
 
 def judge(lines: Sequence[Read]) -> tuple[list[Judged], dict[str, str]]:
-    """What is estimated of each row, and of which nothing could be: id -> why."""
+    """The estimates, and the rows that could not be estimated: id -> reason."""
     judged, failed = [], {}
     for line in lines:
         if line.row is None:
@@ -64,7 +64,7 @@ def judge(lines: Sequence[Read]) -> tuple[list[Judged], dict[str, str]]:
         try:
             judged.append(_judged(line, line.row))
         except (UserError, ArithmeticError, LookupError, ValueError) as error:
-            failed[line.id] = f"not reckoned: {type(error).__name__}: {error}"
+            failed[line.id] = f"no estimate: {type(error).__name__}: {error}"
     return judged, failed
 
 
@@ -121,7 +121,7 @@ def _tokens_per_s_at(row: MeasuredRow, mfu: float) -> float:
 
 
 def _as_measured(row: MeasuredRow, step_s: Interval, broadcast_s: Interval | None) -> Interval:
-    """Tokens per second as that row's clock has them."""
+    """Tokens per second over the time span that the row measured."""
     wait = broadcast_s if broadcast_s is not None and row.counts_handover else Interval(0.0, 0.0, 0.0)
     tokens = row.setup.tokens_per_step
     seconds = (step_s.high + wait.high, step_s.typical + wait.typical, step_s.low + wait.low)
@@ -147,7 +147,7 @@ def errors_of(judged: Iterable[Judged], method: str) -> list[float]:
 
 
 def covered(judged: Sequence[Judged], method: str) -> float:
-    """Share of rows whose measurement lies in the interval."""
+    """The share of rows whose measurement is in the interval."""
     intervals: list[Interval] = [getattr(one, method) for one in judged]
     inside = [i.low <= one.row.tokens_per_s <= i.high for i, one in zip(intervals, judged, strict=True)]
     return sum(inside) / len(inside)
@@ -219,7 +219,7 @@ def print_table(rows: Sequence[dict[str, object]]) -> None:
 
 
 def lines_of(paths: Sequence[Path] | None) -> list[Read]:
-    """The lines of tables, else the rows that ship."""
+    """The lines of the tables; without tables, the shipped rows."""
     if not paths:
         return [Read(f"shipped:{number}", row, "") for number, row in enumerate(measured_rows(), start=1)]
     return [line for path in paths for line in throughput_rows.read(path)]
@@ -227,11 +227,11 @@ def lines_of(paths: Sequence[Path] | None) -> list[Read]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, nargs="+", help="tables of measured rows; without it, those that ship")
+    parser.add_argument("--rows", type=Path, nargs="+", help="tables of measured rows; default: the shipped rows")
     parser.add_argument("--report", type=Path, help="write one line per row to this CSV")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     try:
-        judged, failed = judge(lines_of(asked.rows))
+        judged, failed = judge(lines_of(options.rows))
     except Unreadable as error:
         raise SystemExit(f"error: {error}") from error
     for id, why in failed.items():
@@ -242,9 +242,9 @@ def main() -> None:
         group = [one for one in measured if group_of(one.row) == name]
         table += [summary(name, group, method) for method in ("held_out", "shipped", "constant_mfu", "naive_mfu")]
     print_table(table)
-    if asked.report:
-        write_report(asked.report, judged, failed)
-    if not asked.rows:
+    if options.report:
+        write_report(options.report, judged, failed)
+    if not options.rows:
         about = {"machine": record.machine(), "commit": record.commit()}
         about["date"] = time.strftime("%Y-%m-%d", time.gmtime())
         record.write("estimate_throughput", [{**row, "unit": "error of tokens per second", **about} for row in table])

@@ -1,8 +1,8 @@
-"""Fits the coefficients of registry/memory.toml to measured rows, one trainer at a time, near what theory says.
+"""Fits the coefficients of registry/memory.toml to measured rows, for one trainer at a time.
 
-Each coefficient has a prior: the value that counting the operations gives, and how far it may plausibly be off. The
-fit is the most likely point under those priors and a heavy-tailed error of the logarithm of the peak (Gauss-Newton,
-pseudo-Huber). Leaving a model out repeats it without the rows of that model.
+Each coefficient has a prior: its value from counting the operations, and a plausible error. The fit is the most likely
+point under the priors and a heavy-tailed error of the logarithm of the peak (Gauss-Newton, pseudo-Huber). "Without each
+model" repeats the fit without the rows of one model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Vector = NDArray[np.float64]
 
 
 class Sample(NamedTuple):
-    """A row as the fit sees it."""
+    """A row in the form that the fit needs."""
 
     setup: TrainSetup
     measured_bytes: float
@@ -44,13 +44,13 @@ class Fit(NamedTuple):
 
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry" / "memory.toml"
-COVERED = {"ms-swift": 0.95, "hf": 0.95}  # the part of unseen models' rows the bound is to cover; 0.98 elsewhere
+COVERED = {"ms-swift": 0.95, "hf": 0.95}  # share of unseen models' rows below the bound; 0.98 for others
 _MOST_STEPS, _MOST_DAMPINGS = 40, 10
-NOISE = 0.03  # scale of the error of the logarithm that counts as ordinary
+NOISE = 0.03  # scale of an ordinary error of the logarithm
 
 
 def samples(rows: Sequence[Row]) -> list[Sample]:
-    """The rows that tell a peak."""
+    """The rows with a measured peak."""
     return [
         Sample(setup_of(row.run, row.hardware, row.shape), row.measured_gib * GIB, row.shape.name)
         for row in rows
@@ -59,7 +59,7 @@ def samples(rows: Sequence[Row]) -> list[Sample]:
 
 
 def coefficients(free: Sequence[Free], values: Vector, fixed: Mapping[str, float], era: str) -> Coefficients:
-    """The coefficients that hold in `era`: later entries of a name replace earlier ones."""
+    """The coefficients of `era`; later entries of a name replace earlier ones."""
     numbers = dict(fixed)
     for each, value in sorted(zip(free, values, strict=True), key=lambda pair: pair[0].since):
         if each.since <= era:
@@ -73,7 +73,7 @@ def residuals(rows: Sequence[Sample], of_era: Callable[[str], Coefficients]) -> 
 
 
 class Problem(NamedTuple):
-    """Rows, and what of the coefficients is free."""
+    """Rows, and the coefficients to fit."""
 
     rows: Sequence[Sample]
     free: tuple[Free, ...]
@@ -90,7 +90,7 @@ class Problem(NamedTuple):
         return float(np.sum(2 * (np.sqrt(1 + (errors / NOISE) ** 2) - 1)) + np.sum(self.far(values) ** 2))
 
     def slopes(self, values: Vector, errors: Vector) -> Vector:
-        """Change of each error with each value, by a nudge. Shape: (rows, values)."""
+        """The numerical derivative of each error by each value. Shape: (rows, values)."""
         columns = []
         for number, each in enumerate(self.free):
             nudged = values.copy()
@@ -100,7 +100,7 @@ class Problem(NamedTuple):
 
 
 def fit(rows: Sequence[Sample], free: Sequence[Free], fixed: Mapping[str, float], start: Vector | None = None) -> Fit:
-    """The most likely values. Each step is damped until it lowers the loss, or the fit is done."""
+    """The most likely values. Each step is damped until it lowers the loss; the fit ends when no step does."""
     problem = Problem(rows, tuple(free), fixed)
     spread, low = np.array([each.spread for each in free]), np.array([each.low for each in free])
     values = np.array([each.prior for each in free]) if start is None else start.copy()
@@ -126,7 +126,7 @@ def fit(rows: Sequence[Sample], free: Sequence[Free], fixed: Mapping[str, float]
 
 
 def without_each_model(rows: Sequence[Sample], fitted: Sequence[Sample], priors: Priors, start: Vector) -> Vector:
-    """Residuals of every row under a fit to the `fitted` rows that never saw its model."""
+    """Residuals of every row under a fit to the `fitted` rows without those of its model."""
     left = np.zeros(len(rows))
     free, fixed = priors.free, priors.fixed
     for model in sorted({row.model for row in rows}):
@@ -147,7 +147,7 @@ def interval(left: Vector, program: str) -> tuple[float, float]:
 
 
 def fitted_entry(name: str, priors: Priors, rows: Sequence[Row]) -> tuple[str, Vector]:
-    """The lines of a trainer's entry, and the residuals of its rows under fits that never saw their model."""
+    """The lines of a trainer's entry, and the residuals of its rows under fits without their model."""
     chosen = [row for row in rows if row.program in priors.programs and row.measured_gib]
     seen = samples(chosen)
     found = fit(seen, priors.free, priors.fixed)
@@ -171,7 +171,7 @@ def fitted_entry(name: str, priors: Priors, rows: Sequence[Row]) -> tuple[str, V
 def entry_text(
     name: str, about: Mapping[str, object], numbers: Mapping[str, float], eras: Mapping[str, Mapping[str, float]]
 ) -> str:
-    """One table of memory.toml. What a JSON document writes of texts, flags and lists is TOML too."""
+    """One table of memory.toml. JSON syntax of strings, booleans and lists is also valid TOML."""
     lines = [
         f"[{name}]",
         *(f"{key} = {json.dumps(value)}" for key, value in about.items()),
@@ -189,9 +189,9 @@ def entry_text(
 
 
 HEADER = """\
-# What each trainer's memory is reckoned with: the coefficients of estimate/coefficients.py, where they differ from the
-# counts that stand there. Written by bench/fit_memory.py; docs/estimate.md says which rows were fitted.
-# An era's values hold for a program of that date and later.
+# The memory coefficients of each trainer, where they differ from the defaults in estimate/coefficients.py.
+# Written by bench/fit_memory.py; docs/estimate.md lists the fitted rows.
+# The values of an era apply to program versions of that date and later.
 """
 
 
@@ -199,8 +199,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, default=DEVELOPMENT, help="a table of measured rows, CSV")
     parser.add_argument("--write", action="store_true", help="write registry/memory.toml")
-    asked = parser.parse_args()
-    rows, _ = read(asked.rows)
+    options = parser.parse_args()
+    rows, _ = read(options.rows)
     counted = {"source": "counted from src/prime_train/trainer"}
     entries = [entry_text(name, counted, fixed, {}) for name, fixed in COUNTED.items()]
     for name, priors in PRIORS.items():
@@ -208,7 +208,7 @@ def main() -> None:
         entries.append(entry)
         off = np.abs(np.exp(left) - 1)
         print(f"{name}: {len(left)} rows, unseen models {off.mean():.1%} mean, {np.median(off):.1%} median")
-    if asked.write:
+    if options.write:
         beside = REGISTRY.with_suffix(".toml.tmp")
         beside.write_text("\n".join([HEADER, *entries]), encoding="utf-8")
         beside.replace(REGISTRY)

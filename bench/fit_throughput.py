@@ -1,8 +1,8 @@
-"""Fits what a unit of work costs, per trainer, to measured rows, and writes registry/throughput_fitted.toml.
+"""Fits the costs of a unit of work, per trainer, to measured rows, and writes registry/throughput_fitted.toml.
 
-Each cost starts from its published value (registry/throughput.toml) and is drawn to it by a ridge; costs are never
-negative, and those of matrix products never below a third of what is published. The error is that of the logarithm of
-the step time, large ones counted less. Trainers with fewer than MIN_ROWS rows are not fitted.
+A ridge keeps each cost near its published value (registry/throughput.toml). Costs are never negative, and those of
+matrix products are at least a third of the published value. The error is that of the logarithm of the step time; large
+errors count less. Trainers with fewer than MIN_ROWS rows are not fitted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from prime_train.estimate.throughput_rates import Costs, Rates, Spread, publishe
 from prime_train.estimate.throughput_terms import ideal_terms, step_terms
 
 MIN_ROWS = 40
-RIDGE = 0.05  # a cost at twice its published value weighs as much as one row that is off by 22 %
-# Costs of which publications say little: their ridge is weaker by the square of this.
+RIDGE = 0.05  # a cost at twice its published value weighs as much as one row with an error of 22 %
+# Costs with few publications: the square of this factor weakens their ridge.
 LOOSE = {
     "adapter_visits": 30.0,
     "step": 4.0,
@@ -34,11 +34,11 @@ LOOSE = {
     "head": 2.0,
 }
 FLOORED = ("linear", "experts", "attention")
-HUBER = 0.08  # errors beyond it pull with their size, not its square
+HUBER = 0.08  # larger errors count linearly, smaller ones quadratically
 SWEEPS, ROUNDS = 60, 12
-QUANTILES = (0.04, 0.96)  # a little outside nine of ten: the rows a spread is for are other rows
-GROWTHS = (0.2, 0.35, 0.5)  # tried for how an interval widens with distance
-SHARES = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)  # tried for what recomputed work costs
+QUANTILES = (0.04, 0.96)  # slightly more than nine of ten, because a spread is applied to unseen rows
+GROWTHS = (0.2, 0.35, 0.5)  # candidates for the growth of an interval with distance
+SHARES = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)  # candidates for the relative cost of recomputed work
 OUTPUT = Path(__file__).resolve().parents[1] / "registry" / "throughput_fitted.toml"
 
 Array = npt.NDArray[np.float64]
@@ -46,7 +46,7 @@ Key = tuple[str, str]
 
 
 def step_s(row: MeasuredRow) -> float:
-    """Seconds of one measured step, less the hand-over of weights that its clock counts."""
+    """Seconds of one measured step, without the weight broadcast if the measurement includes it."""
     whole = row.setup.tokens_per_step / row.tokens_per_s
     if not row.counts_handover:
         return whole
@@ -54,7 +54,7 @@ def step_s(row: MeasuredRow) -> float:
 
 
 def fit(rows: Sequence[MeasuredRow], share: float = 1.0, spread: Spread | None = None) -> Rates:
-    """The rates of one trainer's rows. `share` is what recomputed work costs against the same work done first."""
+    """The rates of one trainer's rows. `share`: the cost of recomputed work relative to its first computation."""
     published = published_costs()
     keys, design = _design(rows, share)
     start = np.array([_published(published, key) for key in keys])
@@ -69,7 +69,7 @@ def fit(rows: Sequence[MeasuredRow], share: float = 1.0, spread: Spread | None =
 
 
 def _design(rows: Sequence[MeasuredRow], share: float) -> tuple[list[Key], Array]:
-    """Ideal seconds of every cost in every row, as parts of the measured step: a row times the costs is 1."""
+    """Ideal seconds of every cost in every row, divided by the measured step, so a row times the costs is 1."""
     columns: list[dict[Key, float]] = []
     for row in rows:
         column: dict[Key, float] = {}
@@ -82,7 +82,7 @@ def _design(rows: Sequence[MeasuredRow], share: float) -> tuple[list[Key], Array
 
 
 def _key(term: str, keys: Sequence[str]) -> str:
-    """The key a cost is fitted under: its first, but for adapters of experts, which only some versions loop over."""
+    """The key of a fitted cost: the first key, except for adapters of experts, where only some versions use a loop."""
     known = published_costs()[term]
     return keys[0] if term != "expert_visits" or keys[0] in known else keys[1]
 
@@ -94,7 +94,7 @@ def _published(published: Costs, key: Key) -> float:
 
 
 def _solve(design: Array, start: Array, ridge: Array, floor: Array) -> Array:
-    """Costs that make the logarithm of each row's sum small: weighted least squares by coordinate descent."""
+    """The costs that minimise the logarithm of each row's sum: weighted least squares by coordinate descent."""
     costs = start.copy()
     for _ in range(ROUNDS):
         sums = design @ costs
@@ -115,8 +115,8 @@ def estimated_s(row: MeasuredRow, rates: Rates) -> float:
 
 
 def held_out(rows: Sequence[MeasuredRow], share: float) -> list[tuple[float, float]]:
-    """For each row the log of measured over estimated step time and the distance to the nearest row, by a fit that
-    has seen no row of its model."""
+    """For each row: log(measured / estimated step time) and the distance to the nearest row, by a fit without the rows
+    of its model."""
     found: dict[int, tuple[float, float]] = {}
     for model in sorted({row.setup.shape.name for row in rows}):
         others = [row for row in rows if row.setup.shape.name != model]
@@ -130,12 +130,12 @@ def held_out(rows: Sequence[MeasuredRow], share: float) -> list[tuple[float, flo
 
 
 def seen(rows: Sequence[MeasuredRow], rates: Rates) -> list[tuple[float, float]]:
-    """The same for rates that have seen every row, so at distance 0: what rows of one setup differ by."""
+    """The same for rates fitted to every row, at distance 0: the difference between rows of one setup."""
     return [(math.log(step_s(row) / estimated_s(row, rates)), 0.0) for row in rows]
 
 
 def spread_of(residuals: Sequence[tuple[float, float]]) -> Spread:
-    """The spread that holds nine of ten residuals near and nine of ten far, at the growth where it is narrowest."""
+    """The spread that covers nine of ten residuals near and far, with the growth that makes it narrowest."""
     found: list[tuple[float, Spread]] = []
     distances = np.array([distance for _, distance in residuals])
     errors = np.array([residual for residual, _ in residuals])
@@ -150,7 +150,7 @@ def spread_of(residuals: Sequence[tuple[float, float]]) -> Spread:
 
 
 def best_share(rows: Sequence[MeasuredRow]) -> float:
-    """The share of recomputed work at which the fit is closest; 1 where every row recomputes the same."""
+    """The share of recomputed work with the smallest error of the fit; 1 if every row recomputes the same."""
     if len({row.setup.recompute for row in rows}) < 2:
         return 1.0
 
@@ -177,8 +177,8 @@ def fit_all(rows: Sequence[MeasuredRow]) -> dict[str, Rates]:
 
 
 def unmeasured_spread(rows: Sequence[MeasuredRow]) -> Spread:
-    """What a trainer without rows gets: how far steps lie from published costs alone, by the trainer that is farthest
-    on either side."""
+    """The spread for a trainer without rows: the largest distance from the published costs, over all trainers, on each
+    side."""
     bare = Rates({}, published_costs(), Spread(1.0, 1.0, 0.0))
     residuals: dict[str, list[float]] = {}
     for row in rows:
@@ -192,7 +192,7 @@ def toml_of(fitted: dict[str, Rates], unmeasured: Spread) -> str:
     lines = [
         "# Written by bench/fit_throughput.py from registry/measured_rows/throughput.csv. Costs are multiples of the",
         "# ideal time; those of visits and of the step are milliseconds. spread: nine of ten rows, held out by model,",
-        "# lie between low and high times the estimate at distance 0 from the nearest row, and farther with distance.",
+        "# lie between low and high times the estimate at distance 0 from the nearest row; it grows with the distance.",
         "",
         "[unmeasured]  # trainers without rows: how far all rows lie from the published costs",
         _inline("spread", unmeasured._asdict()),
@@ -213,10 +213,10 @@ def _inline(name: str, values: dict[str, float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows = measured_rows()
     text = toml_of(fit_all(rows), unmeasured_spread(rows))
-    asked.output.write_text(text, encoding="utf-8")
+    options.output.write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -1,7 +1,7 @@
-"""Measures what torch reserves for a training of the bundled trainer on this machine's GPU, beside the estimate.
+"""Measures the memory that torch reserves for the bundled trainer on this machine's GPU, beside the estimate.
 
-Three steps of each case in a process of its own: max_memory_reserved, and max_memory_allocated beside it for what the
-allocator adds. Without a GPU it says so and measures nothing (exit code 4).
+Each case runs three steps in a separate process and records max_memory_reserved, and max_memory_allocated to show the
+allocator's overhead. Without a GPU it measures nothing and ends with exit code 4.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.trainer.step import train_step
 
-STEPS = 3  # the first makes the optimizer's states, the second is the highest, the third shows that it was
+STEPS = 3  # the first creates the optimizer states, the second has the peak, the third confirms the peak
 
 
 def cases() -> tuple[Case, ...]:
-    """From a hundred million parameters to a billion, with much and with little activation."""
+    """From 100 million to a billion parameters, with large and small activations."""
     small = spec.Model(layers=12, hidden_size=768, heads=12, mlp_size=2048, tie_embeddings=True)
     middle = spec.Model(
         layers=24, hidden_size=1024, heads=16, kv_heads=8, mlp_size=3072, tie_embeddings=True, qk_norm=True
@@ -64,26 +64,26 @@ def _run(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", type=int, help="measure this one alone, in this process, and print it")
-    asked = parser.parse_args()
+    parser.add_argument("--case", type=int, help="measure only this case, in this process, and print it")
+    options = parser.parse_args()
     try:
         hardware = _this_gpu()
     except UserError as error:
         sys.stderr.write(f"error {error}\n")
         sys.exit(error.exit_code)
-    if asked.case is not None:
-        sys.stdout.write(json.dumps(_reserved(cases()[asked.case])) + "\n")
+    if options.case is not None:
+        sys.stdout.write(json.dumps(_reserved(cases()[options.case])) + "\n")
         return
     record.write("gpu_memory", [_row(number, case, hardware) for number, case in enumerate(cases())])
 
 
 def _this_gpu() -> Hardware:
-    """The first GPU. Raises UserError where torch sees none, or the registry does not know it."""
+    """The first GPU. Raises UserError if torch sees none or the registry does not have it."""
     if not torch.cuda.is_available():
         raise UserError(
             what=f"torch {torch.__version__} sees no GPU, so nothing was measured",
             where="bench/gpu_memory.py",
-            why="it reads max_memory_reserved, which only a GPU's allocator has",
+            why="only the allocator of a GPU has max_memory_reserved",
             fix="run it on a machine with an NVIDIA GPU; bench/live_tensors.py measures the tensors on a CPU",
             exit_code=ExitCode.OUT_OF_REACH,
         )
@@ -93,7 +93,7 @@ def _this_gpu() -> Hardware:
         raise UserError(
             what=f"the registry has no GPU called {name}",
             where="bench/gpu_memory.py",
-            why="the estimate is for a GPU of known memory and capability",
+            why="the estimate needs the GPU's memory and compute capability",
             fix="add it to registry/gpus.toml",
             exit_code=ExitCode.OUT_OF_REACH,
         )
@@ -101,7 +101,7 @@ def _this_gpu() -> Hardware:
 
 
 def _reserved(case: Case) -> dict[str, int]:
-    """Bytes that torch reserved and allocated at most over a few steps."""
+    """The most bytes that torch reserved and allocated over a few steps."""
     training = training_of(case, torch.device("cuda", 0))
     micro_batches = batches(case)
     for _ in range(STEPS):

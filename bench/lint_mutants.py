@@ -1,10 +1,9 @@
-"""Mutates config files as people do by mistake, and counts what lint finds, at which line, with which repair.
+"""Puts typical mistakes into config files and counts how many lint finds, with the right line and the right repair.
 
-From every file of each folder that has no finding at error level, a few mutants of each kind are made from a seed:
-a letter dropped from a key, two sections swapped, a value of a wrong type or out of bounds, a key of another
-generation of prime-rl, a key set twice, a wrong member of a union, a mistake of units. A mutant is found where
-lint says something of it that it does not say of the file. The line is right where a finding covers what was
-changed; the repair is right where the first fix told names the key as it was.
+Each file without errors gives a few mutants of each kind, chosen by a seed: a letter dropped from a key, two sections
+swapped, a value of a wrong type or out of bounds, a key of another prime-rl generation, a key set twice, a wrong member
+of a union, a wrong unit. A mutant counts as found if lint reports something that it does not report for the file. The
+line is right if a finding covers the change; the repair is right if the first fix names the original key.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from prime_train.document import Document, KeyPath, dotted
 from prime_train.findings import Finding, Severity, Span
 from prime_train.rules.judge import Verdict, lint
 
-_BOUNDED = {  # keys that every generation bounds -> a value beyond the bound
+_BOUNDED = {  # keys with a limit in every generation -> a value beyond the limit
     **dict.fromkeys(("lr", "max_steps", "batch_size", "seq_len", "interval", "group_size", "max_norm"), "-3"),
     **dict.fromkeys(("rollouts_per_example", "num_train_gpus", "num_infer_gpus", "rank", "micro_batch"), "-3"),
     **dict.fromkeys(("keep_last", "max_tokens", "max_completion_tokens", "ctx_tokens", "layers"), "-3"),
@@ -34,7 +33,7 @@ _BOUNDED = {  # keys that every generation bounds -> a value beyond the bound
 _TOKENS = ("seq_len", "max_tokens", "max_completion_tokens", "max_model_len", "ctx_tokens", "batch_size", "max_steps")
 _FREE_FORM = ("args", "env_vars", "extra_body", "kwargs", "headers", "decode_scorer_overrides")
 _UNITS = ('"4k"', "4e9", '"2 GB"', "2.5e3")
-_OTHER_GENERATION = {  # header -> what another generation calls it
+_OTHER_GENERATION = {  # header -> its name in another generation
     "2026-01": {"orchestrator.env": "orchestrator.train.env", "inference.model": "inference.vllm"},
     "2026-05": {
         "orchestrator.train.env": "orchestrator.env",
@@ -52,7 +51,7 @@ _GENERATION = re.compile(r"2026-\d\d")
 
 
 class Mutant(NamedTuple):
-    """A changed text, the lines that were touched, and the key that was misspelt (() where none was)."""
+    """A changed text, the changed lines, and the misspelt key (() if none)."""
 
     kind: str
     text: str
@@ -73,38 +72,38 @@ Make = Callable[[str, list[Leaf], str, random.Random], Mutant | None]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="+")
-    parser.add_argument("--per-kind", type=int, default=3, help="mutants of each kind and file")
+    parser.add_argument("--per-kind", type=int, default=3, help="mutants per kind and file")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--missed", type=Path, help="write the mutants that were missed here, one JSON line each")
-    asked = parser.parse_args()
-    told: list[dict[str, Any]] = []
+    parser.add_argument("--missed", type=Path, help="write the missed mutants to this file, one JSON line each")
+    options = parser.parse_args()
+    mutants: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
-    for number, folder in enumerate(asked.folder):  # each with a seed of its own
+    for number, folder in enumerate(options.folder):  # each with a seed of its own
         found: list[dict[str, Any]] = []
         used = 0
         for path in sorted(folder.rglob("*.toml")):
-            of_file = list(_judged(path, folder, asked.per_kind, asked.seed + number))
+            of_file = list(_judged(path, folder, options.per_kind, options.seed + number))
             used += bool(of_file)
             found.extend(of_file)
         kinds = [name for name in MAKERS if any(item["kind"] == name for item in found)]
         rows += [_row(folder.name, kind, [item for item in found if item["kind"] == kind], used) for kind in kinds]
         rows.append(_row(folder.name, "all", found, used))
-        told += found
-    if asked.missed:
-        wrong = [item for item in told if not item["found"] or not item["line"] or item["repair"] is False]
-        asked.missed.write_text("".join(json.dumps(item) + "\n" for item in wrong), encoding="utf-8")
+        mutants += found
+    if options.missed:
+        wrong = [item for item in mutants if not item["found"] or not item["line"] or item["repair"] is False]
+        options.missed.write_text("".join(json.dumps(item) + "\n" for item in wrong), encoding="utf-8")
     record.write("lint_mutants", rows)
 
 
-def _row(files_of: str, kind: str, told: list[dict[str, Any]], files: int) -> dict[str, Any]:
-    repairs = [item["repair"] for item in told if item["repair"] is not None]
+def _row(files_of: str, kind: str, mutants: list[dict[str, Any]], files: int) -> dict[str, Any]:
+    repairs = [item["repair"] for item in mutants if item["repair"] is not None]
     row = {
         "what": f"lint, mutants: {kind}",
-        "n": len(told),
+        "n": len(mutants),
         "set": files_of,
         "files": files,
-        "found_percent": _percent([item["found"] for item in told]),
-        "right_line_percent": _percent([item["line"] for item in told if item["found"]]),
+        "found_percent": _percent([item["found"] for item in mutants]),
+        "right_line_percent": _percent([item["line"] for item in mutants if item["found"]]),
         "right_repair_percent": _percent(repairs) if repairs else None,
         "machine": record.machine(),
         "commit": record.commit(),
@@ -149,13 +148,13 @@ def _judged(path: Path, folder: Path, per_kind: int, seed: int) -> Iterator[dict
 
 
 def _fresh(base: Verdict, verdict: Verdict) -> list[Finding]:
-    """What is said of the mutant and not of the file it was made from."""
+    """The findings of the mutant that the original file does not have."""
     known = {(finding.code, finding.key, finding.what) for finding in base.findings}
     return [finding for finding in verdict.findings if (finding.code, finding.key, finding.what) not in known]
 
 
 def _names(fresh: list[Finding], mutant: Mutant) -> bool:
-    """Whether the finding on the misspelt key repairs it by the name that it had."""
+    """Whether the finding on the misspelt key suggests the original name."""
     here = [finding for finding in fresh if finding.span.line in mutant.lines]
     if not here:
         return False
@@ -165,7 +164,7 @@ def _names(fresh: list[Finding], mutant: Mutant) -> bool:
 
 
 def _leaves(document: Document) -> list[Leaf]:
-    """Every key that a `key = value` line of its own sets."""
+    """Every key that is set on its own line, as `key = value`."""
     found: list[Leaf] = []
     stack: list[tuple[KeyPath, Any]] = [((), document.values)]
     while stack:
@@ -181,7 +180,7 @@ def _leaves(document: Document) -> list[Leaf]:
 
 
 def _put(text: str, span: Span, new: str) -> str:
-    """The text with `new` in the place of a span on one line."""
+    """The text with a span of one line replaced by `new`."""
     lines = text.split("\n")
     line = lines[span.line - 1]
     lines[span.line - 1] = line[: span.column - 1] + new + line[span.end_column - 1 :]
@@ -205,13 +204,13 @@ def _dropped_letter(text: str, leaves: list[Leaf], _: str, chance: random.Random
 
 
 def _is_plain(leaf: Leaf, text: str) -> bool:
-    """Whether the key is written without quotes, and long enough to miss a letter."""
+    """Whether the key has no quotes and is long enough to lose a letter."""
     name = str(leaf.path[-1])
     return len(name) >= 4 and text.split("\n")[leaf.key.line - 1][: leaf.key.end_column - 1].endswith(name)
 
 
 def _is_free_form(path: KeyPath) -> bool:
-    """Whether the key lies in a table whose keys are not the tool's own: arguments of an environment, variables."""
+    """Whether the key is in a table with free keys: arguments of an environment, environment variables."""
     of_environment = any(a == "env" and isinstance(b, str) for a, b in pairwise(path))
     return of_environment or any(part in _FREE_FORM for part in path[:-1])
 

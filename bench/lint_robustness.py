@@ -1,8 +1,8 @@
-"""Lints N hostile inputs: mutants of configs and scripts, scraps, broken bytes, and large texts of a megabyte.
+"""Lints N hostile inputs: mutants of configs and scripts, fragments, broken bytes, and large texts of a megabyte.
 
-Counts tracebacks (there must be none) and measures, in a process of its own each, the time and the memory that
-a megabyte takes, of scripts the largest that are read. `cpu` are seconds of this program's own work, which tell a
-slow input from a busy machine. Prints one JSON line per measurement.
+Counts tracebacks (there must be none). Measures time and memory for a megabyte, and for the largest script that lint
+reads, each in a separate process. `cpu` are CPU seconds, which show whether the input was slow or the machine busy.
+Prints one JSON line per measurement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(record.HERE.parent))
 
 from tests.hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
 
-from prime_train.cli.linting import check
+from prime_train.cli.lint_files import check
 from prime_train.errors import UserError
 from prime_train.rules.judge import lint
 
@@ -31,7 +31,7 @@ MEGABYTE = 1_000_000
 LARGEST_SCRIPT = 190_000  # dialects/script.py reads up to 200,000 characters
 _LINT_ALONE = """
 import resource, sys, time
-from prime_train.cli.linting import check
+from prime_train.cli.lint_files import check
 began = time.perf_counter()
 busy = time.process_time()
 check([sys.argv[1]])
@@ -43,13 +43,13 @@ print(time.perf_counter() - began, time.process_time() - busy, peak_mib)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("n", type=int, nargs="?", default=20_000, help="hostile inputs (default: 20000)")
-    parser.add_argument("--folder", type=Path, action="append", default=[], help="config files to mutate as well")
+    parser.add_argument("--folder", type=Path, action="append", default=[], help="folder of config files to mutate too")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    folders = [record.HERE.parent / "presets", *asked.folder]
+    options = parser.parse_args()
+    folders = [record.HERE.parent / "presets", *options.folder]
     texts = [path.read_text(encoding="utf-8") for folder in folders for path in sorted(folder.rglob("*.toml"))]
     with tempfile.TemporaryDirectory() as directory:
-        rows = [_many(texts, asked.n, asked.seed, Path(directory)), *_megabytes(Path(directory))]
+        rows = [_many(texts, options.n, options.seed, Path(directory)), *_megabytes(Path(directory))]
     record.write("lint_robustness", rows)
     if any(row.get("tracebacks") for row in rows):
         sys.exit(1)
@@ -64,7 +64,7 @@ def _many(texts: list[str], count: int, seed: int, folder: Path) -> dict[str, ob
         began_s, busy_s = time.perf_counter(), time.process_time()
         try:
             _one(texts, chance, folder)
-        except Exception:  # any is what this looks for
+        except Exception:  # this benchmark searches for any exception
             tracebacks += 1
             traceback.print_exc()
         samples.append(time.perf_counter() - began_s)

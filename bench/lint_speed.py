@@ -1,9 +1,9 @@
-"""Measures how long lint takes: one prime-rl file cold, beside check-jsonschema, and 1,000 files in one process.
+"""Measures how long lint takes for one prime-rl file in a new process, and for 1,000 files in one process.
 
-Cold start as a user has it: a process per sample, the commands in turns, both with their bytecode, which pip
-writes for what it installs and Python for an editable checkout at its first start. check-jsonschema checks the
-same TOML file against a schema of one line. The thousand files are the configs of a folder, over and over;
-without a folder a prime-rl file of this benchmark's own.
+The start is that of a user: one process per sample, both commands in turns, both with bytecode files, which pip writes
+at installation and Python writes at the first start of an editable checkout. check-jsonschema checks the same TOML file
+against a one-line schema. The thousand files are the configs of a folder, repeated; without a folder, a prime-rl file
+of this benchmark.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ print(time.perf_counter() - began)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, help="config files for the thousand; one of them is linted cold")
+    parser.add_argument("--folder", type=Path, help="folder of config files for the thousand files")
     parser.add_argument("--samples", type=int, default=20)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         own = Path(directory) / "rl.toml"
         own.write_text(RL, encoding="utf-8")
-        files = sorted(asked.folder.rglob("*.toml")) if asked.folder else [own]
-        rows = [*_cold(own, Path(directory), asked.samples), _many(files, Path(directory))]
+        files = sorted(options.folder.rglob("*.toml")) if options.folder else [own]
+        rows = [*_cold(own, Path(directory), options.samples), _many(files, Path(directory))]
     record.write("lint_speed", rows)
 
 
@@ -104,7 +104,7 @@ def _cold(file: Path, folder: Path, count: int) -> list[dict[str, object]]:
 
 
 def _many(files: list[Path], folder: Path) -> dict[str, object]:
-    """The thousand on one core, in a process that does nothing else."""
+    """The thousand files on one core, in a separate process."""
     core = str(min(os.sched_getaffinity(0)))
     command = ["taskset", "-c", core, sys.executable, "-c", _MANY, str(_FILES), *map(str, files)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=record.with_bytecode(folder))

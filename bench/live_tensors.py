@@ -1,7 +1,7 @@
-"""Measures the live tensors of a step of the bundled trainer on the CPU, beside what the estimate says of them.
+"""Measures the live tensors of a step of the bundled trainer on the CPU, beside the estimate.
 
-How they are counted: tests/trainer/live_tensors.py. `error` is the estimate's against the trainer whose norms and
-softmax keep what a GPU's do, `unfused_error` against the trainer on the CPU as it is.
+tests/trainer/live_tensors.py counts the tensors. `error` compares the estimate with a trainer whose norms and softmax
+keep the same tensors as on a GPU, `unfused_error` with the unchanged trainer on the CPU.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tests.trainer.live_tensors import Case, cases, estimated, measured
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--terms", action="store_true", help="print every term of the estimate")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)  # the models are too small to share among cores
-    rows = [_row(case, show_terms=asked.terms) for case in cases()]
+    rows = [_row(case, show_terms=options.terms) for case in cases()]
     record.write("live_tensors", rows)
 
 

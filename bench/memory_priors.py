@@ -1,9 +1,9 @@
-"""What fit_memory may fit for each trainer: the value that counting gives, and how far it may be off. Values only.
+"""The coefficients that fit_memory fits for each trainer: their values from counting, and their plausible errors.
 
-Counts: a recomputed block holds, in bytes of bf16, its saved tensors and the gradients of its largest two (10 to 16 B
-per inner number of the MLP, less where a compiler fuses them); an expert's grouped product is fused by nobody (14 B);
-fp32 logits, log-softmax, gradient and the logits' own type make 14 B per logit; a block at work and one prefetched
-make two gathered blocks (FSDP2). Spreads are a quarter to a half of the value where the count is unsure.
+Counts: a recomputed block holds, in bytes of bf16, its saved tensors and the gradients of its two largest ones (10 to
+16 B per inner value of the MLP, less if a compiler fuses them); no compiler fuses an expert's grouped product (14 B);
+fp32 logits, log-softmax, gradient and logits in their own type make 14 B per logit; the current and the prefetched
+block make two gathered blocks (FSDP2). Spreads are a quarter to a half of the value if the count is uncertain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Free(NamedTuple):
-    """A coefficient that is fitted: where theory puts it, how far off it may be, from which era on."""
+    """A coefficient to fit: its theoretical value, its plausible error, and the era from which it applies."""
 
     name: str
     prior: float
@@ -22,7 +22,7 @@ class Free(NamedTuple):
 
 
 class Priors(NamedTuple):
-    """What is fitted and what is set for one trainer, and whose rows count."""
+    """The fitted and the fixed coefficients of one trainer, and the programs whose rows are used."""
 
     programs: tuple[str, ...]
     free: tuple[Free, ...]
@@ -44,7 +44,7 @@ _PRIME_RL = (
     Free("embedding_gather", 1, 0.5),
     Free("root_gradient", 4, 2),
     Free("block_hidden", 16, 8),
-    Free("block_hidden", 8, 4, since="2026-05", low=4.0),  # the stream and its gradient at least
+    Free("block_hidden", 8, 4, since="2026-05", low=4.0),  # at least the residual stream and its gradient
     Free("block_query", 8, 3),
     Free("block_kv", 6, 3),
     Free("block_mlp", 8, 3),
@@ -76,7 +76,7 @@ _ZERO = (
     Free("root_gather", 2, 1),
     Free("bucket_bytes", 3e9, 1.5e9),
 )
-_EAGER = {"eager_hidden": 16.0, "eager_mlp": 6.0}  # what the fits of uncompiled trainers have more
+_EAGER = {"eager_hidden": 16.0, "eager_mlp": 6.0}  # the additional coefficients of uncompiled trainers
 PRIORS: dict[str, Priors] = {
     "prime-rl": Priors(("prime-rl",), _PRIME_RL, {"workspace_bytes": 5e7, **_EAGER}),
     "torchtitan": Priors(
@@ -130,10 +130,10 @@ PRIORS: dict[str, Priors] = {
     "qwen-finetune": Priors(("qwen-finetune",), (*_HF, *_ZERO), {"block_query": 8, "block_kv": 6}),
     "hf": Priors(("ms-swift", "qwen-finetune"), (*_HF, *_ZERO), {"block_query": 8, "block_kv": 6}),
 }
-# What no row measures: the bundled trainer's coefficients are the counts of Coefficients, with torch's own reserve.
+# No row measures the bundled trainer: its coefficients are the counts of Coefficients, with torch's own reserve.
 COUNTED: dict[str, dict[str, float]] = {
     "bundled": {
-        "kept_eager": 0.0,  # its norms keep their input in the type it comes in
+        "kept_eager": 0.0,  # its norms keep their input without a type conversion
         "head_hidden": 4.0,
         "reserve": 1.08,
         "workspace_bytes": 0.1e9,

@@ -1,6 +1,6 @@
-"""Turns a row of measured memory into the RunSpec, the hardware and the model a user would have. Never measures.
+"""Turns a row of measured memory into the RunSpec, hardware and model that a user would have. Never measures.
 
-What is built of a row is built from every column but the measured ones; it goes through the code of `estimate`.
+All columns except the measured ones are used, and the result goes through the code of `estimate`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
+from prime_train.dialects.prime_rl.schema import newest
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
@@ -23,14 +24,13 @@ MEASURED = "measured_peak_gib_per_gpu"
 SERVING = ("vllm", "inference", "serve", "serving")
 _UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06", "A": "2026-08"}
-_NEWEST_ERA = "2026-08"
 _ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora", "full": "none"}
 _MIXED = ("master", "mixed", "amp", "float8", "fp8")  # weights in fp32 beside products in fewer bits
 _FULL_PRECISION = ("fp32", "float32", "32-true", "32", "tf32")
 
 
 class Row(NamedTuple):
-    """One row: what was trained, and apart from it what was measured; None where the table does not tell."""
+    """One row: the training, and separately the measurements; None if the table has no value."""
 
     id: str
     group: str  # "prime-rl", "other trainers"
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 def read(path: Path) -> tuple[list[Row], list[tuple[str, str]]]:
-    """The trainings of a table of memory_dev.csv's columns, and which of its rows tell none: id and why."""
+    """The trainings of a table with memory_dev.csv's columns, and the unreadable rows: id and reason."""
     rows: list[Row] = []
     left_out: list[tuple[str, str]] = []
     for id, line in row_cells.lines(path):
@@ -100,13 +100,13 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
     )
 
 
-def _era(said: str) -> str:
-    """ "F" or "2026-02" -> "2026-02"; the newest where nothing is said."""
-    if re.fullmatch(r"20\d\d-\d\d.*", said):
-        return said[:7]
-    if said and said.upper() not in _ERAS:
-        raise Unreadable(f"era is {said!r}: a month like 2026-02, or one of {', '.join(_ERAS)}")
-    return _ERAS.get(said.upper(), _NEWEST_ERA)
+def _era(cell: str) -> str:
+    """Example: "F" or "2026-02" -> "2026-02"; the newest era for an empty cell."""
+    if re.fullmatch(r"20\d\d-\d\d.*", cell):
+        return cell[:7]
+    if cell and cell.upper() not in _ERAS:
+        raise Unreadable(f"era is {cell!r}: a month like 2026-02, or one of {', '.join(_ERAS)}")
+    return _ERAS.get(cell.upper(), newest())
 
 
 def _prime_rl_trainer(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> Trainer:
@@ -139,31 +139,31 @@ def _prime_rl_trainer(line: Mapping[str, str], extra: Mapping[str, str], mesh: M
 
 
 def _checkpointing(line: Mapping[str, str]) -> tuple[str, bool]:
-    """(none, selective or full; whether activations go to the host)."""
-    said = line.get("ac", "").lower()
-    offloads = "offload" in said
-    if said.startswith("selective"):
+    """("none", "selective" or "full"; whether activations are offloaded to the host)."""
+    cell = line.get("ac", "").lower()
+    offloads = "offload" in cell
+    if cell.startswith("selective"):
         return "selective", offloads
-    if offloads or said.startswith(("full", "recompute")) or said in ("yes", "true", "1", "on"):
+    if offloads or cell.startswith(("full", "recompute")) or cell in ("yes", "true", "1", "on"):
         return "full", offloads
-    if text(line, "ac") == "" or said in ("no", "false", "0", "off"):
+    if text(line, "ac") == "" or cell in ("no", "false", "0", "off"):
         return "none", False
-    raise Unreadable(f"ac is {said!r}: none, selective, full, recompute or offload")
+    raise Unreadable(f"ac is {cell!r}: none, selective, full, recompute or offload")
 
 
 def _weight_dtype(precision: str) -> str:
-    """Of trained weights: "fp32" where a master copy is told or mixed precision is, else "bf16"."""
-    said = precision.lower()
-    return "fp32" if said in _FULL_PRECISION or any(word in said for word in _MIXED) else "bf16"
+    """The type of trained weights: "fp32" for a master copy or mixed precision, else "bf16"."""
+    cell = precision.lower()
+    return "fp32" if cell in _FULL_PRECISION or any(word in cell for word in _MIXED) else "bf16"
 
 
 def _compute_dtype(precision: str) -> str:
-    said = precision.lower()
-    if "float8" in said or "fp8" in said:
+    cell = precision.lower()
+    if "float8" in cell or "fp8" in cell:
         return "float8"
-    if said in _FULL_PRECISION:
+    if cell in _FULL_PRECISION:
         return "fp32"
-    return "fp16" if re.search(r"(?<!b)(fp|float|^)16", said) and "bf16" not in said else "bf16"
+    return "fp16" if re.search(r"(?<!b)(fp|float|^)16", cell) and "bf16" not in cell else "bf16"
 
 
 def _recipe(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> RunSpec:
@@ -204,38 +204,38 @@ def _with_optimizer(recipe: Recipe, line: Mapping[str, str], extra: Mapping[str,
         optimizer="adamw-8bit" if eight_bit else "sgd" if "sgd" in optimizer else "adamw",
         optimizer_state_dtype=states,
         optimizer_in_backward=flag(extra, "opt_in_bwd"),
-        # paged states lie outside the allocator
+        # paged states are outside the allocator
         optimizer_offload="cpu" in optimizer or "offload" in optimizer or "paged" in optimizer or to_host,
         parameter_offload=flag(extra, "fsdp_cpu_offload"),
     )
 
 
 def _with_head(recipe: Recipe, extra: Mapping[str, str]) -> Recipe:
-    """ "token_chunk8" is eight parts of the tokens, "vocab_chunk2048" 2048 columns at a time."""
-    said = extra.get("head", "").lower()
-    tokens, columns = re.search(r"token_chunk(\d+)", said), re.search(r"vocab_chunk(\d+)", said)
+    """Examples: "token_chunk8" is eight chunks of the tokens, "vocab_chunk2048" 2048 columns at a time."""
+    cell = extra.get("head", "").lower()
+    tokens, columns = re.search(r"token_chunk(\d+)", cell), re.search(r"vocab_chunk(\d+)", cell)
     if tokens:
         return recipe._replace(head="token-chunked", head_chunks=int(tokens[1]))
     if columns:
         return recipe._replace(head="vocab-chunked", head_chunk_vocab=int(columns[1]))
-    is_chunked = any(word in said for word in ("chunk", "fused", "liger"))
+    is_chunked = any(word in cell for word in ("chunk", "fused", "liger"))
     return recipe._replace(head="token-chunked" if is_chunked else "full")
 
 
 def _sharding(line: Mapping[str, str], mesh: Mesh) -> str:
-    said, gpus = line.get("parallelism", "").lower(), whole(line, "n_gpus", 1)
-    if said.startswith("device_map"):
+    cell, gpus = line.get("parallelism", "").lower(), whole(line, "n_gpus", 1)
+    if cell.startswith("device_map"):
         return "device_map"
-    named = re.match(r"zero[-_]?([123])", said)
+    named = re.match(r"zero[-_]?([123])", cell)
     if named:
         return f"zero{named[1]}"
-    if re.match(r"d?dp\d*(_tp|_pp|_ep|_cp|$)", said):
+    if re.match(r"d?dp\d*(_tp|_pp|_ep|_cp|$)", cell):
         return "ddp"
     return "none" if gpus == mesh.tp * mesh.pp else "fsdp"
 
 
 def _adapted(line: Mapping[str, str], extra: Mapping[str, str]) -> Recipe:
-    """The part of a recipe that says what is trained beside a frozen base."""
+    """The part of a recipe that describes the adapter of a frozen base model."""
     rank = number(line, "lora_rank")
     adapter = _ADAPTERS.get(extra.get("type", "").lower(), "lora" if rank else "none")
     targets = tuple(re.split(r"[,+]", extra["targets"].lower())) if extra.get("targets") else None
@@ -252,11 +252,11 @@ def _adapted(line: Mapping[str, str], extra: Mapping[str, str]) -> Recipe:
     )
 
 
-def _quantization(said: str) -> str | None:
-    """Of the frozen base: "bnb.nf4-dq", "int4 gptq", "awq"; None where it is not quantised."""
-    said = said.lower()
-    if "nf4" in said or "fp4" in said or ("int4" in said and "bnb" in said):
-        return "nf4-dq" if "dq" in said else "nf4"
-    if re.search(r"int4|4[- ]?bit|awq|gptq", said) and not re.search(r"int8|8[- ]?bit", said):
+def _quantization(cell: str) -> str | None:
+    """The quantisation of the frozen base, such as "bnb.nf4-dq", "int4 gptq", "awq"; None if there is none."""
+    cell = cell.lower()
+    if "nf4" in cell or "fp4" in cell or ("int4" in cell and "bnb" in cell):
+        return "nf4-dq" if "dq" in cell else "nf4"
+    if re.search(r"int4|4[- ]?bit|awq|gptq", cell) and not re.search(r"int8|8[- ]?bit", cell):
         return "int4"
-    return "int8" if re.search(r"int8|8[- ]?bit", said) else None
+    return "int8" if re.search(r"int8|8[- ]?bit", cell) else None

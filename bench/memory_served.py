@@ -1,8 +1,8 @@
-"""Judges weights and KV tokens of vLLM against its start-up logs, and rows of kind "vllm". Judges no training.
+"""Compares estimated weights and KV tokens of vLLM with its start-up logs and with rows of kind "vllm".
 
-A row's `kv_tokens` is what vLLM printed. `measured_peak_gib_per_gpu` is the weights, unless `extra` tells these by
-themselves: then it is the KV cache, if `extra` does not tell that too. `extra` may also have version, tp, pp, dp, util,
-max_num_seqs, batched_tokens, kv_cache_dtype, quantization, eager.
+A row's `kv_tokens` is the number that vLLM printed. `measured_peak_gib_per_gpu` is the weights; if `extra` has the
+weights, it is the KV cache, unless `extra` has that too. `extra` may also have version, tp, pp, dp, util, max_num_seqs,
+batched_tokens, kv_cache_dtype, quantization, eager.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _QUANTIZED = {
     "int8": "int8",
     "int4": "int4",
 }
-_WEIGHTS_OFF = 0.02  # of start-up logs: the worst of 29 is 1.5 % off
+_WEIGHTS_OFF = 0.02  # the largest error over 29 start-up logs is 1.5 %
 
 
 class Server(NamedTuple):
-    """One start of a server and what it printed; None where it did not."""
+    """One start of a server and the values it printed; None if it did not print a value."""
 
     id: str
     setup: ServeSetup
@@ -66,7 +66,7 @@ class Server(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One quantity of a server, estimated and printed. "A priori" are KV tokens without the GiB of the cache."""
+    """One quantity of a server, estimated and printed. "A priori": KV tokens without knowing the GiB of the cache."""
 
     quantity: str
     unit: str
@@ -83,7 +83,7 @@ def logs() -> list[Server]:
 
 
 def read(path: Path) -> tuple[list[Server], list[tuple[str, str]]]:
-    """The servers of a table, and which of its rows tell none: id and why."""
+    """The servers of a table, and the unreadable rows: id and reason."""
     found: list[Server] = []
     left_out: list[tuple[str, str]] = []
     for id, line in row_cells.lines(path):
@@ -96,8 +96,8 @@ def read(path: Path) -> tuple[list[Server], list[tuple[str, str]]]:
 
 
 def answers(server: Server) -> tuple[Answer, ...]:
-    """Weights and KV tokens: tokens of the printed GiB where they are told, else of what is left over. Tokens first
-    where they were printed."""
+    """Weights and KV tokens. Tokens come from the printed GiB of the cache, else from the memory that is left over.
+    Tokens come first if they were printed."""
     gib = weight_gib(server.setup)
     weights = Answer("weights", "GiB", server.weights_gib, Interval(1 - _WEIGHTS_OFF, 1.0, 1 + _WEIGHTS_OFF).times(gib))
     tokens = _tokens(server)
@@ -119,13 +119,13 @@ def _tokens(server: Server) -> Answer | None:
 
 
 def pairs(servers: Sequence[Server]) -> dict[str, list[tuple[float, float]]]:
-    """Quantity -> (estimated, printed) of what was printed."""
-    told: dict[str, list[tuple[float, float]]] = {"weights": [], "KV tokens": [], "KV tokens, a priori": []}
+    """Quantity -> (estimated, printed), for printed values."""
+    found: dict[str, list[tuple[float, float]]] = {"weights": [], "KV tokens": [], "KV tokens, a priori": []}
     for server in servers:
         for answer in answers(server):
             if answer.measured:
-                told[answer.quantity].append((answer.estimate.typical, answer.measured))
-    return {quantity: values for quantity, values in told.items() if values}
+                found[answer.quantity].append((answer.estimate.typical, answer.measured))
+    return {quantity: values for quantity, values in found.items() if values}
 
 
 def _server(id: str, line: Mapping[str, str]) -> Server:
@@ -168,7 +168,7 @@ def _run(line: Mapping[str, str], extra: Mapping[str, str], shape: ModelShape) -
 
 
 def _spread(line: Mapping[str, str], extra: Mapping[str, str]) -> tuple[int, int, int]:
-    """(tensor, pipeline, data parallel): as told, else all GPUs in tensor parallelism."""
+    """(tensor, pipeline, data parallel): from the row, else all GPUs in tensor parallelism."""
     sizes = row_cells.degrees(line.get("parallelism", ""))
     pipeline, data = (whole(extra, name, sizes.get(name, 1)) for name in ("pp", "dp"))
     gpus = whole(line, "n_gpus", 1)
@@ -179,10 +179,10 @@ def _spread(line: Mapping[str, str], extra: Mapping[str, str]) -> tuple[int, int
 
 
 def _splits_experts(line: Mapping[str, str], extra: Mapping[str, str]) -> bool:
-    """Whether experts lie whole on one GPU each: "tp4_ep", "ep8", ep=yes."""
-    told = re.search(r"(?:^|_|\b)ep(\d*)(?:$|_|\b)", line.get("parallelism", "").lower())
-    if told:
-        return told[1] != "1"
+    """Whether each expert is on a single GPU: "tp4_ep", "ep8", ep=yes."""
+    named = re.search(r"(?:^|_|\b)ep(\d*)(?:$|_|\b)", line.get("parallelism", "").lower())
+    if named:
+        return named[1] != "1"
     return extra.get("ep", "").lower() not in ("", "0", "1", "no", "false", "none")
 
 
@@ -196,6 +196,6 @@ def _count(extra: Mapping[str, str], names: Sequence[str]) -> int | None:
 
 
 def _quantization(shape: ModelShape, precision: str, extra: Mapping[str, str]) -> str | None:
-    """The method that a row names for a checkpoint that is not quantised itself."""
-    said = (extra.get("quantization") or extra.get("quant") or precision).lower()
-    return None if shape.quantization else next((method for name, method in _QUANTIZED.items() if name in said), None)
+    """The quantisation method that a row names for a checkpoint that is not quantised."""
+    cell = (extra.get("quantization") or extra.get("quant") or precision).lower()
+    return None if shape.quantization else next((method for name, method in _QUANTIZED.items() if name in cell), None)

@@ -1,6 +1,6 @@
-"""What other tools say of a row's memory: accelerate, DeepSpeed and fitcheck-llm, by their own code where installed.
+"""Memory estimates of other tools: accelerate, DeepSpeed and fitcheck-llm, by their own code if installed.
 
-Each takes the resolved setup and returns bytes on one GPU, None where the tool has nothing to say of such a row.
+Each function takes the resolved setup and returns bytes on one GPU, or None if the tool does not support such a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Answer = Callable[[TrainSetup], float | None]
 
 
 class Tool(NamedTuple):
-    """A tool by the name it has in the table, and what it says."""
+    """A tool: its name in the table and its estimate."""
 
     name: str
     bytes_of: Answer
@@ -28,7 +28,7 @@ class Tool(NamedTuple):
 
 @cache
 def tools() -> tuple[Tool, ...]:
-    """All of them, the name telling the version that answers, or that its published formula does."""
+    """All tools. The name contains the installed version, or that the published formula is used."""
     return (
         Tool(_named("accelerate", "accelerate estimate-memory"), _accelerate),
         Tool(_named("deepspeed", "DeepSpeed estimate_zero3"), _deepspeed),
@@ -49,9 +49,9 @@ def _named(package: str, name: str) -> str:
 
 
 def _accelerate(setup: TrainSetup) -> float | None:
-    """Training with Adam: the largest of its four figures, over the GPUs that share the states.
+    """Training with Adam: the largest of its four values, divided by the GPUs that share the states.
 
-    Formula where it is not installed: huggingface/accelerate, commands/estimate.py, estimate_training_usage, float32:
+    Formula if it is not installed: huggingface/accelerate, commands/estimate.py, estimate_training_usage, float32:
     four times the weights.
     """
     if setup.adapter is not None:
@@ -66,8 +66,8 @@ def _accelerate(setup: TrainSetup) -> float | None:
 def _deepspeed(setup: TrainSetup) -> float | None:
     """Weights, gradients and Adam's states under ZeRO-3.
 
-    Formula where it is not installed: deepspeed, runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs: 4 B for
-    each parameter of the largest layer and 18 B for each over the GPUs, 2 B where the optimizer is on the CPU.
+    Formula if it is not installed: deepspeed, runtime/zero/stage3.py, estimate_zero3_model_states_mem_needs: 4 B for
+    each parameter of the largest layer, plus 18 B for each parameter over the GPUs (2 B with the optimizer on the CPU).
     """
     if setup.adapter is not None or (setup.layout.shards == 1 and setup.layout.gpus > 1):
         return None
@@ -82,7 +82,7 @@ def _deepspeed(setup: TrainSetup) -> float | None:
 
 
 def _fitcheck(setup: TrainSetup) -> float | None:
-    """Its estimate for one GPU of a dense model, with what of the run it has words for."""
+    """Its estimate for one GPU of a dense model, with the settings of the run that it supports."""
     shape, adapter = setup.shape, setup.adapter
     frozen_but_no_lora = adapter is not None and not adapter.rank
     if setup.layout.gpus > 1 or shape.is_moe or frozen_but_no_lora:

@@ -1,7 +1,7 @@
-"""Measures packing beside TRL's pack_dataset and beside concatenate-and-chunk, on documents of lognormal length.
+"""Measures packing, compared with TRL's pack_dataset and concatenate-and-chunk, on documents of lognormal length.
 
-Each token is its own number, so that what a packer dropped and which documents it cut is read from the rows it
-made, by one function for all of them. Packers take turns, so that a slow moment of the machine meets all of them.
+Every token has a unique number, so one function can find in the rows of any packer which tokens it dropped and which
+documents it cut. The packers take turns, so a slow moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Numbers = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows as a packer made them: the tokens of all rows, without padding, and how many each row has."""
+    """The rows of a packer: the tokens of all rows, without padding, and the number of tokens in each row."""
 
     tokens: Numbers
     row_lengths: Integers
@@ -41,44 +41,44 @@ def main() -> None:
     parser.add_argument("--ctx-tokens", type=int, default=2048)
     parser.add_argument("--buffer-docs", type=int, default=8192)
     parser.add_argument("--samples", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     datasets.disable_progress_bars()
-    lengths = document_lengths(asked.documents)
+    lengths = document_lengths(options.documents)
     tokens = np.arange(int(lengths.sum()), dtype=np.int32)
     table = as_dataset(tokens, lengths)
-    split = partial(pack_with_trl, table, asked.ctx_tokens, "bfd_split")
+    split = partial(pack_with_trl, table, options.ctx_tokens, "bfd_split")
     trl = f"TRL {version('trl')} pack_dataset"
     packers: dict[str, Callable[[], Callable[[], Packed]]] = {
-        f"prime-train, buffers of {asked.buffer_docs}": partial(
-            pack_here, tokens, lengths, asked.ctx_tokens, asked.buffer_docs
+        f"prime-train, buffers of {options.buffer_docs}": partial(
+            pack_here, tokens, lengths, options.ctx_tokens, options.buffer_docs
         ),
-        f"{trl} bfd": partial(pack_with_trl, table, asked.ctx_tokens, "bfd", 1000),
+        f"{trl} bfd": partial(pack_with_trl, table, options.ctx_tokens, "bfd", 1000),
         f"{trl} bfd_split": partial(split, 1000),
-        f"{trl} bfd_split, batches of {asked.buffer_docs}": partial(split, asked.buffer_docs),
-        f"{trl} wrapped": partial(pack_with_trl, table, asked.ctx_tokens, "wrapped", 1000),
-        "concatenate and chunk, ideal": partial(chunk, tokens, asked.ctx_tokens),
+        f"{trl} bfd_split, batches of {options.buffer_docs}": partial(split, options.buffer_docs),
+        f"{trl} wrapped": partial(pack_with_trl, table, options.ctx_tokens, "wrapped", 1000),
+        "concatenate and chunk, ideal": partial(chunk, tokens, options.ctx_tokens),
     }
-    corpus = {"documents": len(lengths), "tokens": len(tokens), "ctx_tokens": asked.ctx_tokens}
+    corpus = {"documents": len(lengths), "tokens": len(tokens), "ctx_tokens": options.ctx_tokens}
     quality: dict[str, dict[str, float]] = {}
     samples: dict[str, list[float]] = {what: [] for what in packers}
-    for number in range(asked.samples + 1):  # the first round is not counted: memory is touched for the first time
+    for number in range(options.samples + 1):  # the first round is not counted, because it touches memory first
         for what, packer in packers.items():
             began_s = time.perf_counter()
             made = packer()
             if number > 0:
                 samples[what].append(time.perf_counter() - began_s)
             else:
-                quality[what] = judge(made(), lengths, asked.ctx_tokens)
+                quality[what] = judge(made(), lengths, options.ctx_tokens)
     rows = [
         record.emit(what, samples[what], **quality[what], **rate(samples[what], len(lengths)), **corpus)
         for what in packers
     ]
-    core = [core_s(lengths, asked.ctx_tokens, len(lengths)) for _ in range(5 * asked.samples)]
-    buffered = [core_s(lengths, asked.ctx_tokens, asked.buffer_docs) for _ in range(5 * asked.samples)]
+    core = [core_s(lengths, options.ctx_tokens, len(lengths)) for _ in range(5 * options.samples)]
+    buffered = [core_s(lengths, options.ctx_tokens, options.buffer_docs) for _ in range(5 * options.samples)]
     rows += [
         record.emit("prime-train pack() alone, one pool", core, **rate(core, len(lengths)), **corpus),
         record.emit(
-            f"prime-train pack() alone, buffers of {asked.buffer_docs}",
+            f"prime-train pack() alone, buffers of {options.buffer_docs}",
             buffered,
             **rate(buffered, len(lengths)),
             **corpus,
@@ -99,7 +99,7 @@ def as_dataset(tokens: Numbers, lengths: Integers) -> datasets.Dataset:
 
 
 def pack_here(tokens: Numbers, lengths: Integers, ctx_tokens: int, buffer_docs: int) -> Callable[[], Packed]:
-    """As the trainer does it: rows are built, padding and all, one buffer at a time."""
+    """Builds rows with padding, one buffer at a time, like the trainer."""
     rows = []
     ends = np.concatenate([[0], np.cumsum(lengths)])
     for start in range(0, len(lengths), buffer_docs):
@@ -129,14 +129,14 @@ def pack_with_trl(table: datasets.Dataset, ctx_tokens: int, strategy: str, batch
 
 
 def chunk(tokens: Numbers, ctx_tokens: int) -> Callable[[], Packed]:
-    """No padding but in the last row."""
+    """Only the last row has padding."""
     copied = tokens.copy()
     rows, rest = divmod(len(tokens), ctx_tokens)
     return lambda: Packed(copied, np.asarray([ctx_tokens] * rows + [rest] * (rest > 0)))
 
 
 def judge(packed: Packed, lengths: Integers, ctx_tokens: int) -> dict[str, float]:
-    """Percent of tokens dropped, of positions padded, and of documents cut although they fit in a sequence."""
+    """Percent of dropped tokens, padded positions, and documents that were cut although they fit in a sequence."""
     row_of = np.full(int(lengths.sum()), -1, dtype=np.int64)
     row_of[packed.tokens] = np.repeat(np.arange(len(packed.row_lengths)), packed.row_lengths)
     begins = np.cumsum(lengths) - lengths
@@ -152,7 +152,7 @@ def judge(packed: Packed, lengths: Integers, ctx_tokens: int) -> dict[str, float
 
 
 def core_s(lengths: Integers, ctx_tokens: int, buffer_docs: int) -> float:
-    """Seconds from lengths to bins, without a token moved."""
+    """Seconds from lengths to bins, without moving tokens."""
     began_s = time.perf_counter()
     for start in range(0, len(lengths), buffer_docs):
         pack(lengths[start : start + buffer_docs], ctx_tokens)

@@ -1,4 +1,4 @@
-"""Records what a benchmark measured: one JSON line on stdout, and results/NAME.json. Measures nothing itself."""
+"""Records the results of a benchmark: one JSON line on stdout, and results/NAME.json. Measures nothing itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 
 @cache
 def commit() -> str:
-    """The short hash of the checkout, with "+changes" where tracked files differ from it; "" outside one."""
+    """The short commit hash, with "+changes" if tracked files were changed; "" outside a checkout."""
     git = ["git", "-C", str(HERE)]
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
     if head.returncode != 0:
@@ -29,7 +29,7 @@ def commit() -> str:
 
 @cache
 def machine() -> str:
-    """The CPU, how many cores this process may use, memory, and the Python: "AMD EPYC, 2 cores, 8 GiB, Python 3.11"."""
+    """CPU, usable cores, memory and Python, for example "AMD EPYC, 2 cores, 8 GiB, Python 3.11"."""
     cpu = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
@@ -41,13 +41,13 @@ def machine() -> str:
 
 
 def with_bytecode(folder: Path) -> dict[str, str]:
-    """The environment in which Python keeps the bytecode of what it imports, below `folder`, whatever this one says."""
+    """An environment in which Python writes bytecode files below `folder`, even if this process must not."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
 
 
 def percentile(samples: Sequence[float], fraction: float) -> float:
-    """The value below which `fraction` of the samples lie, between neighbours by straight line."""
+    """The value below which `fraction` of the samples are, with linear interpolation."""
     if not samples:
         raise ValueError("no samples")
     ordered = sorted(samples)
@@ -58,7 +58,7 @@ def percentile(samples: Sequence[float], fraction: float) -> float:
 
 
 def emit(what: str, samples: Sequence[float], **extra: Any) -> dict[str, Any]:
-    """Print one JSON line about `samples` (seconds unless `extra` names a `unit`) and return it as a dict."""
+    """Prints one JSON line about `samples` (seconds unless `extra` has a `unit`) and returns it as a dict."""
     row = {
         "what": what,
         "n": len(samples),
@@ -75,7 +75,7 @@ def emit(what: str, samples: Sequence[float], **extra: Any) -> dict[str, Any]:
 
 
 def write(name: str, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write bench/results/NAME.json, whole or not at all, and return its path."""
+    """Writes bench/results/NAME.json, replacing the file at once, and returns its path."""
     path = HERE / "results" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     beside = path.with_suffix(".json.tmp")

@@ -1,10 +1,10 @@
-"""Measures how soon a harmed run goes on: five faults against real training under `prime-train run`.
+"""Measures how soon a run continues after a fault: five faults in real training under `prime-train run`.
 
     python bench/recovery.py [--rounds 3]
 
-From the death to the next attempt's start, and to its first step. The death of a trainer that hangs is the
-end of the silence that it may keep; after the death of the supervisor the command is given again at once.
-The back-off of the default policy (1 s at first) is left in.
+The time counts from the failure to the start of the next attempt, and to its first step. A hang counts as a failure at
+the end of the allowed silence. After the death of the supervisor the command is started again at once. The default
+back-off (1 s at first) is included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.drills.scene import Scene
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="how often to bring about each fault")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to cause each fault")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for name in faults.FAULTS for row in _recovery(name, Path(folder), given.rounds)]
@@ -42,7 +42,7 @@ def _recovery(name: str, folder: Path, rounds: int) -> list[dict[str, object]]:
 
 
 def _once(fault: faults.Fault, drill: Scene) -> tuple[float, float]:
-    """Seconds from the death to the start of the second attempt, and to its first step."""
+    """Seconds from the failure to the start of the second attempt, and to its first step."""
     drill.prepare()
     with drill.started() as process:
         died_s = fault(drill, process.pid)

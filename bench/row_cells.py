@@ -1,6 +1,6 @@
 """Reads the cells of tables of measured rows: numbers, lists of pairs, GPUs, models, layouts. Builds no run.
 
-A cell may be missing, blank, or written in another way; what cannot be read raises Unreadable with the reason.
+A cell can be missing, blank, or in one of several notations. An unreadable cell raises Unreadable with the reason.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from prime_train.estimate.shape import ModelShape, shape_from_registry
 from prime_train.estimate.values import Hardware
 
 _YES, _NO = ("yes", "true", "1", "on"), ("", "no", "false", "0", "off", "none", "n/a", "nan", "-")
-_UNSAID = ("", "none", "n/a", "na", "nan", "null", "-", "?")
-_CONTEXTS = {65: 65536, 131: 131072, 262: 262144}  # "65k" is written of 65536
+_NOT_KNOWN = ("", "none", "n/a", "na", "nan", "null", "-", "?")
+_CONTEXTS = {65: 65536, 131: 131072, 262: 262144}  # "65k" means 65536
 _GPU_KEYS = r"hsdp|fsdp|ddp|dp_?replicate|dp_?shard|zero|dp|tp|cp|sp|ep|pp"
 
 
 class Unreadable(ValueError):
-    """A cell that tells nothing that could be reckoned with; the text says which and why."""
+    """A cell that cannot be used; the message names the cell and the reason."""
 
 
 class Mesh(NamedTuple):
-    """Sizes that a row names, 1 where it names none. `shards` and `replicas` are None where it leaves them open."""
+    """The sizes in a row; the default is 1, and None for `shards` and `replicas`."""
 
     shards: int | None = None
     replicas: int | None = None
@@ -52,38 +52,38 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         named = set(table.fieldnames or ())
         read = list(table)
     except csv.Error as error:
-        raise Unreadable(f"{path}: {error}: no CSV file") from error
+        raise Unreadable(f"{path}: {error}: not a CSV file") from error
     if len(named) < 2:
-        raise Unreadable(f"{path}: its first line names no columns")
+        raise Unreadable(f"{path}: its first line has no column names")
     for number, line in enumerate(read, start=1):
         cells = {key: (value or "").strip() for key, value in line.items() if isinstance(key, str)}
         yield f"{path.stem}:{number}", cells
 
 
 def text(line: Mapping[str, str], column: str) -> str:
-    """A cell, "" where it is missing or says that it is not known."""
-    said = line.get(column, "")
-    return "" if said.lower() in _UNSAID else said
+    """A cell; "" if it is missing or marked as not known."""
+    cell = line.get(column, "")
+    return "" if cell.lower() in _NOT_KNOWN else cell
 
 
 def number(line: Mapping[str, str], column: str, least: float = 0.0) -> float | None:
-    """The first number of a cell ("~23.7 GiB" is 23.7), None where it is blank."""
-    said = text(line, column)
-    if not said:
+    """The first number of a cell ("~23.7 GiB" is 23.7); None if the cell is blank."""
+    cell = text(line, column)
+    if not cell:
         return None
-    found = re.search(r"[-+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?", said)
+    found = re.search(r"[-+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?", cell)
     value = float(found[0].replace(",", "").replace("_", "")) if found else None
     if value is None or not least <= value < 1e15:
-        raise Unreadable(f"{column} is {said!r}, no number from {least:g} on")
+        raise Unreadable(f"{column} is {cell!r}, not a number >= {least:g}")
     return value
 
 
 def whole(line: Mapping[str, str], column: str, default: int | None = None) -> int:
-    """A count from 1 on; "16k" is 16384. Raises Unreadable where it is blank and there is no default."""
+    """A count of at least 1; "16k" is 16384. Raises Unreadable if the cell is blank and there is no default."""
     value = number(line, column, 1)
     if value is None:
         if default is None:
-            raise Unreadable(f"{column} is not told")
+            raise Unreadable(f"{column} is missing")
         return default
     if re.search(r"\d\s*[kK]\b", line[column]):
         return _CONTEXTS.get(int(value), int(value * 1024))
@@ -91,13 +91,13 @@ def whole(line: Mapping[str, str], column: str, default: int | None = None) -> i
 
 
 def flag(line: Mapping[str, str], column: str) -> bool:
-    """Whether a cell says yes; blank is no. Raises Unreadable for anything else."""
-    said = line.get(column, "").lower()
-    if said in _YES:
+    """Whether a cell is "yes"; a blank cell is "no". Raises Unreadable for anything else."""
+    cell = line.get(column, "").lower()
+    if cell in _YES:
         return True
-    if said in _NO:
+    if cell in _NO:
         return False
-    raise Unreadable(f"{column} is {said!r}: yes or no")
+    raise Unreadable(f"{column} is {cell!r}: yes or no")
 
 
 def pairs(extra: str) -> dict[str, str]:
@@ -108,9 +108,9 @@ def pairs(extra: str) -> dict[str, str]:
 
 @cache
 def model(name: str) -> ModelShape:
-    """The shape of a model by its name, whatever its case, with or without its owner. Raises Unreadable."""
+    """The shape of a model by its name, in any case, with or without the owner. Raises Unreadable."""
     if not name:
-        raise Unreadable("model is not told")
+        raise Unreadable("model is missing")
     shape = shape_from_registry(name)
     if shape is not None:
         return shape
@@ -126,7 +126,7 @@ def model(name: str) -> ModelShape:
 
 @cache
 def hardware(name: str, gpus: int) -> Hardware:
-    """The GPUs by a name of the registry, of a table or of a driver. One that nobody knows is of unknown size."""
+    """The GPUs by a name from the registry, a table or a driver. An unknown GPU has an unknown memory size."""
     plain = "-".join(word for word in name.lower().split() if not word.startswith("hbm"))
     for tried in (plain, _closest_gpu(plain)):
         try:
@@ -140,7 +140,7 @@ def hardware(name: str, gpus: int) -> Hardware:
 
 
 def _closest_gpu(plain: str) -> str:
-    """The id all whose parts the name has: "h200" of "h200-141gb-sxm"; "h100" and "a100" alone are those of 80 GB."""
+    """The id whose parts are all in the name: "h200" for "h200-141gb-sxm"; "h100" and "a100" alone mean 80 GB."""
     parts = {part for part in re.split(r"[-_/ ]", plain) if part}
     by_parts = {frozenset(gpu.id.removeprefix("rtx-").split("-")): gpu.id for gpu in registry.gpu_peaks()}
     bare = {part for part in parts if not re.fullmatch(r"nvidia|geforce|tesla|rtx|sxm\d?", part)}
@@ -151,25 +151,25 @@ def _closest_gpu(plain: str) -> str:
 
 
 def degrees(parallelism: str) -> dict[str, int]:
-    """ "fsdp32_tp8_asynctp" -> {"fsdp": 32, "tp": 8}; only what is named, from 1 on."""
+    """Example: "fsdp32_tp8_asynctp" -> {"fsdp": 32, "tp": 8}; only named sizes of at least 1."""
     found = re.findall(rf"({_GPU_KEYS})[-_=]?(\d+)", parallelism.lower())
     return {name.replace("_", ""): max(1, int(size)) for name, size in found}
 
 
 def mesh(parallelism: str, gpus: int) -> Mesh:
-    """ "fsdp32_tp8_asynctp" -> 32 shards, tp 8; "hsdp2x8" -> 2 copies of 8 shards. Shards that do not divide the GPUs
-    are taken for all of them. Raises Unreadable where tensor and pipeline parallelism do not divide them."""
-    said, sizes = parallelism.lower(), degrees(parallelism)
-    hybrid = re.search(r"hsdp(\d+)[x*](\d+)", said)
+    """Examples: "fsdp32_tp8_asynctp" -> 32 shards, tp 8; "hsdp2x8" -> 2 copies of 8 shards. If the shards do not divide
+    the GPUs, all GPUs are one group. Raises Unreadable if tensor and pipeline parallelism do not divide the GPUs."""
+    cell, sizes = parallelism.lower(), degrees(parallelism)
+    hybrid = re.search(r"hsdp(\d+)[x*](\d+)", cell)
     tp, cp, ep, pp = (sizes.get(name, 1) for name in ("tp", "cp", "ep", "pp"))
     if gpus % (tp * pp):
         raise Unreadable(f"parallelism {parallelism!r} does not divide {gpus} GPUs: tp {tp} x pp {pp}")
     rest = gpus // (tp * pp)
     shards = int(hybrid[2]) if hybrid else sizes.get("fsdp") or sizes.get("dpshard")
-    if shards is None and "hsdp" in said:
+    if shards is None and "hsdp" in cell:
         copies = sizes.get("dpreplicate") or sizes.get("ddp")
-        shards = rest // copies if copies else sizes.get("hsdp") or min(8, rest)  # a machine of eight
+        shards = rest // copies if copies else sizes.get("hsdp") or min(8, rest)  # one machine of eight GPUs
     if shards is not None:
-        whole_shards = shards * cp  # a table counts context parallelism in the shards or beside them
-        shards = next((size for size in (whole_shards, shards) if rest % size == 0), rest)  # n_gpus is what counts
+        whole_shards = shards * cp  # some tables count context parallelism in the shards, others do not
+        shards = next((size for size in (whole_shards, shards) if rest % size == 0), rest)  # n_gpus has priority
     return Mesh(shards, rest // shards if shards else None, tp, cp, ep, pp)

@@ -1,8 +1,8 @@
-"""Measures how long the command line takes to start, beside check-jsonschema checking one TOML file.
+"""Measures how long the command line takes to start, compared with check-jsonschema on one TOML file.
 
-Cold start as a user has it: a process per sample, files in the page cache, bytecode compiled, for all sides: it goes
-to a folder of the benchmark's own, because some machines forbid Python to write any. The commands take turns, so that
-a slow moment of the machine meets all of them. `estimate` has a bar in seconds and not beside another program.
+The start is that of a user: one process per sample, files in the page cache, bytecode compiled for all programs (in a
+folder of the benchmark, because some machines forbid Python to write bytecode). The commands take turns, so a slow
+moment of the machine affects all of them. `estimate` is compared with a limit in seconds, not with another program.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def measure(commands: dict[str, list[str]], count: int, environment: dict[str, str]) -> dict[str, list[float]]:
-    """Wall seconds of each command, `count` times in turns, after one round that is not counted."""
+    """Wall seconds of each command, `count` times in turns, after one round of warm-up."""
     samples: dict[str, list[float]] = {what: [] for what in commands}
     for number in range(count + 1):
         for what, command in commands.items():

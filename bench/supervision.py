@@ -1,10 +1,10 @@
-"""Measures what supervision costs the real trainer under `prime-train run`, and how soon it takes its first step.
+"""Measures how much supervision slows the real trainer under `prime-train run`, and the time to its first step.
 
     python bench/supervision.py [--blocks 20] [--starts 5]
 
-The model and data are the quickstart's. To see what the supervisor takes from the trainer, it is paused (SIGSTOP)
-and continued (SIGCONT) in turns while the trainer goes on, and the step times of each paused block are compared
-with those of the block after it. CPU time is the supervisor process's own, from /proc.
+The model and data are the quickstart's. The supervisor is paused (SIGSTOP) and continued (SIGCONT) in turns while the
+trainer runs, and the step times of each paused block are compared with those of the next block. CPU time is that of the
+supervisor process, from /proc.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A run that trains until it is told to stop, and its supervisor."""
+    """A run that trains until it is stopped, and its supervisor."""
 
     run_dir: RunDir
     supervisor: subprocess.Popen[bytes]
@@ -79,13 +79,13 @@ class Running:
         give_up_s = time.monotonic() + DEADLINE_S
         while not holds():
             if self.supervisor.poll() is not None or time.monotonic() > give_up_s:
-                raise RuntimeError(f"{self.run_dir.path}: it ended, or trained nothing in {DEADLINE_S:.0f} s")
+                raise RuntimeError(f"{self.run_dir.path}: the run ended, or made no step in {DEADLINE_S:.0f} s")
             time.sleep(0.05)
 
 
 @contextlib.contextmanager
 def _running(folder: Path, name: str, terminal: int | None = None) -> Iterator[Running]:
-    """`prime-train run quickstart` without an end, its talk going to `terminal` or nowhere."""
+    """`prime-train run quickstart` without a last step; its output goes to `terminal` or is discarded."""
     values = [word for value in (*ENDLESS, f"run.dir={folder}") for word in ("--set", value)]
     began_s = time.time()
     process = subprocess.Popen(
@@ -114,7 +114,7 @@ def _until_stepped(folder: Path, name: str) -> float:
         return stepped()[0] - running.began_s
 
 
-# --- what it costs ----------------------------------------------------------------------------------
+# --- the cost ---------------------------------------------------------------------------------------
 
 
 def _cost(folder: Path, blocks: int, seconds: float) -> list[dict[str, object]]:
@@ -143,12 +143,12 @@ def _cost(folder: Path, blocks: int, seconds: float) -> list[dict[str, object]]:
 
 
 def _alternate(running: Running, blocks: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Step times of the blocks in which the supervisor was paused, and of those in which it was not."""
+    """Step times of the blocks with the supervisor paused, and of the blocks with it running."""
     found: dict[int, list[list[float]]] = {signal.SIGSTOP: [], signal.SIGCONT: []}
     for _ in range(blocks):
         for number in (signal.SIGSTOP, signal.SIGCONT):
             running.supervisor.send_signal(number)
-            first = len(running.steps_s()) + 1  # the step that is under way belongs to neither
+            first = len(running.steps_s()) + 1  # the current step belongs to neither block
             running.until_steps(first + BLOCK_STEPS)
             found[number].append(running.steps_s()[first : first + BLOCK_STEPS])
     return found[signal.SIGSTOP], found[signal.SIGCONT]
@@ -164,7 +164,7 @@ def _cpu_of_live_screen(folder: Path, seconds: float) -> dict[str, object]:
 
 
 def _drain(terminal: int) -> None:
-    """Read what is drawn, as a terminal does, or the supervisor would wait for a full buffer."""
+    """Reads the output like a terminal, because otherwise the supervisor would wait for a full buffer."""
     while os.read(terminal, 65536):
         pass
 
@@ -174,7 +174,7 @@ def _cpu(what: str, cores: list[float]) -> dict[str, object]:
 
 
 def _cores(pid: int, seconds: float) -> list[float]:
-    """Part of a core that the process takes, window by window."""
+    """The share of a core that the process uses, for each time window."""
     found: list[float] = []
     spent_s, at_s = _cpu_s(pid), time.monotonic()
     for _ in range(max(1, round(seconds / WINDOW_S))):

@@ -1,8 +1,8 @@
-"""Reads measured training speed, in the forms it was published in, into the rows the estimate knows. Judges nothing.
+"""Reads published tables of measured training speed into the rows of the estimate. Evaluates nothing.
 
-Forms: llm-foundry's benchmark table; the columns of a prime-rl baseline or a published trainer's table (kind, model,
-gpu, n_gpus, parallelism, ..., tps); and registry/measured_rows/throughput.csv. They are told apart by their columns.
-`python bench/throughput_rows.py FILE...` writes the rows of FILEs in the last form to stdout.
+Formats: llm-foundry's benchmark table; the columns of a prime-rl baseline or of another trainer's published table
+(kind, model, gpu, n_gpus, parallelism, ..., tps); registry/measured_rows/throughput.csv. The columns identify the
+format. `python bench/throughput_rows.py FILE...` writes the rows of FILEs in the last format to stdout.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _RECOMPUTE: dict[str, Checkpointing] = {
     "yes": "full",
     "true": "full",
 }
-_HBM2E_BYTES_PER_S = 2.4e12  # of the H100 that torchtitan's table was measured on: benchmarks/llama3_h100_202412
-# Date of prime-rl's code behind a baseline, by the letter the tables give it. 15 January is told apart: what it does
-# with adapters of experts on Blackwell, later code with the same config keys does not.
+_HBM2E_BYTES_PER_S = 2.4e12  # the H100 of torchtitan's table: benchmarks/llama3_h100_202412
+# The date of prime-rl's code behind a baseline, by the letter in the tables. 15 January has its own letter, because
+# later code with the same config keys runs adapters of experts on Blackwell differently.
 _GENERATIONS = {"J": "2026-01-15", "F": "2026-02", "M": "2026-05", "U": "2026-06"}
 
 
 class Read(NamedTuple):
-    """One line of a table: its id ("throughput_mpt:12"), its row or why it has none, and whether speed was measured."""
+    """One line of a table: its id ("throughput_mpt:12"), its row or the reason for none, whether speed was measured."""
 
     id: str
     row: MeasuredRow | None
@@ -69,7 +69,7 @@ class Read(NamedTuple):
 
 
 def read(path: Path) -> list[Read]:
-    """Every line of a file. Raises Unreadable where it is no table of a form that is known."""
+    """Every line of a file. Raises Unreadable if the file is not a table of a known format."""
     found: list[Read] = []
     of_line: Reader | None = None
     for id, line in row_cells.lines(path):
@@ -90,7 +90,7 @@ def _form(names: set[str]) -> Reader:
         return of_baseline
     if set(COLUMNS) <= names:
         return row_from_columns
-    raise Unreadable(f"columns {', '.join(sorted(names))} are of no form that is known")
+    raise Unreadable(f"columns {', '.join(sorted(names))} do not match a known format")
 
 
 def of_foundry(line: Mapping[str, str]) -> MeasuredRow:
@@ -118,13 +118,13 @@ def of_foundry(line: Mapping[str, str]) -> MeasuredRow:
     )
 
 
-def _mpt(said: str) -> ModelShape:
-    name = said.lower().removeprefix("mosaicml/").removeprefix("mpt-")
+def _mpt(cell: str) -> ModelShape:
+    name = cell.lower().removeprefix("mosaicml/").removeprefix("mpt-")
     shape = shape_of.shape_from_registry(f"mosaicml/mpt-{name}")
     if shape is not None:
         return shape
     if name not in _SMALL_MPT:
-        raise Unreadable(f"Model {said!r} has no shape in the registry")
+        raise Unreadable(f"Model {cell!r} has no shape in the registry")
     layers, width, heads = _SMALL_MPT[name]
     return ModelShape(
         name=f"mosaicml/mpt-{name}",
@@ -144,9 +144,9 @@ def _mpt(said: str) -> ModelShape:
 
 
 def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
-    """A line with a config fact per column; `extra` holds key=value pairs, `parallelism` parts like fsdp8_cp2."""
+    """A line with one setting per column; `extra` has key=value pairs, `parallelism` has parts like fsdp8_cp2."""
     if not (text(line, "kind").lower() or "train").startswith("train"):
-        raise Unreadable(f"kind is {line['kind']!r}: speed is of trainings")
+        raise Unreadable(f"kind is {line['kind']!r}: only trainings have a speed")
     extra = row_cells.pairs(line.get("extra", ""))
     trainer, gpus, ctx_tokens = extra.get("trainer", "hf").lower(), whole(line, "n_gpus", 1), whole(line, "seq_len")
     mesh, era = row_cells.mesh(line.get("parallelism", ""), gpus), extra.get("era", "").upper()
@@ -192,7 +192,7 @@ def _with_kernels(setup: StepSetup, line: Mapping[str, str], extra: Mapping[str,
 
 
 def _copies(parallelism: str, mesh: Mesh, data_parallel: int) -> int:
-    """How many whole copies of the weights there are: of ddp one on each GPU, of hsdp as many as it says."""
+    """The number of full copies of the weights: one per GPU for ddp, the given number for hsdp."""
     if re.match(r"d?dp\d*(_|$)", parallelism.lower()):
         return data_parallel
     return mesh.replicas or 1 if "hsdp" in parallelism.lower() else 1
@@ -209,21 +209,21 @@ def _kernel(name: str) -> str:
     return f"fa{match[1]}" if match and match[1] in "234" else "sdpa"
 
 
-def _recompute(said: str) -> Checkpointing:
-    name = said.lower()
+def _recompute(cell: str) -> Checkpointing:
+    name = cell.lower()
     if name in ("", "none", "no", "false", "0"):
         return "none"
     kind = next((kind for start, kind in _RECOMPUTE.items() if name.startswith(start)), None)
     if kind is None:
-        raise Unreadable(f"ac is {said!r}: none, {', '.join(_RECOMPUTE)}")
+        raise Unreadable(f"ac is {cell!r}: none, {', '.join(_RECOMPUTE)}")
     return kind
 
 
 def _gpu(name: str, gpus: int) -> Hardware:
-    """By the name that tables give it, else by one of the registry's ("A100-80GB", "RTX 3090")."""
+    """The GPU by its name in tables, else by a name of the registry ("A100-80GB", "RTX 3090")."""
     hardware = row_cells.hardware(_GPU_IDS.get(name, name), gpus)
     if not hardware.peak_flops_bf16:
-        raise Unreadable(f"GPU {name!r} is not in the registry: no peak to reckon from")
+        raise Unreadable(f"GPU {name!r} is not in the registry, so its peak is not known")
     return hardware._replace(bandwidth_bytes_per_s=_HBM2E_BYTES_PER_S) if "HBM2e" in name else hardware
 
 

@@ -1,11 +1,11 @@
-"""Measures tokens/s of the training step beside three other loops: same model, batches and precision, taking turns.
+"""Measures tokens/s of the training step and of three other loops with the same model, batches and precision.
 
     python bench/trainer.py [--rounds 8] [--steps 3]
 
-Ours keeps packed documents apart with a mask; the others let them see each other. Loading data is left
-out for all (the Trainer's own loader passes over ready tensors). Each round lets every loop take
-`--steps` steps, in rotating order, so that a busy moment of the machine meets them all alike. A GPT-2
-of as many parameters runs along: another model, with less work per token, so it is no part of the ratio.
+Our loop separates packed documents with a mask; the others let documents attend to each other. Data loading is excluded
+for all (the Trainer's own loader gets ready tensors). In each round every loop takes `--steps` steps, in rotating
+order, so a busy moment of the machine affects them all. A GPT-2 with the same number of parameters is measured too; it
+needs less work per token, so it is not part of the ratio.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def batches(count: int) -> list[Batch]:
 
 
 def ours(made: list[Batch]) -> Anchor:
-    """The trainer's own step. It finds its batches by identity: the others are given tokens and labels alone."""
+    """The trainer's own step. It finds its batches by identity, because the other loops get only tokens and labels."""
     model = build(config_of(RUN.model, SIZES.vocab_size), RUN.run.seed)
     training = Training(model, adamw(model, RUN.optim), World(rank=0, size=1), device.pick("fp32"), RUN.optim.clip_norm)
     batch_of = {id(batch.tokens): batch for batch in made}
@@ -67,7 +67,7 @@ def ours(made: list[Batch]) -> Anchor:
 
 
 def measure(loops: list[Anchor], made: list[Tokens], rounds: int, steps: int) -> dict[str, list[list[float]]]:
-    """Tokens per second of each step: loop -> round -> step. A round of warm-up is not counted."""
+    """Tokens per second of each step: loop -> round -> step, after one round of warm-up."""
     measured: dict[str, list[list[float]]] = {loop.name: [] for loop in loops}
     for turn in range(rounds + 1):
         block = made[turn * steps : (turn + 1) * steps]
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _row(loop: Anchor, mine: Anchor, others: list[Anchor], measured: dict[str, list[list[float]]]) -> dict[str, Any]:
-    """One loop's tokens/s; ours with its ratio to the fastest of the others, over all steps and by round."""
+    """One loop's tokens/s; ours also with the ratio to the fastest other loop, over all steps and per round."""
     steps = {name: [step for turn in turns for step in turn] for name, turns in measured.items()}
     extra: dict[str, Any] = {}
     if loop is mine:

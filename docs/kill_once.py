@@ -1,4 +1,4 @@
-"""Kills the trainer of a run with SIGKILL, once, between two checkpoints: for `make demo KILL=1`."""
+"""Kills the trainer of a run once with SIGKILL, between two checkpoints, for `make demo KILL=1`."""
 
 import os
 import signal
@@ -12,15 +12,15 @@ from prime_train.rundir import RunDir
 
 def main(name: str) -> None:
     follower = Follower(RunDir(Path("runs").resolve() / name).events)
-    pid, deadly_step = 0, 0
+    pid, kill_step = 0, 0
     while True:
         for record in follower.poll():
             match record.event:
                 case RunOpened(max_steps=max_steps):
-                    deadly_step = max_steps * 5 // 8
+                    kill_step = max_steps * 5 // 8
                 case ChildStarted(role="trainer", pid=started):
                     pid = started
-                case Progress(step=step) if deadly_step and step >= deadly_step:
+                case Progress(step=step) if kill_step and step >= kill_step:
                     print(f"\n==> kill -9 {pid}, on purpose, at step {step}\n", file=sys.stderr)
                     os.kill(pid, signal.SIGKILL)
                     return

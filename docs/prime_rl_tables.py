@@ -1,9 +1,9 @@
 """Writes registry/prime_rl/<generation>.json from field rows: `python docs/prime_rl_tables.py FOLDER`.
 
-FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. What a table knows
-beside them, which key feeds which part of a RunSpec, stands here: one line per field, the key in 2026-08, 2026-05
-and 2026-01. "=" is the key of the generation after, "" none, "|" parts the keys of which the first said counts.
-"#" in front counts the elements of a list, "?" asks whether a table is there.
+FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. This file adds the features
+of each generation and which keys feed which field of a RunSpec. FEEDS has one line per field, with its key in 2026-08,
+2026-05 and 2026-01. "=" means the same key as in the next newer generation, "" no key. "|" separates alternatives; the
+first key that is set counts. A leading "#" counts the elements of a list, a leading "?" checks whether a table exists.
 """
 
 from __future__ import annotations
@@ -11,17 +11,34 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from prime_train.dialects.prime_rl.schema import Generation
 from prime_train.dialects.prime_rl.table import Origin, compact, to_json
 
 TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
 
-# The releases come from prime-rl's tags: v0.5.0 2026-03-30, v0.7.0 2026-07-14.
+# What dialects/prime_rl/features.py means by each name, in 2026-08, 2026-05 and 2026-01.
+FEATURES: dict[str, tuple[Any, ...]] = {
+    # pyproject.toml at v0.5.0 has vllm 0.22.0. For the others the version of that month: every entry of
+    # registry/vllm_memory.toml from 0.21 to 0.31 gives the same numbers, and so does every one from 0.10 to 0.20.
+    "vllm": ("0.27", "0.22", "0.14"),
+    "names_runs": (True, False, False),  # entrypoints/rl.py, utils/pathing.py
+    "saves_progress_in_step": (True, False, False),  # "Orchestrator checkpoint not found at"
+    "cleans_by_default": (False, False, True),  # entrypoints/rl.py
+    "head_chunk_vocab": (0, 0, 2048),  # v0.3.0: fused_lm_head_chunk_size "auto" of the RL trainer
+    "slow_moe_attention": (False, False, True),  # benchmarks/baselines@bffbdd057; estimate/throughput_terms.py
+    "vision_needs_bf16": (True, False, False),  # validator on [model.vlm]
+    "refuses_offline_shared_run": (True, False, False),  # validator on monitors.wandb.offline
+    "reserved_environment_names": (["agg"], [], []),  # validator on source names
+}
+
+# (generation, source, date, first release), the newest first. A newer one goes in front: a line of FEATURES or FEEDS
+# that has no value for it means that nothing changed. Releases: prime-rl's tags, v0.5.0 2026-03-30, v0.7.0 2026-07-14.
 ORIGINS = (
-    Origin("2026-08", "prime-rl 559b447 (v0.8.1.dev67)", "2026-08-21", ("0.7.0", "")),
-    Origin("2026-05", "prime-rl 618de8a (v0.5.1.dev261)", "2026-05-30", ("0.5.0", "0.7.0")),
-    Origin("2026-01", "prime-rl e794fbe (v0.3.0+65)", "2026-01-30", ("", "0.5.0")),
+    ("2026-08", "prime-rl 559b447 (v0.8.1.dev67)", "2026-08-21", "0.7.0"),
+    ("2026-05", "prime-rl 618de8a (v0.5.1.dev261)", "2026-05-30", "0.5.0"),
+    ("2026-01", "prime-rl e794fbe (v0.3.0+65)", "2026-01-30", ""),
 )
 
 _CLIENT = ("orchestrator.model.client", "orchestrator.student.client", "orchestrator.client")
@@ -266,7 +283,7 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "monitor.offline": ("monitors.wandb.offline", "wandb.offline", "="),
 }
 
-# Counts that prime-rl does not bound itself, and with which no run works below one.
+# Counts that prime-rl does not limit, and that must be at least one for a run to work.
 _COUNTS = frozenset(
     (
         *("max_steps", "seq_len", "num_train_gpus", "num_train_nodes", "gpus_per_node", "max_completion_tokens"),
@@ -274,9 +291,9 @@ _COUNTS = frozenset(
         *("max_loras", "max_tokens", "rollouts_per_example", "interval"),
     )
 )
-_OR_NONE = frozenset(("num_infer_gpus", "num_infer_nodes"))  # the same, and none is legal
+_OR_NONE = frozenset(("num_infer_gpus", "num_infer_nodes"))  # these may also be zero
 
-# Which parts of a RunSpec a root speaks of, and which component its keys leave out in front.
+# root -> the parts of a RunSpec that it fills, and the component names that its keys omit in front.
 _SHARED = ("run", "checkpoint", "launch", "resume", "saving", "monitor", "deployment", "weight_broadcast")
 _TRAINING = (*_SHARED, "optim", "schedule", "trainer", "lora")
 _ROOTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -296,7 +313,7 @@ _ROOTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def feeds_of(schema: Generation, column: int) -> dict[str, dict[str, list[str]]]:
-    """Root -> RunSpec field -> the keys that say it, of those that the table has."""
+    """Root -> RunSpec field -> the keys of the table that set it."""
     found: dict[str, dict[str, list[str]]] = {}
     for root, (parts, fronts) in _ROOTS.items():
         if root not in schema.roots:
@@ -307,13 +324,19 @@ def feeds_of(schema: Generation, column: int) -> dict[str, dict[str, list[str]]]
 
 
 def _column(keys: tuple[str, ...], column: int) -> list[str]:
+    column = _at(keys, column)
     while keys[column] == "=":
         column -= 1
     return keys[column].split("|")
 
 
+def _at(values: tuple[Any, ...], column: int) -> int:
+    """Where a line has its value for ORIGINS[column]. A line that is shorter than ORIGINS lacks the newest ones."""
+    return max(0, column - (len(ORIGINS) - len(values)))
+
+
 def _in_root(schema: Generation, root: str, fronts: tuple[str, ...], keys: list[str]) -> list[str]:
-    """The keys as the root has them: without the component that it is itself."""
+    """The keys as the root has them: without the root's own component in front."""
     legal: list[str] = []
     for written in keys:
         mark, key = (written[0], written[1:]) if written[:1] in ("#", "?") else ("", written)
@@ -329,13 +352,14 @@ def _is_legal(schema: Generation, root: str, key: str) -> bool:
     path = tuple(key.split("."))
     if schema.find(root, path) is not None:
         return True
-    around = schema.find(root, path[:-1])  # an open table: it has the key without naming it
+    around = schema.find(root, path[:-1])  # an open table accepts keys that it does not list
     below = schema.below(around) if around is not None else None
     return below is not None and below.open is True
 
 
 def main(folder: Path) -> None:
-    for column, origin in enumerate(ORIGINS):
+    for column, about in enumerate(ORIGINS):
+        origin = Origin(*about, {name: values[_at(values, column)] for name, values in FEATURES.items()})
         rows = json.loads((folder / f"fields-{origin.generation}.json").read_text(encoding="utf-8"))
         for row in rows:
             if row["path"].rpartition(".")[2] in _COUNTS and row["type"] in ("int", "int | None"):
@@ -343,7 +367,7 @@ def main(folder: Path) -> None:
             if row["path"].rpartition(".")[2] in _OR_NONE:
                 row["constraints"] = row.get("constraints") or "ge=0"
             if row["path"].endswith("model.full_offload"):
-                row["type"] += " | bool"  # `full_offload = true` stands in prime-rl's own examples of 2026-08
+                row["type"] += " | bool"  # prime-rl's own examples of 2026-08 have `full_offload = true`
         table = compact(rows, origin, {})
         table["feeds"] = feeds_of(Generation.of(table), column)
         (TABLES / f"{origin.generation}.json").write_text(to_json(table), encoding="utf-8")

@@ -21,4 +21,4 @@ def test_the_page_about_recipes_names_every_key_and_its_example_is_clean() -> No
     page = (DOCS / "recipe.md").read_text(encoding="utf-8")
     assert not [name for name in Recipe._fields if f"`{name}`" not in page]
     example = page.split("```toml\n")[1].split("```")[0]
-    assert judge(dialect.read(example, "recipe.toml"), None).findings == ()
+    assert judge(dialect.read(example, "recipe.toml")).findings == ()

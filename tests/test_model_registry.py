@@ -10,8 +10,8 @@ import tomli
 from packaging.version import Version
 
 from prime_train import model_registry
-from prime_train.dialects.prime_rl.shipped import shipped
 from prime_train.model_registry import Package, Span
+from prime_train.shipped import shipped
 
 GENERATIONS = {"2026-01", "2026-05", "2026-08"}
 USES = {"rl", "sft", "eval", "serve", "vllm-tests"}

@@ -40,12 +40,12 @@ def test_the_first_fault_is_placed_and_the_rest_is_read(text: str, at: tuple[int
 @pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("a=1\nb=2\na = 3\n", 3, "a is there twice: first in line 1"),
-        ("[x]\na=1\n[y]\na=1\nb.c = 1\n'b' . c = 2\n", 6, "b.c is there twice: first in line 5"),
-        ("[x]\na=1\n[y]\nb=1\n[ x ] # again\nb=2\n", 5, "[x] is there twice: first in line 1"),
-        ("a = 1\nb = 2\na = [\n 1,\n 2,\n]\nc = 3\n", 3, "a is there twice: first in line 1"),
-        ("a.b = 1\n[a]\nc = 1\n", 2, "[a] is there twice, or within what has a value already"),
-        ("[[a]]\n[a]\n", 2, "[a] is there twice, or within what has a value already"),
+        ("a=1\nb=2\na = 3\n", 3, "a is defined twice: first in line 1"),
+        ("[x]\na=1\n[y]\na=1\nb.c = 1\n'b' . c = 2\n", 6, "b.c is defined twice: first in line 5"),
+        ("[x]\na=1\n[y]\nb=1\n[ x ] # again\nb=2\n", 5, "[x] is defined twice: first in line 1"),
+        ("a = 1\nb = 2\na = [\n 1,\n 2,\n]\nc = 3\n", 3, "a is defined twice: first in line 1"),
+        ("a.b = 1\n[a]\nc = 1\n", 2, "[a] is defined twice, or inside a key that has a value already"),
+        ("[[a]]\n[a]\n", 2, "[a] is defined twice, or inside a key that has a value already"),
     ],
 )
 def test_what_is_there_twice_is_named_with_the_place_of_the_first(text: str, line: int, what: str) -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import registry
-from prime_train.cli.linting import check
+from prime_train.cli.lint_files import check
 from prime_train.errors import UserError
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint
 
 from .hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
@@ -62,7 +62,7 @@ def test_any_mutant_can_be_fixed_or_left(seed: int) -> None:
     chance = random.Random(seed)
     text = mutant(chance.choice(TEXTS), chance)
     before = lint(text, "t")
-    after = fixed(text, lambda changed: lint(changed, "t"))
+    after = fix_text(text, lambda changed: lint(changed, "t"))
     assert len([f for f in after.verdict.findings if str(f.severity) == "error"]) <= len(
         [f for f in before.findings if str(f.severity) == "error"]
     )

@@ -1,4 +1,4 @@
-"""Training loops to measure ours against. None of them imports prime_train."""
+"""Training loops for comparison with ours. None of them imports prime_train."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One batch. Labels are shifted already and -100 where there is nothing to predict. Both (B, T) int64."""
+    """One batch. Labels are already shifted, and -100 if there is nothing to predict. Both (B, T) int64."""
 
     tokens: Tensor
     labels: Tensor
@@ -34,7 +34,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A loop that can be run in blocks. `run` takes one optimizer step per batch; the seconds of each."""
+    """A loop that runs in blocks. `run` makes one optimizer step per batch and returns the seconds of each step."""
 
     name: str
     parameters: int

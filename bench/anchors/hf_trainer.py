@@ -13,14 +13,14 @@ from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Sizes, Toke
 
 
 class _StepClock(transformers.TrainerCallback):
-    """Seconds from the end of a step to the end of the next, so that the Trainer's own loader and loop count."""
+    """Seconds from the end of one step to the end of the next, so the Trainer's own loader and loop are included."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self._began = 0.0
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        if not self._began:  # the first of a block: what precedes it is set-up, not training
+        if not self._began:  # the first step of a block; the time before it is setup, not training
             self._began = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
@@ -41,8 +41,8 @@ def make(sizes: Sizes) -> Anchor:
     trainer: Any = None
 
     def run(batches: list[Tokens]) -> list[float]:
-        # A Trainer trains once from start to end, so each block of steps is a training of its own. The
-        # optimizer is handed on; set-up lies before the first step and is not counted.
+        # A Trainer trains once from start to end, so each block of steps is a separate training. The
+        # optimizer is passed on; setup happens before the first step and is not counted.
         nonlocal trainer
         optimizer = None if trainer is None else trainer.optimizer
         trainer = _trainer(model, batches, clock, optimizer)
@@ -53,7 +53,7 @@ def make(sizes: Sizes) -> Anchor:
 
 
 def _model(sizes: Sizes) -> Any:
-    config: Any = transformers.LlamaConfig  # its keyword arguments are open, which its types do not say
+    config: Any = transformers.LlamaConfig  # it accepts any keyword argument, but its types do not
     return transformers.LlamaForCausalLM(
         config(
             vocab_size=sizes.vocab_size,

@@ -1,6 +1,6 @@
-"""The least one can write by hand: a Llama-style model as functions of a dict of weights, and a loop of six lines.
+"""A minimal hand-written loop: a Llama-style model as functions of a dict of weights, and a loop of six lines.
 
-No modules, no schedule, no metrics. Documents in a row see each other (plain causal attention).
+No modules, no schedule, no metrics. Documents in a row attend to each other (plain causal attention).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A loop in the manner of nanoGPT, written for this benchmark: modules, a cosine rate per step, two decay groups.
+"""A loop in the style of nanoGPT, written for this benchmark: modules, a cosine rate per step, two decay groups.
 
-One matrix makes queries, keys and values; the head is tied; the loss is read after each step. The
-optimizer is fused, which nanoGPT leaves off on a CPU. `make` trains the Llama-style model that all
-loops train; `make_gpt2` a GPT-2 of as many parameters, whose LayerNorm, learned positions and GELU
-are less work per token: another model, shown for comparison.
+One matrix makes queries, keys and values; the head is tied; the loss is read after each step. The optimizer is fused,
+which nanoGPT does not use on a CPU. `make` trains the same Llama-style model as all loops. `make_gpt2` trains, for
+comparison, a GPT-2 with the same number of parameters, whose LayerNorm, learned positions and GELU need less work per
+token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A TOML text with positions: the values, and the place of every key. Reads no files, changes no text.
+"""A TOML text with its values and the place of every key. Reads no files, changes no text.
 
-tomli judges what TOML is and gives the values. Where a key stands is read from a concrete syntax tree
-(positions.py), and only when asked: a file without findings never imports tree-sitter.
+tomli decides what is valid TOML and returns the values. Places come from a concrete syntax tree, built only on demand,
+so a file without findings never imports tree-sitter.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from prime_train.findings import Patch, Span
 KeyPath = tuple[str | int, ...]
 _LARGE_CHARS = 100_000
 _MAX_KEY_PARTS = 64
-_MAX_DOTTED_PARTS = 50_000  # each makes tomli keep two tables, a kilobyte and more (measured: tomli 2.5)
-_ENDLESS_KEY = (
+_MAX_DOTTED_PARTS = 50_000  # for each, tomli keeps two tables of over a kilobyte (measured: tomli 2.5)
+_LONG_KEY = (
     r"""(?m)^[ \t]*\[{0,2}[ \t]*((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d})""" % _MAX_KEY_PARTS  # noqa: UP031
 )
-_BEFORE_A_VALUE = r"(?m)^[^=#\n]*\.[^=#\n]*"
+_DOTTED_KEY = r"(?m)^[^=#\n]*\.[^=#\n]*"
 
 
 class SyntaxFault(NamedTuple):
-    """Why the text is not TOML, and where that shows first."""
+    """Why the text is not TOML, and the place of the fault."""
 
     what: str
     span: Span
-    fix: str = ""  # "" where all that helps is to correct the line
+    fix: str = ""  # "" if the line itself must be corrected
 
 
 class Place(NamedTuple):
-    """Where one key stands: the key, its value, and the value's text as written."""
+    """The spans of a key and its value, and the value's text as written."""
 
     key: Span
     value: Span
@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 class Comment(NamedTuple):
-    """A comment. `on_top` when no key and no table stands above it."""
+    """A comment. `on_top`: no key and no table is above it."""
 
     line: int
     text: str
@@ -52,44 +52,45 @@ class Comment(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Where another parser found the keys and comments of a text that is no TOML."""
+    """The places and comments of a text in another language than TOML."""
 
     places: Mapping[KeyPath, Place]
     comments: tuple[Comment, ...]
 
 
 class Document(NamedTuple):
-    """Where `fault` says that the text is not TOML, `values` are those of the statements that can be read."""
+    """A parsed text. If it is not TOML, `fault` is set and `values` are those of the valid statements."""
 
     text: str
     path: str
     values: Mapping[str, Any]
     fault: SyntaxFault | None = None
-    readable: str = ""  # beside a fault: the text with the unreadable statements blanked, every other in its place
-    written: Written | None = None  # of a text that is no TOML
+    readable: str = ""  # with a fault: the text, with blanks in place of the invalid statements
+    written: Written | None = None  # for a text in another language
 
     @classmethod
     def parse(cls, text: str, path: str) -> Document:
-        if len(text) > _LARGE_CHARS and (endless := _endless(text)) is not None:
-            return cls(text, path, {}, endless)
+        if len(text) > _LARGE_CHARS and (excess := _find_excess(text)) is not None:
+            return cls(text, path, {}, excess)
         try:
             return cls(text, path, tomli.loads(text))
         except tomli.TOMLDecodeError as error:
-            from prime_train.recovery import fault_span, recovered, said_twice
+            from prime_train.recovery import describe_duplicate, locate_fault, parse_valid_part
 
-            values, readable = recovered(text, error)
-            twice = said_twice(text, error)
-            fault = SyntaxFault(twice or error.msg, fault_span(text, error), "keep one of the two" if twice else "")
+            values, readable = parse_valid_part(text, error)
+            duplicate = describe_duplicate(text, error)
+            fix = "keep one of the two" if duplicate else ""
+            fault = SyntaxFault(duplicate or error.msg, locate_fault(text, error), fix)
             return cls(text, path, values, fault, readable)
-        except RecursionError as error:  # tomli's own limit on nesting
+        except RecursionError as error:  # tomli limits nesting
             return cls(text, path, {}, SyntaxFault(str(error), _span_at(text, 0, 1)))
-        except ValueError as error:  # an integer of more digits than Python reads
+        except ValueError as error:  # an integer with too many digits for Python
             match = re.search(r"[0-9_]{4000,}", text)
             start, end = match.span() if match else (0, 1)
             return cls(text, path, {}, SyntaxFault(str(error).partition(";")[0], _span_at(text, start, end)))
 
     def place(self, key: KeyPath) -> Place | None:
-        """Where `key` is written; None where it is not, or only as the prefix of a longer dotted key."""
+        """The place of `key`; None if it is missing, or only the prefix of a longer dotted key."""
         if self.written is not None:
             return self.written.places.get(key)
         from prime_train.positions import positions  # here: a file without findings never imports tree-sitter
@@ -97,7 +98,7 @@ class Document(NamedTuple):
         return positions(self.readable or self.text).place(key)
 
     def nearest(self, key: KeyPath) -> Place | None:
-        """The place of `key`, else of the first table below it, else of the closest around it; None where none is."""
+        """The place of `key`, else of the first table below it, else of the closest parent; None if there is none."""
         if self.written is not None:
             places = self.written.places
             return next((places[key[:length]] for length in range(len(key), 0, -1) if key[:length] in places), None)
@@ -118,14 +119,14 @@ class Document(NamedTuple):
         return positions(self.readable or self.text).comments()
 
 
-def _endless(text: str) -> SyntaxFault | None:
-    """Why a large text is refused unread: its keys would take more memory than a lint may."""
-    found = re.search(_ENDLESS_KEY, text)
+def _find_excess(text: str) -> SyntaxFault | None:
+    """Why a large text is refused before parsing: its keys would need too much memory."""
+    found = re.search(_LONG_KEY, text)
     if found is not None:
         what = f"a key of more than {_MAX_KEY_PARTS} parts"
         return SyntaxFault(what, _span_at(text, found.start(1), found.start(1) + 1))
     dots = 0
-    for line in re.finditer(_BEFORE_A_VALUE, text):
+    for line in re.finditer(_DOTTED_KEY, text):
         dots += line.group().count(".")
         if dots > _MAX_DOTTED_PARTS:
             what = f"more than {_MAX_DOTTED_PARTS} parts of dotted keys"
@@ -134,14 +135,14 @@ def _endless(text: str) -> SyntaxFault | None:
 
 
 def _span_at(text: str, start: int, end: int) -> Span:
-    """The span of text[start:end], which lies on one line."""
+    """The span of text[start:end], which is on one line."""
     line = text.count("\n", 0, start) + 1
     column = start - (text.rfind("\n", 0, start) + 1) + 1
     return Span(line, column, line, column + max(1, end - start))
 
 
 def dotted(key: KeyPath) -> str:
-    """A key path as people write it: data.sources.0.path, with quotes where TOML needs them."""
+    """A key path as text: data.sources.0.path, with quotes if TOML needs them."""
     return ".".join(str(part) if isinstance(part, int) or _is_bare(part) else _quoted(part) for part in key)
 
 
@@ -150,13 +151,13 @@ def _is_bare(part: str) -> bool:
 
 
 def _quoted(part: str) -> str:
-    import json  # JSON's escapes are TOML's; a clean lint does not need them
+    import json  # lazy, because a lint without findings does not need it; JSON and TOML have the same escapes
 
     return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def to_toml(value: object) -> str:
-    """`value` as TOML on one line. Raises TypeError for what TOML cannot hold."""
+    """`value` as TOML on one line. Raises TypeError for a type that TOML does not have."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -171,11 +172,11 @@ def to_toml(value: object) -> str:
         case Mapping():
             return "{" + ", ".join(f"{dotted((str(key),))} = {to_toml(item)}" for key, item in value.items()) + "}"
         case _:
-            raise TypeError(f"TOML cannot hold a {type(value).__name__}")
+            raise TypeError(f"TOML has no type for a {type(value).__name__}")
 
 
 def key_path(key: str, values: Mapping[str, Any]) -> KeyPath:
-    """The key path that `dotted` wrote: a number addresses an array element where the values have an array."""
+    """The key path for a text of `dotted`. A number is an array index if the values have an array there."""
     path: list[str | int] = []
     around: Any = values
     for part in _parts(key):
@@ -198,7 +199,7 @@ def _parts(key: str) -> list[str]:
 
 
 def patched(values: Mapping[str, Any], patch: Patch) -> dict[str, Any]:
-    """A copy of parsed values with the patch applied: each dotted key set, or taken away where None."""
+    """A copy of `values` with the patch applied: each dotted key is set, or deleted if its value is None."""
     result: dict[str, Any] = deepcopy(dict(values))
     for key, value in patch.items():
         *tables, last = key_path(key, result)

@@ -1,6 +1,6 @@
-"""Applies a patch to the text of a config and keeps its comments and layout. Writes no file, judges no value.
+"""Applies a patch to a TOML text and keeps its comments and layout. Writes no file, judges no value.
 
-Each step is checked by tomli: an edit either says exactly what was asked, and nothing else, or is refused.
+tomli parses the result of each step: an edit must change exactly the values in the patch, else it is refused.
 """
 
 from __future__ import annotations
@@ -12,25 +12,32 @@ import tomli
 
 from prime_train.document import KeyPath, key_path, patched, to_toml
 from prime_train.findings import Patch
-from prime_train.splices import Cut, cut, headers_renamed, inserted, removed, renamed, replaced, statements_below
-
-_ABSENT: Any = object()
+from prime_train.splices import (
+    Cut,
+    cut_statement,
+    insert,
+    remove,
+    rename_headers,
+    rename_key,
+    replace_value,
+    statements_below,
+)
 
 
 class EditRefused(Exception):
-    """The patch cannot be written into the text as it is laid out. The message says what stands in the way."""
+    """The patch cannot be applied to this text. The message has the reason."""
 
 
 def edited(text: str, patch: Patch) -> str:
-    """The text with every key of the patch set, or taken away where None. Raises EditRefused.
+    """The text with every key of the patch set, or deleted if its value is None. Raises EditRefused.
 
-    A key taken away whose value another key gets is moved: with its comments, and as it was written.
+    A deleted key whose value is set under a new key is moved with its comments, and keeps its notation.
     """
     moves, others = _moves(_values(text), patch)
     for old, new in moves:
-        text = _step(text, {old: None, new: _at(_values(text), old)}, lambda t: _moved(t, old, new))  # noqa: B023
+        text = _step(text, {old: None, new: _at(_values(text), old)}, lambda t: _move(t, old, new))  # noqa: B023
     for key, value in others.items():
-        step = _removed(key) if value is None else _set(key, value)
+        step = _remove(key) if value is None else _set(key, value)
         text = _step(text, {key: value}, step)
     return text
 
@@ -43,13 +50,13 @@ def _values(text: str) -> dict[str, Any]:
 
 
 def _moves(values: Mapping[str, Any], patch: Patch) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """(keys that change their name, what else the patch asks for)."""
+    """(pairs of old and new name, the other changes of the patch)."""
     others = dict(patch)
     moves: list[tuple[str, str]] = []
     for old in [key for key, value in patch.items() if value is None]:
         value = _at(values, old)
         for new, wanted in list(others.items()):
-            if wanted is not None and value is not _ABSENT and _same(wanted, value) and _at(values, new) is _ABSENT:
+            if wanted is not None and _same(wanted, value) and _at(values, new) is None:
                 moves.append((old, new))
                 del others[old], others[new]
                 break
@@ -57,12 +64,12 @@ def _moves(values: Mapping[str, Any], patch: Patch) -> tuple[list[tuple[str, str
 
 
 def _step(text: str, patch: Patch, ways: Callable[[str], Iterator[str | None]]) -> str:
-    """The first way that leads to what the patch asks for."""
+    """The result of the first way that changes exactly the values of the patch."""
     values = _values(text)
     try:
         wanted = _without_empty(patched(values, patch), patch)
     except (AttributeError, IndexError, TypeError):
-        raise EditRefused(f"{', '.join(patch)} lies below a value that is no table") from None
+        raise EditRefused(f"{', '.join(patch)} is below a value that is not a table") from None
     for result in ways(text):
         if result is None:
             continue
@@ -72,31 +79,31 @@ def _step(text: str, patch: Patch, ways: Callable[[str], Iterator[str | None]]) 
             continue
         if _same(_without_empty(got, patch), wanted):
             return result
-    raise EditRefused(f"no way to write {', '.join(patch)} into this layout")
+    raise EditRefused(f"{', '.join(patch)} cannot be written in this layout")
 
 
-def _moved(text: str, old: str, new: str) -> Iterator[str | None]:
+def _move(text: str, old: str, new: str) -> Iterator[str | None]:
     values = _values(text)
     source, target = key_path(old, values), key_path(new, values)
-    yield renamed(text, source, target)
-    yield headers_renamed(text, source, target)
-    yield _statements_moved(text, source, target)
-    yield from _set(new, _at(values, old))(removed(text, source))
+    yield rename_key(text, source, target)
+    yield rename_headers(text, source, target)
+    yield _move_statements(text, source, target)
+    yield from _set(new, _at(values, old))(remove(text, source))
 
 
-def _statements_moved(text: str, source: KeyPath, target: KeyPath) -> str | None:
+def _move_statements(text: str, source: KeyPath, target: KeyPath) -> str | None:
     result: str | None = text
     for path in statements_below(text, source):
-        piece = cut(result, path) if result is not None else None
+        piece = cut_statement(result, path) if result is not None else None
         if piece is None:
             return None
-        result = inserted(piece.text, (*target, *path[len(source) :]), piece)
+        result = insert(piece.text, (*target, *path[len(source) :]), piece)
     return result
 
 
-def _removed(key: str) -> Callable[[str], Iterator[str | None]]:
+def _remove(key: str) -> Callable[[str], Iterator[str | None]]:
     def ways(text: str) -> Iterator[str | None]:
-        yield removed(text, key_path(key, _values(text)))
+        yield remove(text, key_path(key, _values(text)))
 
     return ways
 
@@ -109,52 +116,44 @@ def _set(key: str, value: Any) -> Callable[[str], Iterator[str | None]]:
             written = to_toml(value)
         except TypeError as error:
             raise EditRefused(str(error)) from None
-        yield replaced(text, path, written)
+        yield replace_value(text, path, written)
         if path[0] not in values and isinstance(value, Mapping) and value:
             yield _as_table(text, path, value)
-        yield inserted(text, path, Cut(text, written, "", ()))
-        yield inserted(removed(text, path), path, Cut(text, written, "", ()))
+        yield insert(text, path, Cut(text, written, "", ()))
+        yield insert(remove(text, path), path, Cut(text, written, "", ()))
 
     return ways
 
 
 def _as_table(text: str, path: KeyPath, value: Mapping[str, Any]) -> str | None:
-    """The text with a [table] where nothing stood, and one for each table below it; arrays stay in one line."""
+    """The text with a new [table], and one for each table below it; arrays stay on one line."""
     result: str | None = text
     plain = [(name, below) for name, below in value.items() if not isinstance(below, Mapping) or not below]
     tables = [(name, below) for name, below in value.items() if isinstance(below, Mapping) and below]
     for name, below in plain:
-        result = inserted(result, (*path, name), Cut(result, to_toml(below), "", ())) if result is not None else None
+        result = insert(result, (*path, name), Cut(result, to_toml(below), "", ())) if result is not None else None
     for name, below in tables:
         result = _as_table(result, (*path, name), below) if result is not None else None
     return result
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; _ABSENT where there is none."""
-    current: Any = values
-    for part in key_path(key, values):
-        if isinstance(current, list) and isinstance(part, int) and part < len(current):
-            current = current[part]
-        elif isinstance(current, Mapping) and part in current:
-            current = current[str(part)]
-        else:
-            return _ABSENT
-    return current
+    """The value of a dotted key; None if it is missing, because TOML has no null."""
+    return _descend(values, key_path(key, values))
 
 
 def _without_empty(values: dict[str, Any], patch: Patch) -> dict[str, Any]:
-    """Without the tables that a key taken away leaves empty: some layouts write them, some do not."""
+    """Without the tables that a deletion leaves empty, because only some layouts keep them."""
     for key in [key for key, value in patch.items() if value is None]:
         path = key_path(key, values)
         for length in range(len(path) - 1, 0, -1):
-            around, name = _down(values, path[: length - 1]), path[length - 1]
+            around, name = _descend(values, path[: length - 1]), path[length - 1]
             if isinstance(around, dict) and around.get(str(name)) == {}:
                 del around[str(name)]
     return values
 
 
-def _down(values: Any, path: KeyPath) -> Any:
+def _descend(values: Any, path: KeyPath) -> Any:
     for part in path:
         if isinstance(values, list):
             values = values[part] if isinstance(part, int) and part < len(values) else None
@@ -164,7 +163,7 @@ def _down(values: Any, path: KeyPath) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal in value and type: 1, 1.0 and true are three values in TOML, and nan is itself."""
+    """Whether value and type are equal: TOML distinguishes 1, 1.0 and true. nan equals nan."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):

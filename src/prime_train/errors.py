@@ -1,4 +1,4 @@
-"""The errors a user can act on, and the exit codes of the command line. No I/O."""
+"""The errors that a user can fix, and the exit codes of the command line. No I/O."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the command line and the trainer return to the shell. Documented in docs/exit-codes.md."""
+    """The exit codes of the command line and the trainer. Documented in docs/exit-codes.md."""
 
     OK = 0
     FINDINGS = 1  # a config or a preflight check has findings at error level
-    USAGE = 2  # the command line is wrong: a missing file, an unknown run, a run that is busy
-    BUG = 3  # our own fault
-    OUT_OF_REACH = 4  # a needed fact or service could not be had
-    RUN_FAILED = 5  # the run failed and another try would fail the same way
-    RETRIES_SPENT = 6  # the run failed, and attempts without progress are used up
-    RESUMABLE = 75  # stopped with a complete checkpoint or nothing lost: the same command goes on
+    USAGE = 2  # wrong command line: a missing file, an unknown run, a busy run
+    BUG = 3  # a bug in prime-train
+    OUT_OF_REACH = 4  # a needed fact or service is not available
+    RUN_FAILED = 5  # the run failed, and another attempt would fail in the same way
+    RETRIES_SPENT = 6  # the run failed, and no attempt without progress is left
+    RESUMABLE = 75  # stopped without losing progress: the same command continues the run
 
 
 @dataclass(eq=False)
 class UserError(Exception):
-    """A failure whose cause lies outside our code, told in four parts: where, what, why, fix."""
+    """A failure with a cause outside of prime-train, in four parts: where, what, why, fix."""
 
     what: str
     where: str

@@ -1,8 +1,7 @@
-"""What a rule says of a config, as frozen values. No I/O, no rendering, no judgement.
+"""The results of rules as frozen values. No I/O, no rendering, no judgement.
 
-A rule yields Problems: they name RunSpec fields and know nothing of files. The judge turns each into
-a Finding, which names the key as the user wrote it and the place where it stands. Named tuples, not
-dataclasses: a lint makes these classes at each start, at a seventh of the cost.
+A rule yields Problems with RunSpec fields. The judge turns each one into a Finding with the key and the place in the
+user's file. They are named tuples, because at each start of a lint a dataclass takes seven times longer to create.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Severity(IntEnum):
-    """ERROR: the run cannot work or loses data. WARNING: it works, and probably not as meant. NOTE: worth knowing."""
+    """ERROR: the run cannot work or loses data. WARNING: it works, but probably not as intended. NOTE: useful."""
 
     NOTE = 0
     WARNING = 1
@@ -24,16 +23,15 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-Patch = Mapping[str, Any]  # dotted key -> the value that cures; None = take the key away
+Patch = Mapping[str, Any]  # dotted key -> new value; None deletes the key
 NO_PATCH: Patch = MappingProxyType({})
 
 
 class Problem(NamedTuple):
-    """One thing a rule found. `at` and the keys of `patch` are RunSpec fields: "batch.global_batch".
+    """One result of a rule. `at` and the keys of `patch` are RunSpec fields: "batch.global_batch".
 
-    A RunSpec field in backquotes inside a text is shown as the key of the user's own file. An empty
-    `fix` is written from the patch, an empty `why` is the rule's own; `severity` replaces the rule's. `safe` says
-    that the run does the same with the patch as without it.
+    A RunSpec field in backquotes inside a text is shown as the key in the user's file. An empty `fix` is made from
+    the patch, an empty `why` is the rule's; `severity` replaces the rule's. `safe`: the patch does not change the run.
     """
 
     at: str
@@ -46,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stretch of a text: lines and columns count characters from 1, the end is exclusive."""
+    """A part of a text. Lines and columns count characters from 1; the end is exclusive."""
 
     line: int
     column: int
@@ -55,9 +53,9 @@ class Span(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A Problem with its place. `key` is the user's own, `field` the RunSpec's ("" where there is none).
+    """A Problem with its place. `key` is the key in the user's file, `field` the RunSpec field or "".
 
-    `safe`: the patch keeps every value that the user chose, and may be written without a look at it.
+    `safe`: the patch keeps every value that the user chose, and can be applied without a review.
     """
 
     code: str
@@ -70,12 +68,12 @@ class Finding(NamedTuple):
     why: str
     fix: str
     patch: Patch = NO_PATCH
-    written: str = ""  # the value as the file has it, shortened; "" where the key is not in the file
+    written: str = ""  # the value in the file, shortened; "" if the key is not in the file
     safe: bool = False
 
 
 class Skipped(NamedTuple):
-    """A rule that could not judge, because a fact it needs is not known."""
+    """A rule that did not run, because a fact that it needs is not known."""
 
     code: str
     needs: str

@@ -1,6 +1,6 @@
-"""Reads what ships with the package about models: the tested ones, and which package knows which architecture.
+"""Reads the shipped data about models: the tested ones, and the architectures that each package supports.
 
-Judges nothing. Sizes of models are elsewhere, in registry/model_shapes.json: a lint reads those.
+The sizes of models are in registry/model_shapes.json, which a lint reads.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, Literal, NamedTuple
 import tomli
 from packaging.version import Version
 
-from prime_train.dialects.prime_rl.shipped import shipped
+from prime_train.shipped import shipped
 
 Where = Literal["vllm", "transformers", "prime-rl", "chat template", "model", "verifiers"]
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """Something that is known to go wrong with a model: what it lies in, what to do, and the date of who says so."""
+    """A known problem with a model: where it is, its fix, and the source with its date."""
 
     where: Where
     what: str
@@ -31,10 +31,10 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class TestedModel:
-    """A model that somebody has run, and who says so. What no source tells is empty.
+    """A model with published runs, and the sources. A field without a source is empty.
 
-    `prime_rl` are the generations of prime-rl whose own configs use it, `uses` how they do, `measured` benchmarks with
-    it, `vllm` a version that it was run with.
+    `prime_rl` are the prime-rl generations with a config for the model, `uses` its roles there, `measured` benchmarks,
+    `vllm` a version that served it.
     """
 
     name: str
@@ -49,18 +49,18 @@ class TestedModel:
     vllm: str = ""
     issues: tuple[Issue, ...] = ()
 
-    __test__ = False  # no test class, whatever its name looks like to pytest
+    __test__ = False  # because of its name, pytest would collect it
 
 
 class Span(NamedTuple):
-    """The versions, of those that were compared, that know a name. `last` is "" where the newest one does."""
+    """The first and the last compared version with a name. `last` is "" if the newest version has it."""
 
     first: str
     last: str
 
 
 class Package(NamedTuple):
-    """Which names a package knows since when. `versions` are those compared, oldest first."""
+    """The names that a package supports, with their versions. `versions` are the compared ones, oldest first."""
 
     name: str
     versions: tuple[str, ...]
@@ -68,17 +68,17 @@ class Package(NamedTuple):
     source: str
 
     def knows(self, name: str, version: str) -> bool | None:
-        """Whether that version knows a name; None where the versions compared do not decide it."""
+        """Whether `version` supports a name; None if it is between or after the compared versions."""
         span = self.known.get(name)
-        asked = Version(version)
+        wanted = Version(version)
         if span is None:
-            return False if asked <= Version(self.versions[-1]) else None
-        if span.last and asked > Version(span.last):
-            return None if asked < Version(_after(self.versions, span.last)) else False
-        if asked >= Version(span.first):
+            return False if wanted <= Version(self.versions[-1]) else None
+        if span.last and wanted > Version(span.last):
+            return None if wanted < Version(_after(self.versions, span.last)) else False
+        if wanted >= Version(span.first):
             return True
         before = [each for each in self.versions if Version(each) < Version(span.first)]
-        return False if before and asked <= Version(before[-1]) else None
+        return False if before and wanted <= Version(before[-1]) else None
 
 
 def _after(versions: Iterable[str], version: str) -> str:
@@ -87,7 +87,7 @@ def _after(versions: Iterable[str], version: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """A way to write a tool call. `marks` all stand in a rendered call; `parsers` are vLLM's for it, the best first."""
+    """A format of tool calls. A call contains all `marks`; `parsers` are vLLM's parsers for it, best first."""
 
     id: str
     marks: tuple[str, ...]
@@ -96,10 +96,14 @@ class ToolFormat:
     absent: tuple[str, ...] = ()
 
 
+def _load(name: str) -> dict[str, Any]:
+    with open(shipped(name), "rb") as file:
+        return tomli.load(file)
+
+
 @cache
 def _architectures() -> Mapping[str, Any]:
-    with open(shipped("architectures.toml"), "rb") as file:
-        return tomli.load(file)
+    return _load("architectures.toml")
 
 
 def _package(table: str, names: str) -> Package:
@@ -127,12 +131,12 @@ def transformers_types() -> Package:
 
 
 def vllm_gone(architecture: str) -> str:
-    """The last version of vLLM that knew an architecture, as vLLM itself says; "" where it says none."""
+    """The last version of vLLM with a removed architecture, according to vLLM; else ""."""
     return str(_architectures()["vllm"]["gone"].get(architecture, ""))
 
 
 def prime_rl_types() -> frozenset[str]:
-    """The model types that prime-rl has code of its own for."""
+    """The model types with their own code in prime-rl."""
     return frozenset(_architectures()["prime_rl"]["model_types"])
 
 
@@ -143,30 +147,18 @@ def prime_rl_vision_types() -> frozenset[str]:
 
 @cache
 def tool_formats() -> tuple[ToolFormat, ...]:
-    """In the order in which they are looked for: the ones with more marks first."""
-    with open(shipped("tool_formats.toml"), "rb") as file:
-        return tuple(
-            ToolFormat(
-                entry["id"],
-                tuple(entry["marks"]),
-                tuple(entry["parsers"]),
-                entry["source"],
-                tuple(entry.get("absent", ())),
-            )
-            for entry in tomli.load(file)["format"]
-        )
+    """In matching order: formats with more marks come first."""
+    return tuple(ToolFormat(**_with_tuples(entry)) for entry in _load("tool_formats.toml")["format"])
 
 
 @cache
 def tested_models() -> Mapping[str, TestedModel]:
     """By name, in the order of the file."""
-    with open(shipped("models.toml"), "rb") as file:
-        entries = tomli.load(file)["model"]
-    return {entry["name"]: _tested(entry) for entry in entries}
+    return {entry["name"]: _tested(entry) for entry in _load("models.toml")["model"]}
 
 
 def tested_model(name: str) -> TestedModel | None:
-    """The entry of a name, whose case does not count: the hub leads any spelling to the same model."""
+    """The entry of a name. Ignores case, as the hub does."""
     return _by_lowered_name().get(name.lower())
 
 
@@ -177,5 +169,8 @@ def _by_lowered_name() -> Mapping[str, TestedModel]:
 
 def _tested(entry: Mapping[str, Any]) -> TestedModel:
     issues = tuple(Issue(**issue) for issue in entry.get("issues", ()))
-    lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
-    return TestedModel(**{**entry, **lists, "issues": issues})
+    return TestedModel(**_with_tuples(entry) | {"issues": issues})
+
+
+def _with_tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

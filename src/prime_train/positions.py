@@ -1,7 +1,7 @@
-"""Where the keys and comments of a TOML text stand, read from a concrete syntax tree. Judges nothing, edits nothing.
+"""Finds the places of keys and comments of a TOML text in a concrete syntax tree. Edits nothing.
 
-A table is looked into when a key of it is asked for: a hostile megabyte of keys costs what is asked of it.
-The tree is walked with loops: nesting must not end in a RecursionError.
+Reads the keys of a table only on demand, so a megabyte of keys costs no more than the requested ones. Walks the tree
+with loops, because deep nesting would raise a RecursionError.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from prime_train.document import Comment, KeyPath, Place
 from prime_train.findings import Span
 
 _TOML = Language(language())
-_WRITTEN_CHARS = 60  # a value longer than this is shortened in messages
-_READ_BYTES = 4000  # of a value, to show those: more is only white space
+_WRITTEN_CHARS = 60  # longer values are shortened in messages
+_READ_BYTES = 4000  # read per value for a message; longer texts are mostly white space
 _PUNCTUATION = frozenset({"[", "]", ",", "{", "}", "comment", "ERROR"})
 
 
 class Header(NamedTuple):
-    """A [table] or [[array of tables]] line, or the text itself: the table that has no line."""
+    """A [table] or [[array of tables]] line, or the root table, which has no line."""
 
     path: KeyPath
     node: Any
-    names: KeyPath  # the path as the line says it: without the numbers of array elements
+    names: KeyPath  # the path as written: without array indices
     is_element: bool
 
 
 class Statement(NamedTuple):
-    """A `key = value`: the key's full path, what of it is written here, and the nodes of pair, key and value."""
+    """A `key = value`: the full path of the key, its written part, and the nodes of pair, key and value."""
 
     path: KeyPath
     names: KeyPath
@@ -44,9 +44,9 @@ class Statement(NamedTuple):
 
 
 class _Elements(NamedTuple):
-    """One name among the arrays of tables: how many elements have begun, and the names below the last one."""
+    """An array of tables: the number of its elements so far, and the arrays below its last element."""
 
-    begun: list[int]
+    size: list[int]
     below: dict[str | int, _Elements]
 
 
@@ -70,20 +70,20 @@ class Positions:
                 path = _path(names, arrays, node.type == "table_array_element")
                 self.headers.setdefault(path, Header(path, node, names, node.type == "table_array_element"))
         self.headers.setdefault((), Header((), self._root, (), False))
-        self._pairs: dict[KeyPath, _Pairs] = {}  # by the path of the table around
+        self._pairs: dict[KeyPath, _Pairs] = {}  # by the path of their table
         self._items: dict[KeyPath, list[Any]] = {}
         self._first_below: dict[KeyPath, Header] | None = None
 
     def place(self, key: KeyPath) -> Place | None:
-        """Where `key` is written; None where it is not, or only as the prefix of a longer dotted key."""
-        header = self.headers.get(key) or self.headers.get((*key, 0))  # an array of tables begins with its first
+        """The place of `key`; None if it is missing, or only the prefix of a longer dotted key."""
+        header = self.headers.get(key) or self.headers.get((*key, 0))  # an array of tables has the place of its first
         if header is not None:
             return self._header_place(header) if key else None
         found = self.find(key)
         return None if found is None else self._place(found.key, found.value)
 
     def first_below(self, key: KeyPath) -> Place | None:
-        """The first header of a table below `key`, which has none itself; None where there is none."""
+        """The place of the first header below `key`, for a key without its own header; None if there is none."""
         if self._first_below is None:
             self._first_below = {}
             for path, header in self.headers.items():
@@ -97,7 +97,7 @@ class Positions:
         return Place(span, span, "")
 
     def find(self, key: KeyPath) -> Statement | None:
-        """The statement that sets `key`: in a table, in an inline table, or an item of an array (its own key)."""
+        """The statement that sets `key`, in a table or an inline table. For an array item, both are the item."""
         for length in range(len(key) - 1, -1, -1):
             header = self.headers.get(key[:length])
             if header is not None:
@@ -107,22 +107,21 @@ class Positions:
         return None
 
     def statements(self, header: Header) -> Mapping[KeyPath, Statement]:
-        """What is written under a header, by the key's path from there."""
+        """The statements under a header, by their path relative to it."""
         return self._pairs_of(header.node, header.path).all()
 
     def inner(self, statement: Statement) -> Mapping[KeyPath, Statement]:
-        """What an inline table holds; nothing where the value is none."""
+        """The statements in an inline table; empty for any other value."""
         return self._pairs_of(statement.value, statement.path).all() if statement.value.type == "inline_table" else {}
 
     def items(self, statement: Statement) -> list[Any]:
-        """The nodes of the items of an array; nothing where the value is none."""
+        """The nodes of the items of an array; empty for any other value."""
         return self._items_of(statement.value, statement.path) if statement.value.type == "array" else []
 
     def comments(self) -> tuple[Comment, ...]:
         body_starts = next((child.start_byte for child in self._root.children if child.type != "comment"), None)
-        found = QueryCursor(Query(_TOML, "(comment) @found")).captures(self._root).get("found", [])
         comments = []
-        for node in sorted(found, key=lambda node: int(node.start_byte)):
+        for node in self.comment_nodes(self._root):
             span = self._columns.span(node.start_point, node.end_point)
             on_top = body_starts is None or node.start_byte < body_starts
             comments.append(Comment(span.line, _text(node), on_top, span.column))
@@ -133,7 +132,7 @@ class Positions:
         return sorted(found, key=lambda comment: comment.start_byte)
 
     def _within(self, header: Header, key: KeyPath) -> Statement | None:
-        """`key` among what is written under a header, inline tables and arrays included."""
+        """The statement of `key` under a header, also inside inline tables and arrays."""
         pairs, at, below = self._pairs_of(header.node, header.path), header.path, key[len(header.path) :]
         while True:
             found = next(filter(None, (pairs.get(below[:n]) for n in range(1, len(below) + 1))), None)
@@ -173,7 +172,7 @@ class Positions:
 
 
 class _Pairs:
-    """What is written in one table, by the key's path from there: read as far as it is asked for."""
+    """The statements of one table, by their path relative to it. Reads only as many as needed."""
 
     def __init__(self, table: Any, path: KeyPath) -> None:
         self._path = path
@@ -200,7 +199,7 @@ class _Pairs:
 
 
 def _pair_nodes(table: Any) -> Iterator[Any]:
-    """The pairs of a table. tree-sitter-toml 0.7 takes the line breaks of TOML 1.1 in an inline table for errors."""
+    """The pairs of a table. tree-sitter-toml 0.7 parses the line breaks of TOML 1.1 in an inline table as errors."""
     for node in table.children:
         if node.type == "pair" and len(node.children) >= 3:
             yield node
@@ -209,7 +208,7 @@ def _pair_nodes(table: Any) -> Iterator[Any]:
 
 
 def _path(names: KeyPath, arrays: dict[str | int, _Elements], is_element: bool) -> KeyPath:
-    """The path that a header opens: in its second element, `data.sources` is data.sources.1."""
+    """The path of a header, with array indices: in the second element, `data.sources` is data.sources.1."""
     if not arrays and not is_element:
         return names
     path: list[str | int] = []
@@ -225,17 +224,17 @@ def _path(names: KeyPath, arrays: dict[str | int, _Elements], is_element: bool) 
             continue
         entry = level[name]
         if is_element and depth == len(names) - 1:
-            entry.begun[0] += 1
+            entry.size[0] += 1
             entry.below.clear()
-        if entry.begun[0]:
-            path.append(entry.begun[0] - 1)
+        if entry.size[0]:
+            path.append(entry.size[0] - 1)
         level = entry.below
     return tuple(path)
 
 
 def _names(node: Any) -> KeyPath:
-    """The names in a key node. A dotted_key nests to the left."""
-    if node.type == "bare_key":  # most are: a megabyte has a hundred thousand
+    """The names in a key node."""
+    if node.type == "bare_key":  # the common case, up to 100,000 times in a megabyte
         return (_text(node),)
     names: list[str] = []
     stack = [node]
@@ -245,7 +244,7 @@ def _names(node: Any) -> KeyPath:
             case "bare_key":
                 names.append(_text(current))
             case "quoted_key":
-                names.append(_unquoted(_text(current)))
+                names.append(_unquote(_text(current)))
             case _:
                 stack.extend(reversed(current.children))
     return tuple(names)
@@ -256,7 +255,7 @@ def _text(node: Any) -> str:
     return content.decode(errors="replace")
 
 
-def _unquoted(key: str) -> str:
+def _unquote(key: str) -> str:
     try:
         return next(iter(tomli.loads(f"{key} = 0")))
     except tomli.TOMLDecodeError:
@@ -268,13 +267,13 @@ class _Columns:
 
     def __init__(self, source: bytes) -> None:
         self._lines = source.split(b"\n")
-        self._wide: dict[int, list[int]] = {}  # row -> how many bytes before each byte start no character
+        self._wide: dict[int, list[int]] = {}  # row -> at each byte, the count of continuation bytes before it
 
     def span(self, start: tuple[int, int], end: tuple[int, int]) -> Span:
         return Span(start[0] + 1, self._column(*start), end[0] + 1, self._column(*end))
 
     def _column(self, row: int, byte: int) -> int:
-        """Each in constant time: a file may be one line of a megabyte."""
+        """Takes constant time, because a file may have one line of a megabyte."""
         line = self._lines[row]
         if row not in self._wide:
             self._wide[row] = [] if line.isascii() else [0, *accumulate(value & 0xC0 == 0x80 for value in line)]

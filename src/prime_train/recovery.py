@@ -1,7 +1,6 @@
-"""Reads what can be read of a text that is not TOML: blanks one unreadable statement after another. Repairs nothing.
+"""Parses the valid part of a text that is not TOML: replaces each invalid statement with blanks. Repairs nothing.
 
-tomli stays the judge: a statement is unreadable where tomli stops in it. Blanks take the place of what is
-taken out, so that everything else keeps its line and column.
+A statement is invalid if tomli stops in it. Blanks keep the line and the column of every other statement.
 """
 
 from __future__ import annotations
@@ -15,26 +14,26 @@ import tomli
 
 from prime_train.findings import Span
 
-_MAX_FAULTS = 20  # a file with more is something else than a config
-_MAX_PARSED_CHARS = 4_000_000  # tomli reads about ten million in a second
+_MAX_FAULTS = 20  # a file with more faults is not a config
+_MAX_PARSED_CHARS = 4_000_000  # tomli parses about ten million per second
 _STATEMENT = re.compile(r"""\s*(\[\[?[^\[\],{}]+\]\]?\s*(#.*)?$|("[^"]*"|'[^']*'|[\w-])[^=\[\]{},]*=)""")
 _HEADER = re.compile(r"\s*\[")
 _HEADER_NAME = re.compile(r"\s*\[([^\[\]]+)\]")
 _KEY_NAME = re.compile(r"([^=#\[]+)=")
-_NOTICED_AT_ITS_END = ("Cannot overwrite", "Cannot declare", "Cannot mutate", "Cannot redefine")
+_DUPLICATE = ("Cannot overwrite", "Cannot declare", "Cannot mutate", "Cannot redefine")
 _NEVER_CLOSED = ("Unclosed", "Unterminated string", "Expected \"'''\"", 'Expected "\'"')
 
 
-def fault_span(text: str, error: tomli.TOMLDecodeError) -> Span:
-    """One character at the fault.
+def locate_fault(text: str, error: tomli.TOMLDecodeError) -> Span:
+    """The span of one character at the fault.
 
-    A duplicate is noticed at its end and shown at the start of its line. What is never closed is noticed
-    where the next statement stands, or at the end of the text, and shown where its value begins.
+    tomli reports a duplicate at its end; the span is the start of its line. tomli reports an unclosed value at the next
+    statement or at the end of the text; the span is the start of the value.
     """
     lines = text.split("\n")
     line = min(error.lineno, len(lines))
     column = error.colno
-    if error.msg.startswith(_NOTICED_AT_ITS_END):
+    if error.msg.startswith(_DUPLICATE):
         line = _line_of_second(lines, text, error) + 1
         column = _indent(lines[line - 1]) + 1
     elif error.msg.startswith(_NEVER_CLOSED) or (error.msg == "Invalid value" and _STATEMENT.match(lines[line - 1])):
@@ -44,12 +43,12 @@ def fault_span(text: str, error: tomli.TOMLDecodeError) -> Span:
     return Span(line, column, line, column + 1)
 
 
-def said_twice(text: str, error: tomli.TOMLDecodeError) -> str:
-    """What is there twice, as written, and where it is first; "" where the fault is another one.
+def describe_duplicate(text: str, error: tomli.TOMLDecodeError) -> str:
+    """The duplicate name and the line of its first use; "" for any other fault.
 
-    A table that was opened by a dotted key or by a table below it has no line of its own to name.
+    The line is missing for a table that a dotted key or a table below it has created.
     """
-    if not error.msg.startswith(_NOTICED_AT_ITS_END):
+    if not error.msg.startswith(_DUPLICATE):
         return ""
     lines = text.split("\n")
     at = _line_of_second(lines, text, error)
@@ -61,11 +60,13 @@ def said_twice(text: str, error: tomli.TOMLDecodeError) -> str:
         opened = next((number for number in range(at, 0, -1) if _HEADER.match(lines[number - 1])), 0)
         same = ((number, _KEY_NAME.match(lines[number - 1])) for number in range(opened + 1, at + 1))
     first = next((number for number, match in same if match and _plain(match[1]) == name.strip("[]")), None)
-    return f"{name} is there twice" + (f": first in line {first}" if first else ", or within what has a value already")
+    return f"{name} is defined twice" + (
+        f": first in line {first}" if first else ", or inside a key that has a value already"
+    )
 
 
 def _line_of_second(lines: list[str], text: str, error: tomli.TOMLDecodeError) -> int:
-    """The line, counted from 0, where the statement begins at whose end tomli noticed a duplicate."""
+    """The first line, from 0, of the duplicate statement. tomli reports its end."""
     at = min(error.lineno, len(lines)) - 1
     if _STATEMENT.match(lines[at]):
         return at
@@ -77,8 +78,8 @@ def _plain(name: str) -> str:
     return re.sub(r"\s*\.\s*", ".", name.strip()).replace('"', "").replace("'", "")
 
 
-def recovered(text: str, error: tomli.TOMLDecodeError) -> tuple[dict[str, Any], str]:
-    """(values, text) without the statements that tomli cannot read; ({}, "") where nothing can be saved."""
+def parse_valid_part(text: str, error: tomli.TOMLDecodeError) -> tuple[dict[str, Any], str]:
+    """(values, text) without the statements that tomli cannot parse; ({}, "") if that fails."""
     lines = text.split("\n")
     parsed_chars = 0
     for fault in range(_MAX_FAULTS):
@@ -100,17 +101,17 @@ def recovered(text: str, error: tomli.TOMLDecodeError) -> tuple[dict[str, Any], 
     return {}, ""
 
 
-@lru_cache(maxsize=1)  # the fault is shown where the reading starts: both look for it, and a megabyte takes long
+@lru_cache(maxsize=1)  # two callers need it, and a megabyte takes long
 def _first_start(text: str, lineno: int) -> int | None:
-    """_statement_start in a text from which nothing is taken out."""
+    """_statement_start in the original text."""
     lines = text.split("\n")
     return _statement_start(lines, min(lineno, len(lines)) - 1, _MAX_PARSED_CHARS // 2)
 
 
 def _statement_start(lines: list[str], at: int, budget_chars: int) -> int | None:
-    """The first line of the statement in which tomli stops at line `at`: all above it is TOML, and nothing more.
+    """The first line of the statement in which tomli stops at line `at`: the text above it is the longest valid one.
 
-    Searched in growing steps back from the fault, then by halves; None where that would parse too much.
+    Steps back from the fault in growing steps, then bisects; None if that would parse more than the budget.
     """
     back = (line for line in range(at, 0, -1) if line == at or _STATEMENT.match(lines[line]))
     starts = [next(back, 0)]
@@ -141,7 +142,7 @@ def _is_toml(text: str) -> bool:
 
 
 def _statement_end(lines: list[str], start: int) -> int:
-    """The line after the statement: where another seems to begin. Without its header a table goes as a whole."""
+    """The line after the statement: the start of the next one. An invalid header ends with its whole table."""
     another = _HEADER if _HEADER.match(lines[start]) else _STATEMENT
     return next((line for line in range(start + 1, len(lines)) if another.match(lines[line])), len(lines))
 
@@ -151,6 +152,6 @@ def _indent(line: str) -> int:
 
 
 def _value_column(line: str) -> int:
-    """The column where the value of a `key = value` line begins."""
+    """The column of the value in a `key = value` line."""
     _, equals, value = line.partition("=")
     return len(line) - len(value.lstrip()) + 1 if equals else _indent(line) + 1

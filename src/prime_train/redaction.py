@@ -1,6 +1,6 @@
-"""Finds the secrets of an environment, and masks them in what is written. Pure; standard library only.
+"""Finds the secrets in an environment and masks them in texts. Pure; standard library only.
 
-Everything of ours that writes text which may quote a program, an address or an argument asks here: events, launches,
+Every writer of text that may contain program output, addresses or arguments uses this module: events, launches,
 reports, evidence, crash files.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 MASK = "•••"
-_SHORTEST_SECRET = 4  # a shorter value would blot out half of every text, and protects nothing
-_SHORTEST_LINE = 8  # of a secret of several lines, as a private key is: "-----" alone would be found everywhere
-_SHORTEST_USER = 16  # https://TOKEN@host: a user name that long is no name
+_SHORTEST_SECRET = 4  # masking a shorter value would damage every text, and protect nothing
+_SHORTEST_LINE = 8  # of a multi-line secret, such as a private key: "-----" alone would match everywhere
+_SHORTEST_USER = 16  # https://TOKEN@host: a longer user name is a token
 _NAME = re.compile(
     r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|_PAT|_DSN|WEBHOOK(?:_URL)?)(?:_?\d+)?\Z",
     re.IGNORECASE,
 )
 _WORDS = frozenset({"true", "false", "none", "null", "auto", "yes"})  # HF_HUB_DISABLE_IMPLICIT_TOKEN=true is a switch
 
-# By the prefix that its issuer documents: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS, Slack, Google,
+# The prefixes that issuers document: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS, Slack, Google,
 # Prime Intellect.
 ISSUED = (
     r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}"
@@ -33,14 +33,14 @@ _USER = re.compile(r"://([^/\s:@]+)(?::([^/\s@]*))?@")
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds a secret: it is named as one (WANDB_API_KEY, HF_TOKEN), or its URL holds a login."""
+    """Whether a variable is a secret: by its name (WANDB_API_KEY, HF_TOKEN), or because its URL has a login."""
     return (bool(_NAME.search(name)) and value.lower() not in _WORDS) or bool(_logins(value))
 
 
 def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) -> tuple[str, ...]:
-    """The secret values of an environment, longest first, in every form in which a text may hold them.
+    """The secret values of an environment, longest first, in every form that a text may contain.
 
-    `names`: variables that hold a secret whatever they are called.
+    `names`: variables that are secret regardless of their names.
     """
     named = frozenset(names)
     found: set[str] = set()
@@ -53,8 +53,8 @@ def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) ->
 
 
 def _forms(value: str) -> set[str]:
-    """The value as it is, in JSON, in a URL, and line by line."""
-    import json  # here, and below: a lint needs the patterns alone
+    """The value itself, in JSON, in a URL, and line by line."""
+    import json  # lazy, because a lint needs only the patterns
     from urllib.parse import quote
 
     lines = (line for line in value.splitlines() if len(line.strip()) >= _SHORTEST_LINE)
@@ -63,7 +63,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _logins(value: str) -> list[str]:
-    """Passwords, and tokens in the place of a user name, of the URLs in a text."""
+    """The passwords in the URLs of a text, and the tokens in place of user names."""
     if "@" not in value:
         return []
     from urllib.parse import unquote
@@ -76,14 +76,14 @@ def _logins(value: str) -> list[str]:
 
 
 def redact(text: str, hidden: Iterable[str] = ()) -> str:
-    """`text` with each of the values masked, and whatever has the shape of a token, a login or a private key."""
+    """`text` with the hidden values masked, and every text in the form of a token, a login or a private key."""
     pattern = "|".join(re.escape(value) for value in hidden)
     text = re.sub(pattern, MASK, text) if pattern else text
     return _SHAPES.sub(lambda found: f"://{MASK}@" if found[0].startswith("://") else MASK, text)
 
 
 def redact_all(document: Any, hidden: Iterable[str] = ()) -> Any:
-    """A JSON document with every string in it masked as `redact` does; its keys stay."""
+    """A JSON document with `redact` applied to every string but the keys."""
     hidden = tuple(hidden)
     match document:
         case str():

@@ -1,7 +1,4 @@
-"""Finds the data files that ship with the package: `registry/` (facts, each with its source) and `presets/`.
-
-In a wheel they lie inside the package; in an editable install they lie at the top of the checkout.
-"""
+"""Typed views of the data that ships with the package: presets, GPUs, packages that clash, memory coefficients."""
 
 from __future__ import annotations
 
@@ -13,26 +10,22 @@ from typing import Any, Literal
 
 import tomli
 
-
-def _shipped(name: str) -> Path:
-    package = Path(__file__).resolve().parent
-    inside = package / "_shipped" / name
-    return inside if inside.is_dir() else package.parents[1] / name
+from prime_train.shipped import presets_folder, shipped
 
 
 def data_file(name: str) -> Path:
     """A file of `registry/`, by its name."""
-    return _shipped("registry") / name
+    return Path(shipped(name))
 
 
 def presets() -> dict[str, Path]:
     """Preset name -> its file."""
-    return {path.stem: path for path in sorted(_shipped("presets").glob("*.toml"))}
+    return {path.stem: path for path in sorted(Path(presets_folder()).glob("*.toml"))}
 
 
 @dataclass(frozen=True, slots=True)
 class GpuPeak:
-    """One GPU type. `name` is what NVML and torch call it, in part."""
+    """One GPU type. `name` is a part of its name in NVML and torch."""
 
     name: str
     id: str
@@ -41,22 +34,22 @@ class GpuPeak:
     bandwidth_gb_per_s: float
     source: str
     as_of: str
-    usable_gib: float | None = None  # what torch can see; None = not known
+    usable_gib: float | None = None  # visible to torch; None = not known
     compute_capability: str | None = None  # "9.0"; None = not an NVIDIA GPU
-    peak_flops_fp8_dense: float | None = None  # None = it has no fp8
+    peak_flops_fp8_dense: float | None = None  # None = no fp8
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether every figure was read where `source` says. Else some are from memory."""
+        """Whether every number comes from `source`. Else some are from memory."""
         return "from memory" not in self.source
 
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """Packages that are known not to work together in one interpreter: all of `packages`, each in its versions.
+    """Packages that do not work together in one interpreter.
 
-    `packages` maps a distribution to the versions meant, as PEP 440 has them: "==0.28.0", ">=3", "" for every one.
-    `torch_cuda` narrows it to a torch that is built so: "none" without CUDA, "" for all.
+    `packages` maps a distribution to a PEP 440 specifier: "==0.28.0", ">=3", "" for every version. `torch_cuda` limits
+    the clash to a torch build: "none" without CUDA, "" for all.
     """
 
     id: str
@@ -72,25 +65,24 @@ class Clash:
 
 @cache
 def clashes() -> tuple[Clash, ...]:
-    with open(_shipped("registry") / "compatibility.toml", "rb") as file:
+    with open(shipped("compatibility.toml"), "rb") as file:
         return tuple(Clash(**entry) for entry in tomli.load(file)["clash"])
 
 
 @cache
 def gpu_peaks() -> tuple[GpuPeak, ...]:
-    with open(_shipped("registry") / "gpus.toml", "rb") as file:
+    with open(shipped("gpus.toml"), "rb") as file:
         return tuple(GpuPeak(**entry) for entry in tomli.load(file)["gpu"])
 
 
 @cache
 def memory_coefficients() -> dict[str, dict[str, Any]]:
     """Trainer -> its entry in memory.toml; estimate/coefficients.py gives it types."""
-    with open(_shipped("registry") / "memory.toml", "rb") as file:
+    with open(shipped("memory.toml"), "rb") as file:
         return tomli.load(file)
 
 
 def gpu_peak(device_name: str) -> GpuPeak | None:
-    """The entry whose name is the longest one contained in `device_name`, in whole words: an A100 is no A10, and an L40
-    no L4. None where no peak is known."""
+    """The entry with the longest name in `device_name`, or None. Compares whole words: an A100 is not an A10."""
     matching = [gpu for gpu in gpu_peaks() if re.search(rf"(?i)\b{re.escape(gpu.name)}\b", device_name)]
     return max(matching, key=lambda gpu: len(gpu.name), default=None)

@@ -1,4 +1,4 @@
-"""Knows every file name inside a run directory. Creates nothing by itself; standard library only."""
+"""The paths of all files in a run directory. Creates none of them; standard library only."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """The directory of one run. `path` is absolute; the methods name files, whether they exist or not."""
+    """The directory of one run. `path` is absolute; the files need not exist."""
 
     path: Path
 
     @property
     def config(self) -> Path:
-        """The config exactly as the user wrote it."""
+        """The config as the user wrote it."""
         return self.path / "config.toml"
 
     @property
     def resolved(self) -> Path:
-        """The RunSpec as JSON: every default filled in, every path absolute. The trainer reads this."""
+        """The RunSpec as JSON, with all defaults and absolute paths. The trainer reads it."""
         return self.path / "resolved.json"
 
     @property
@@ -51,17 +51,17 @@ class RunDir:
 
     @property
     def lock(self) -> Path:
-        """Held with flock by the one live supervisor; its text names the holder."""
+        """The live supervisor holds it with flock; its text names the holder."""
         return self.path / "lock"
 
     @property
     def watches(self) -> Path:
-        """What the watches' own programs and failures say, one log each."""
+        """One log for each watch: the output of its program and its failures."""
         return self.path / "watches"
 
     @property
     def wandb(self) -> Path:
-        """The mirror at W&B: its log, its lock, how far it got."""
+        """The files of the mirror at W&B: log, lock, position."""
         return self.path / "wandb"
 
     @property
@@ -86,19 +86,19 @@ class RunDir:
         return self.attempt(attempt) / f"{role}.log"
 
     def evidence(self, attempt: int) -> Path:
-        """What was found out about an attempt before it was ended."""
+        """The evidence collected before the end of an attempt."""
         return self.attempt(attempt) / "evidence"
 
     def stop_request(self, attempt: int) -> Path:
-        """Its existence asks the trainer to checkpoint and end at the next step boundary.
+        """If this file exists, the trainer saves a checkpoint and exits at the next step boundary.
 
-        A file reaches every rank through any launcher; a signal to torchrun does not: its agent
-        kills the workers 30 s later whether or not they have saved.
+        Every rank can see a file with any launcher. A signal is not safe, because torchrun's agent kills the workers
+        30 s later, even if they have not saved.
         """
         return self.attempt(attempt) / "stop_requested"
 
     def relative(self, path: Path) -> str:
-        """`path` as a person would write it: relative to the working directory where that is shorter."""
+        """`path` relative to the working directory if it is inside it, else `path` itself."""
         try:
             return str(path.relative_to(Path.cwd()))
         except ValueError:
@@ -106,16 +106,16 @@ class RunDir:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the whole of the new one, never a part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace a file so that a reader sees either the old text or the whole new text."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(beside, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:

@@ -1,7 +1,7 @@
-"""The single changes that an edit of a TOML text is made of: insert, replace, rename, take out. Judges no result.
+"""The basic edits of a TOML text: insert, replace, rename, remove. Does not check the result.
 
-Every function takes a text and gives the changed text, or None where it does not know how. They work on
-bytes, because that is what the syntax tree counts. Whole comment lines stay, and so does every other line.
+Every function returns the changed text, or None if it cannot make the change. They work on bytes, because the syntax
+tree counts bytes. Comment lines and all other lines stay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prime_train.positions import Header, Positions, Statement, positions
 
 
 class Change(NamedTuple):
-    """`new` takes the place of the bytes from `start` to `end`."""
+    """Replaces the bytes from `start` to `end` with `new`."""
 
     start: int
     end: int
@@ -22,33 +22,33 @@ class Change(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What a statement leaves behind when it is taken out: the text, and the statement's own parts as written."""
+    """The text without a removed statement, and the parts of that statement as written."""
 
     text: str
     value: str
     comment: str  # at the end of its last line
-    above: tuple[str, ...]  # the comment lines that speak of it alone
+    above: tuple[str, ...]  # the comment lines that belong to it alone
 
 
-def spliced(source: bytes, changes: Iterable[Change]) -> str:
+def splice(source: bytes, changes: Iterable[Change]) -> str:
     for change in sorted(changes, reverse=True):
         source = source[: change.start] + change.new + source[change.end :]
     return source.decode()
 
 
-def replaced(text: str, path: KeyPath, written: str) -> str | None:
-    """`path` with another value. Comments inside the old one go to lines of their own above."""
+def replace_value(text: str, path: KeyPath, written: str) -> str | None:
+    """The text with another value for `path`. Comments inside the old value move to the lines above."""
     at = positions(text)
     found = at.find(path)
     if found is None:
         return None
     changes = [Change(found.value.start_byte, found.value.end_byte, written.encode())]
     comments = [_bytes(node) for node in at.comment_nodes(found.value)]
-    return spliced(at.source, [*changes, *_lines_above(at, found.value, comments)])
+    return splice(at.source, [*changes, *_lines_above(at, found.value, comments)])
 
 
-def renamed(text: str, old: KeyPath, new: KeyPath) -> str | None:
-    """`old` under another key, where it stands: in the same table, or anywhere below the same inline table."""
+def rename_key(text: str, old: KeyPath, new: KeyPath) -> str | None:
+    """The text with `old` renamed in place, within the same table or below the same inline table."""
     at = positions(text)
     found = at.find(old)
     if found is None or not found.names:
@@ -57,11 +57,11 @@ def renamed(text: str, old: KeyPath, new: KeyPath) -> str | None:
     inline = found.pair.parent.type not in ("document", "table", "table_array_element")
     if new[: len(around)] != around or not (inline or new[:-1] == old[:-1]):
         return None
-    return spliced(at.source, [Change(found.key.start_byte, found.key.end_byte, dotted(new[len(around) :]).encode())])
+    return splice(at.source, [Change(found.key.start_byte, found.key.end_byte, dotted(new[len(around) :]).encode())])
 
 
-def headers_renamed(text: str, old: KeyPath, new: KeyPath) -> str | None:
-    """Every [old], [old.below] and [[old]] line under its other name."""
+def rename_headers(text: str, old: KeyPath, new: KeyPath) -> str | None:
+    """The text with every [old], [old.below] and [[old]] line renamed."""
     at = positions(text)
     if not old or any(isinstance(part, int) for part in (old[-1], new[-1])):
         return None
@@ -71,11 +71,11 @@ def headers_renamed(text: str, old: KeyPath, new: KeyPath) -> str | None:
     for header in named:
         key = header.node.children[1]
         changes.append(Change(key.start_byte, key.end_byte, dotted(_names(new) + header.names[depth:]).encode()))
-    return spliced(at.source, changes) if changes else None
+    return splice(at.source, changes) if changes else None
 
 
 def statements_below(text: str, path: KeyPath) -> list[KeyPath]:
-    """The keys of the `key = value` lines that set `path` or something below it, in the order of the text."""
+    """The keys of the `key = value` lines for `path` and everything below it, in the order of the text."""
     at = positions(text)
     found = _lines_below(at, path)
     if not found and (inner := at.find(path)) is not None and inner.names:
@@ -83,40 +83,40 @@ def statements_below(text: str, path: KeyPath) -> list[KeyPath]:
     return [statement.path for statement in sorted(found, key=lambda statement: statement.pair.start_byte)]
 
 
-def removed(text: str, path: KeyPath) -> str:
-    """The text without `path`: its line, its headers with all below them, or its place in an inline table or array.
+def remove(text: str, path: KeyPath) -> str:
+    """The text without `path`: its line, its headers and everything below, or its item in an inline table or array.
 
-    Every comment stays: those at the end of a line that goes, on a line of their own.
+    Every comment stays: a comment at the end of a removed line gets its own line.
     """
     at = positions(text)
     headers = [header for below, header in at.headers.items() if below and below[: len(path)] == path]
     nodes = [header.node.children[0] for header in headers] + [line.pair for line in _lines_below(at, path)]
     if nodes:
-        return spliced(at.source, [_without_lines(at, node, keep_comments=True) for node in nodes])
+        return splice(at.source, [_without_lines(at, node, keep_comments=True) for node in nodes])
     found = at.find(path)
-    return text if found is None else spliced(at.source, [_without_item(found)])
+    return text if found is None else splice(at.source, [_without_item(found)])
 
 
-def cut(text: str, path: KeyPath) -> Cut | None:
-    """Takes out the one statement that sets `path`."""
+def cut_statement(text: str, path: KeyPath) -> Cut | None:
+    """Removes the statement that sets `path`, and returns its parts."""
     at = positions(text)
     found = at.find(path)
     if found is None or not found.names:
         return None
     value = _bytes(found.value).decode()
     if found.pair.parent.type not in ("document", "table", "table_array_element"):
-        return Cut(spliced(at.source, [_without_item(found)]), value, "", ())
+        return Cut(splice(at.source, [_without_item(found)]), value, "", ())
     end = _line_end(at.source, found.value.end_byte)
     comment = at.source[found.value.end_byte : end].strip().decode()
     change = _without_lines(at, found.pair, keep_comments=False)
     above_from = _own_comments_start(at.source, change.start, end)
     above = at.source[above_from : change.start].decode().splitlines()
-    left = spliced(at.source, [change._replace(start=above_from)])
+    left = splice(at.source, [change._replace(start=above_from)])
     return Cut(left, value, comment, tuple(line.strip() for line in above))
 
 
-def inserted(text: str, path: KeyPath, piece: Cut) -> str | None:
-    """The text with `path` set to the piece's value: in the table it belongs to, which is made where there is none."""
+def insert(text: str, path: KeyPath, piece: Cut) -> str | None:
+    """The text with `path` set to the piece's value, in its table, which is created if missing."""
     at = positions(text)
     for length in range(len(path) - 1, -1, -1):
         around, below = path[:length], path[length:]
@@ -148,11 +148,11 @@ def _in_table(at: Positions, header: Header, below: KeyPath, piece: Cut) -> str:
     start = _line_start(at.source, first)
     newline = _newline(at.source)
     before = b"" if start == 0 or at.source[:start].endswith(b"\n") else newline
-    return spliced(at.source, [Change(start, start, before + _lines(piece, dotted(below), b"", newline) + newline)])
+    return splice(at.source, [Change(start, start, before + _lines(piece, dotted(below), b"", newline) + newline)])
 
 
 def _new_table(at: Positions, around: KeyPath, below: KeyPath, piece: Cut) -> str:
-    """A [table] of its own: after all that stands below the table around it, or at the end of the text."""
+    """The text with a new [table], after everything in the parent table, or at the end of the text."""
     newline = _newline(at.source)
     names = dotted((*_names(around), *below[:-1]))
     table = f"[{names}]".encode() + newline + _lines(piece, dotted(below[-1:]), b"", newline)
@@ -160,14 +160,14 @@ def _new_table(at: Positions, around: KeyPath, below: KeyPath, piece: Cut) -> st
     if not inside:
         before = b"" if not at.source or at.source.endswith(b"\n") else newline
         blank = newline if at.source.strip() else b""
-        return spliced(at.source, [Change(len(at.source), len(at.source), before + blank + table)])
+        return splice(at.source, [Change(len(at.source), len(at.source), before + blank + table)])
     last = max(inside, key=lambda header: int(header.node.start_byte))
     nodes = [last.node.children[0], *(line.pair for line in at.statements(last).values())]
     end = _line_end(at.source, _content_end(max(nodes, key=lambda node: int(node.start_byte))))
     while at.source[end : _line_end(at.source, end)].lstrip().startswith(b"#"):
         end = _line_end(at.source, end)
     before = b"" if at.source[:end].endswith(b"\n") else newline
-    return spliced(at.source, [Change(end, end, before + newline + table)])
+    return splice(at.source, [Change(end, end, before + newline + table)])
 
 
 def _in_inline_table(at: Positions, found: Statement, below: KeyPath, piece: Cut) -> str | None:
@@ -180,11 +180,11 @@ def _in_inline_table(at: Positions, found: Statement, below: KeyPath, piece: Cut
         start = end = max(pair.value.end_byte for pair in pairs)
     changes = [Change(start, end, b", " + new if pairs else b"{ " + new + b" }")]
     comments = [*piece.above, *([piece.comment] if piece.comment else [])]
-    return spliced(at.source, [*changes, *_lines_above(at, found.value, [line.encode() for line in comments])])
+    return splice(at.source, [*changes, *_lines_above(at, found.value, [line.encode() for line in comments])])
 
 
 def _lines_above(at: Positions, node: Any, comments: list[bytes]) -> list[Change]:
-    """Comments that have no room in a value, on lines of their own above its statement."""
+    """Puts comments that do not fit into a value on lines above its statement."""
     top = _outermost(node)
     start = _line_start(at.source, top.start_byte)
     indent, newline = at.source[start : top.start_byte], _newline(at.source)
@@ -197,7 +197,7 @@ def _after(at: Positions, node: Any, key: str, piece: Cut) -> str:
     indent = line[: len(line) - len(line.lstrip(b" \t"))]
     newline = _newline(at.source)
     before = b"" if at.source[:end].endswith(b"\n") else newline
-    return spliced(at.source, [Change(end, end, before + _lines(piece, key, indent, newline))])
+    return splice(at.source, [Change(end, end, before + _lines(piece, key, indent, newline))])
 
 
 def _lines(piece: Cut, key: str, indent: bytes, newline: bytes) -> bytes:
@@ -207,7 +207,7 @@ def _lines(piece: Cut, key: str, indent: bytes, newline: bytes) -> bytes:
 
 
 def _without_lines(at: Positions, node: Any, *, keep_comments: bool) -> Change:
-    """Takes out the lines of a statement or header, and one of two blank lines that would meet."""
+    """Removes the lines of a statement or header, and one of two blank lines that would become neighbours."""
     start, end = _line_start(at.source, node.start_byte), _line_end(at.source, _content_end(node))
     if keep_comments:
         inside = at.comment_nodes(node)
@@ -228,7 +228,7 @@ def _without_lines(at: Positions, node: Any, *, keep_comments: bool) -> Change:
 
 
 def _without_item(found: Statement) -> Change:
-    """Takes one pair out of an inline table, or one item out of an array, with the comma that parts it."""
+    """Removes one pair from an inline table, or one item from an array, with its comma."""
     container = found.pair.parent
     kinds = ("[", "]", ",", "{", "}", "comment", "ERROR")
     items = [node for node in container.children if node.type not in kinds]
@@ -241,18 +241,18 @@ def _without_item(found: Statement) -> Change:
 
 
 def _own_comments_start(source: bytes, start: int, end: int) -> int:
-    """Where the comment lines begin that speak of the statement alone: no other one stands right below it."""
+    """The start of the comment lines that belong to the statement alone: no other statement follows directly."""
     following = source[end : _line_end(source, end)].strip()
     if following and not following.startswith((b"#", b"[")):
         return start
     above = start
     while above > 0 and source[_line_start(source, above - 1) : above].lstrip().startswith(b"#"):
         above = _line_start(source, above - 1)
-    return above if above > 0 else start  # what stands on top speaks of the file
+    return above if above > 0 else start  # a comment at the top belongs to the file
 
 
 def _lines_below(at: Positions, path: KeyPath) -> list[Statement]:
-    """The statements of tables, not of inline ones, that set `path` or something below it."""
+    """The statements for `path` and everything below it, outside of inline tables."""
     found: list[Statement] = []
     for around, header in at.headers.items():
         shared = min(len(around), len(path))
@@ -263,21 +263,21 @@ def _lines_below(at: Positions, path: KeyPath) -> list[Statement]:
 
 
 def _outermost(node: Any) -> Any:
-    """The statement of a table that a node stands in."""
+    """The top-level statement around a node."""
     while node.parent.type not in ("document", "table", "table_array_element"):
         node = node.parent
     return node
 
 
 def _content_end(node: Any) -> int:
-    """Where a statement's value ends: the tree counts a comment behind it to the statement."""
+    """The end of a statement's value, because in the tree a comment after it is part of the statement."""
     children = [child for child in node.children if child.type != "comment"]
     end: int = children[-1].end_byte if node.type == "pair" and children else node.end_byte
     return end
 
 
 def _names(path: KeyPath) -> KeyPath:
-    """A path as a header says it: array elements have no number there."""
+    """A path as a header writes it, without array indices."""
     return tuple(part for part in path if isinstance(part, str))
 
 

@@ -1,7 +1,4 @@
-"""Formats numbers with their units: the only place that does. No I/O.
-
-Bytes are told in binary units, counts and rates in decimal ones.
-"""
+"""Formats numbers with their units, for the whole package. No I/O. Bytes use binary units, counts decimal ones."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """ "30 ms", "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "4 d 3 h"; "without end" of what is infinite."""
+    """ "30 ms", "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "4 d 3 h"; "without end" for infinity."""
     if seconds == float("inf"):
         return "without end"
     if 0 < seconds < 0.095:
@@ -54,7 +51,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_usd(usd: float) -> str:
-    """ "$0.26", "$12.40", "$1,240"; "beyond reach" of what is infinite."""
+    """ "$0.26", "$12.40", "$1,240"; "beyond reach" for infinity."""
     if usd == float("inf"):
         return "beyond reach"
     return f"${usd:,.2f}" if abs(usd) < 100 else f"${usd:,.0f}"

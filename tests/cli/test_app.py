@@ -105,7 +105,7 @@ _FAULTY = """
 import sys
 from prime_train.views import status
 def look(run_dir, now_s): raise KeyError("hidden fault")
-status.look = look
+status.read_status = look
 sys.argv = ["prime-train", *sys.argv[1:]]
 from prime_train.cli.app import main
 main()
@@ -116,12 +116,12 @@ _NOT_OURS = """
 import sys
 from prime_train.errors import UserError
 from prime_train.views import status
-sound = status.look
+sound = status.read_status
 def look(run_dir, now_s):
     if run_dir.path.name == "theirs":
         raise UserError("the events of the run may not be read", str(run_dir.path), "they are another user's", "chmod")
     return sound(run_dir, now_s)
-status.look = look
+status.read_status = look
 sys.argv = ["prime-train", *sys.argv[1:]]
 from prime_train.cli.app import main
 sys.exit(main())

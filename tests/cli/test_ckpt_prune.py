@@ -83,7 +83,7 @@ def test_the_plan_shows_checkpoints_broadcasts_and_rollouts(tmp_path: Path) -> N
         ("broadcast", "12", "delete"),
         ("checkpoint", "10", "delete"),
     ]
-    assert "somebody may be writing it" in shown.stdout
+    assert "a process may be writing it" in shown.stdout
     assert sorted(root.rglob("*")) == before
 
 

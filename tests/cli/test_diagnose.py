@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.diagnosing import diagnosed
+from prime_train.cli.diagnose import diagnose_logs
 from prime_train.events import AttemptEnded, EventLog
 from prime_train.rundir import RunDir
 from prime_train.views.cause import as_json
@@ -35,7 +35,7 @@ def test_the_cause_is_told_in_five_lines_and_ends_with_1(tmp_path: Path) -> None
 
 
 def test_what_followed_is_told_in_one_line_more() -> None:
-    found = diagnosed([str(LOGS / "vllm_root_above.log")])
+    found = diagnose_logs([str(LOGS / "vllm_root_above.log")])
     assert found.diagnosis.cause is not None
     assert found.diagnosis.cause.line == 9
     assert {seen.id for seen in found.diagnosis.cascade} == {"VLLM006", "VLLM018"}
@@ -81,14 +81,14 @@ def test_a_log_without_the_right_to_read_it(tmp_path: Path) -> None:
     path = tmp_path / "trainer.log"
     path.write_text(OOM)
     path.chmod(0)
-    assert [error.where for error in diagnosed([str(path)]).unread] == [str(path)]
+    assert [error.where for error in diagnose_logs([str(path)]).unread] == [str(path)]
 
 
 def test_a_cut_archive_is_told_and_a_whole_one_read(tmp_path: Path) -> None:
     packed = gzip.compress((FINE + OOM).encode() * 20_000)
     (tmp_path / "whole.log.gz").write_bytes(packed)
     (tmp_path / "cut.log.gz").write_bytes(packed[:-4])
-    found = diagnosed([str(tmp_path)])
+    found = diagnose_logs([str(tmp_path)])
     assert [error.where for error in found.unread] == [str(tmp_path / "cut.log.gz")]
     assert [len(scan.hits) > 0 for scan in found.scans] == [True, True]  # what could be read of it is judged
 
@@ -107,7 +107,7 @@ def test_a_folder_gives_its_logs_and_leaves_the_rest(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(FINE)
-    found = diagnosed([str(tmp_path)])
+    found = diagnose_logs([str(tmp_path)])
     assert sorted(Path(scan.name).name for scan in found.scans) == ["a.log", "b.out", "c.log.1", "dmesg"]
 
 
@@ -133,7 +133,7 @@ def test_of_a_run_the_newest_attempt_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("run", sorted(path.parent.name for path in LOGS.glob("*/EXPECT")))
 def test_the_folders_of_whole_runs(run: str) -> None:
     expected = (LOGS / run / "EXPECT").read_text(encoding="utf-8").removeprefix("# expect ").split()
-    cause = diagnosed([str(LOGS / run)]).diagnosis.cause
+    cause = diagnose_logs([str(LOGS / run)]).diagnosis.cause
     assert cause is not None
     assert [cause.id, cause.cause_class] == expected
 
@@ -141,7 +141,7 @@ def test_the_folders_of_whole_runs(run: str) -> None:
 def test_the_same_log_named_twice_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(OOM)
     (tmp_path / "latest.log").symlink_to("a.log")
-    assert len(diagnosed([str(tmp_path), str(tmp_path / "a.log")]).scans) == 1
+    assert len(diagnose_logs([str(tmp_path), str(tmp_path / "a.log")]).scans) == 1
 
 
 def test_standard_input(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_no_log_at_all_is_a_usage_error(tmp_path: Path) -> None:
 def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(OOM)
     code = (
-        "import sys; from prime_train.cli.diagnosing import diagnosed; diagnosed(['a.log']);"
+        "import sys; from prime_train.cli.diagnose import diagnose_logs; diagnose_logs(['a.log']);"
         "print(sorted({'torch', 'numpy', 'transformers', 'datasets', 'pydantic', 'rich'} & set(sys.modules)))"
     )
     python = str(PROGRAM.with_name("python"))
@@ -184,7 +184,7 @@ def test_the_document_is_as_promised(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("inference.log", "orchestrator.log", "rl.log", "trainer.log"):
         (tmp_path / name).write_bytes((LOGS / "run_engine_died_first" / name).read_bytes())
     monkeypatch.chdir(tmp_path)
-    judged = diagnosed(["trainer.log", "rl.log", "orchestrator.log", "inference.log"])
+    judged = diagnose_logs(["trainer.log", "rl.log", "orchestrator.log", "inference.log"])
     same_as_golden("diagnose.json", as_json(judged.diagnosis, [scan.name for scan in judged.scans], judged.unread))
 
 

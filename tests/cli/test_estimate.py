@@ -187,7 +187,7 @@ def _without(config: dict[str, Any], key: str) -> str:
     ("config_json", "told"),
     [
         ("not json", "is not JSON"),
-        ("[1]", "no object"),
+        ("[1]", "not an object"),
         ('{"model_type": "bert", "num_hidden_layers": 12}', "bert"),
         ("{}", "no config.json of a language model"),
         (_without(QWEN3, "vocab_size"), "vocab_size is missing"),
@@ -249,9 +249,9 @@ def test_bad_input_is_told_in_four_parts(
 
 def test_what_is_piped_in_is_named_as_lint_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    _refused(1, "prime-train lint - tells of all 2", "-")
+    _refused(1, "prime-train lint - shows all 2", "-")
     Path("my run.toml").write_text("")
-    _refused(1, "prime-train lint 'my run.toml' tells of all 2", "my run.toml")
+    _refused(1, "prime-train lint 'my run.toml' shows all 2", "my run.toml")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "loss=3", '{"peak_reserved_gib": "much"}', '{"step_s": -1}'])
@@ -319,7 +319,7 @@ def test_prices_of_unknown_age_are_warned_of(capsys: pytest.CaptureFixture[str])
     for as_json in (False, True):
         with contextlib.suppress(typer.Exit):
             estimate("rl.toml", gpus=H100, prices="prices.toml", as_json=as_json)
-        assert "warning: 1 of unknown age among 1 prices" in capsys.readouterr().err
+        assert "warning: 1 price, 1 of unknown age" in capsys.readouterr().err
     Path("prices.toml").write_text(row + f'source = "its page"\nas_of = "{date.today()}"\n')
     with contextlib.suppress(typer.Exit):
         estimate("rl.toml", gpus=H100, prices="prices.toml")
@@ -336,4 +336,4 @@ def test_one_gpu_for_both_is_told_how_to_be_shared(capsys: pytest.CaptureFixture
     code, shown = outcome("rl-single-gpu", capsys, gpus="rtx-4090")
     assert code == 0
     assert "start inference first; gpu_memory_utilization that fits: between" in shown
-    assert "8 rollouts in a batch, 2 of an example, at most 2,048 tokens each" in shown
+    assert "8 rollouts in a batch, 2 per example, at most 2,048 tokens each" in shown

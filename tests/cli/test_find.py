@@ -97,11 +97,11 @@ def test_offers_are_ranked_by_the_whole_run(here: Path) -> None:
     done = find(*MODEL, here=here)
     assert done.returncode == 0, done.stderr
     title, header, *rows, told = done.stdout.splitlines()
-    assert told == "laid over 1: deployment.num_train_gpus = 8"
+    assert told == "settings for offer 1: deployment.num_train_gpus = 8"
     assert title.startswith("Qwen/Qwen3-8B: full fine-tuning")
     assert header.split()[-6:] == ["HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN"]
     assert [row.split()[1:3] for row in rows] == [["8xh100-80gb", "vast"], ["8xh100-80gb", "lambda"]]
-    assert "1 left out: the run does not fit into the memory" in done.stderr
+    assert "1 offer left out: the run does not fit into the memory" in done.stderr
     assert "1 left out: spot" in done.stderr
     assert "2 older than 30 days" in done.stderr
     assert "2 to 30 min for the start" in done.stderr
@@ -161,15 +161,15 @@ def test_limits(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "a config or a model is wanted"),
+        ((), 2, "a config or a model is missing"),
         (("quickstart", "--model", "Qwen/Qwen3-8B"), 2, "both a config and a model"),
         (("gone.toml",), 2, "there is no such file"),
         (("quickstart", "--max-usd-per-hour", "nan"), 2, "nan USD an hour"),
         (("quickstart", "--max-usd-per-hour=-1"), 2, "-1 USD an hour"),
         (("quickstart", "--prices", "gone.toml"), 2, "there is no such file"),
         (("quickstart", "--prices", "nan.toml"), 2, "column usd_per_gpu_hour"),
-        (("--model", 'a"b'), 2, "no name of a model"),
-        (("--model", ""), 2, "no name of a model"),
+        (("--model", 'a"b'), 2, "not the name of a model"),
+        (("--model", ""), 2, "not the name of a model"),
         (("quickstart", "--prime-rl", "2026-99"), 2, "no generation of prime-rl"),
         (("--model", "lab/unheard-of", "--offline"), 4, "lab/unheard-of"),
         (("broken.toml",), 1, "broken.toml:"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from prime_train import registry
 from prime_train.cli import entry
-from prime_train.cli.linting import check
+from prime_train.cli.lint_files import check
 from prime_train.errors import UserError
 from prime_train.rules.explain import BASE
 from prime_train.rules.judge import lint
@@ -239,7 +239,7 @@ def test_unsafe_fixes_are_asked_for_beside_a_fix(
     file.write_text(UNEVEN)
     alone = run(["lint", str(file), "--unsafe-fixes"], capsys, monkeypatch)
     assert alone.code == 2
-    assert "nothing asks for any" in alone.err
+    assert "needs --fix or --diff" in alone.err
     kept = run(["lint", str(file), "--fix"], capsys, monkeypatch)
     assert kept.code == 1
     assert kept.out.rstrip().endswith("1 error in 1 file; 1 more with --unsafe-fixes")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.linting import Repair, check
+from prime_train.cli.lint_files import Repair, check
 from prime_train.errors import UserError
 from tests.dialects.prime_rl.files import OVERLAY_2026_08, RL_2026_01, RL_2026_08
 
@@ -24,7 +24,7 @@ def test_files_of_both_kinds_in_one_call(tmp_path: Path, monkeypatch: pytest.Mon
     Path("rl.toml").write_text(RL_2026_08)
     Path("run.toml").write_text('[run]\nname = "a"\nmax_steps = 10\n[[data.sources]]\nkind = "python-stdlib"\n')
     Path("pyproject.toml").write_text('[project]\nname = "x"\n')
-    output, _ = check(["."], output_format="json")
+    output, _ = check(["."], output_format="json", prime_rl="2026-08")
     files = json.loads(output)["files"]
     assert [(file["path"], file["dialect"], file["generation"], file["root"]) for file in files] == [
         ("rl.toml", "prime-rl", "2026-08", "rl"),
@@ -44,12 +44,12 @@ def test_a_generation_can_be_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("paths", [["+", "a.toml"], ["a.toml", "+"]])
 def test_a_plus_needs_a_file_on_both_sides(paths: list[str]) -> None:
-    with pytest.raises(UserError, match="beside no file"):
+    with pytest.raises(UserError, match="needs a file on each side"):
         check(paths)
 
 
 def test_merged_files_are_not_fixed(tmp_path: Path) -> None:
     file = tmp_path / "rl.toml"
     file.write_text(RL_2026_08)
-    with pytest.raises(UserError, match="one by one"):
+    with pytest.raises(UserError, match="cannot fix merged files"):
         check([str(file), "+", str(file)], repair=Repair(write=True))

@@ -164,7 +164,7 @@ def test_a_failed_refresh_leaves_earlier_prices(server: PriceServer, tmp_path: P
 def test_without_a_key_only_vast_is_asked(server: PriceServer, tmp_path: Path) -> None:
     done = refresh(server, tmp_path, PRIME_API_KEY="")
     assert done.returncode == 0
-    assert "Prime Intellect is not asked: PRIME_API_KEY is not set" in done.stderr
+    assert "Prime Intellect is skipped: PRIME_API_KEY is not set" in done.stderr
     assert {path for path, _, _ in server.asked} == {VAST}
     named = refresh(server, tmp_path, "--provider", "primeintellect", PRIME_API_KEY="")
     assert named.returncode == 4

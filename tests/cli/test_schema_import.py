@@ -16,7 +16,10 @@ from tests.facts.test_prime_rl_schema import STANDIN, interpreter
 
 def test_the_table_goes_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import_(interpreter(tmp_path, STANDIN), None, "2026-11")
-    generation = Generation.of(json.loads(capsys.readouterr().out))
+    written = capsys.readouterr()
+    table = json.loads(written.out)
+    assert f"features: those of {table['inherits']}" in written.err
+    generation = Generation.of(table)
     assert generation.name == "2026-11"
     assert generation.root("trainer").row("max_steps") is not None
 
@@ -55,5 +58,5 @@ def test_a_kept_table_is_one_that_lint_judges_by(tmp_path: Path) -> None:
 
 
 def test_a_generation_is_named_by_year_and_month(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no name for a generation"):
+    with pytest.raises(UserError, match="not a name for a generation"):
         import_(interpreter(tmp_path, STANDIN), None, "../elsewhere", keep=True)

@@ -129,7 +129,7 @@ def test_a_vllm_that_is_no_version_and_a_gpu_that_is_none(tmp_path: Path) -> Non
     write_model(tmp_path / "mine")
     done = prime_train("verify-model", "mine", "--vllm", "newest", cwd=tmp_path)
     assert done.returncode == 2
-    assert "is no version" in done.stderr
+    assert "is not a version" in done.stderr
     done = prime_train("verify-model", "mine", "--gpus", "h1000", cwd=tmp_path)
     assert done.returncode == 2
     assert "names no known GPU" in done.stderr

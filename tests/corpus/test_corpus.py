@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.linting import check
+from prime_train.cli.lint_files import check
 from prime_train.findings import Severity
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint
 
 # Beside the checkout, or where the variable says; a public clone has none.
@@ -62,7 +62,7 @@ def test_the_keys_tell_the_generation_or_fit_several(file: Path) -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if "2026-01/" in str(file)], ids=_name)
 def test_a_january_file_is_taken_to_august_or_told_what_needs_a_person(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    result = fixed(text, lambda text: lint(text, _name(file), "2026-08"))
+    result = fix_text(text, lambda text: lint(text, _name(file), "2026-08"))
     for finding in result.verdict.findings:
         if finding.severity is Severity.ERROR:
             assert finding.key

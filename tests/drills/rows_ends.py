@@ -10,7 +10,7 @@ _AGAIN = {"times": "always"}
 def _says(name: str, found: str, text: str, says: str, exit_code: int) -> Row:
     """A log that tells the cause. It goes on where the policy tries again."""
     return Row(
-        "what the log says",
+        "causes in the log",
         name,
         found,
         (says,),
@@ -26,18 +26,24 @@ _TRACE = 'Traceback (most recent call last):\n  File "/app/train.py", line 41, i
 
 ROWS: tuple[Row, ...] = (
     Row("an end", "the trainer is killed", "signal", ("killed by signal 9 (SIGKILL)",), victim="killed"),
-    Row("an end", "it is told to end by somebody else", "", ("told to stop by another process",), 75, 1, "told_to_end"),
+    Row("an end", "another program sends it SIGTERM", "", ("told to stop by another process",), 75, 1, "told_to_end"),
     Row("an end", "it raises", "unknown", ("RuntimeError: boom at step 25", "victim.py"), victim="raises"),
-    Row("an end", "it tells why, and its log does not", "unknown", ("ValueError: an odd sample",), victim="accounts"),
+    Row(
+        "an end",
+        "it reports the cause as an event, and its log has none",
+        "unknown",
+        ("ValueError: an odd sample",),
+        victim="accounts",
+    ),
     Row("an end", "a segmentation fault", "signal", ("(SIGSEGV)", "in string_at"), victim="segfault"),
-    Row("an end", "native code gives up", "signal", ("(SIGABRT)", "in aborts"), victim="aborts"),
+    Row("an end", "native code calls abort", "signal", ("(SIGABRT)", "in aborts"), victim="aborts"),
     Row("an end", "a mapped file shrinks", "signal", ("(SIGBUS)", "/dev/shm"), victim="bus_error"),
     Row("an end", "exit code 0 before the last step", "unknown", ("exited with 0 at step 25 of 60",), victim="exits_0"),
-    Row("an end", "exit code 1 without a word", "unknown", ("exited with 1 at step 25 of 60",), victim="exits_1"),
+    Row("an end", "exit code 1 without output", "unknown", ("exited with 1 at step 25 of 60",), victim="exits_1"),
     Row("an end", "it refuses its arguments", "config", ("exited with 2",), 5, 1, "refuses"),
     Row(
         "an end",
-        "it says that it failed, and does not end",
+        "it reports a failure and does not end",
         "unknown",
         ("a thread is left",),
         victim="lingers",
@@ -56,7 +62,7 @@ ROWS: tuple[Row, ...] = (
     Row("an end", "more memory than the limit allows", "oom", ("MemoryError",), 5, 1, "memory_limit"),
     Row("an end", "more open files than the limit allows", "env", ("Too many open files",), 5, 1, "too_many_files"),
     Row("an end", "a package is missing", "env", ("a_package_that_nobody_has",), 5, 1, "misses_a_package"),
-    Row("an end", "the other side does not listen", "network", ("Connection refused",), victim="finds_nobody"),
+    Row("an end", "the remote host refuses the connection", "network", ("Connection refused",), victim="finds_nobody"),
     Row("an end", "its port is taken", "env", ("Address already in use",), victim="finds_its_port_taken"),
     _says(
         "the GPU is out of memory",
@@ -83,7 +89,7 @@ ROWS: tuple[Row, ...] = (
         5,
     ),
     _says(
-        "an index lies outside its range on the GPU",
+        "an index is out of range on the GPU",
         "bug",
         f"{_TRACE}RuntimeError: CUDA error: device-side assert triggered\n",
         "device-side assert",
@@ -99,14 +105,14 @@ ROWS: tuple[Row, ...] = (
         0,
     ),
     _says(
-        "the GPU met a memory error",
+        "the GPU had a memory error",
         "hardware",
         f"{_TRACE}torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n",
         "ECC",
         0,
     ),
     _says(
-        "the cause stands above its echo",
+        "the cause comes before its consequences",
         "disk",
         f"{_TRACE}OSError: [Errno 28] No space left on device: '/scratch/shards/7'\n\n"
         "During handling of the above exception, another exception occurred:\n\n"

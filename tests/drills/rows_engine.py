@@ -79,11 +79,11 @@ def _row(name: str, found: str, says: str, act: Act, **server: str) -> Row:
 
 
 ROWS: tuple[Row, ...] = (
-    _row("the server is killed without a word", "signal", "inference killed by signal 9", _to_server(signal.SIGKILL)),
+    _row("the server is killed without output", "signal", "inference killed by signal 9", _to_server(signal.SIGKILL)),
     _row("the server ends with exit code 0", "unknown", "inference exited with 0", _to_server(signal.SIGTERM)),
     _row("the engine is killed, and the server ends", "bug", "VLLM007", _to_engine(signal.SIGKILL)),
     _row(
-        "the engine is killed, /health says so, and the server stays",
+        "the engine is killed, /health reports it, and the server stays",
         "engine_dead",
         "/health of inference has answered 503",
         _to_engine(signal.SIGKILL),
@@ -109,7 +109,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         _GROUP,
-        "its port is taken by a stranger, until the stranger goes",
+        "another program uses its port for a while",
         "env",
         ("Address already in use",),
         prepare=_steal_the_port,

@@ -33,14 +33,14 @@ ROWS: tuple[Row, ...] = (
     _row("its trainer dies in the middle of a save", "signal", "SIGKILL", "dies_in_save"),
     _row("its trainer raises", "unknown", "RuntimeError: boom", "trainer_raises"),
     _row(
-        "its server ends with exit code 0, and the launcher does not mind",
+        "its server ends with exit code 0, and the launcher ignores it",
         "service_gone",
         "inference",
         "inference_exits",
     ),
-    _row("a process of it hangs", "hang", "no sign of life", "hangs", ours=_QUICK),
+    _row("one of its processes hangs", "hang", "no sign of life", "hangs", ours=_QUICK),
     _row("an environment raises, and the orchestrator waits", "hang", "no sign of life", "env_raises", ours=_QUICK),
-    _row("the launcher waits for ever after the last step", "hang", "no sign of life", "tail_deadlocks", ours=_QUICK),
+    _row("the launcher waits forever after the last step", "hang", "no sign of life", "tail_deadlocks", ours=_QUICK),
     _row("the GPU is out of memory", "oom", "out of memory", "out_of_memory", 5),
     _row("the disk is full", "disk", "No space left", "disk_full", 5),
 )

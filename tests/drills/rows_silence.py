@@ -65,7 +65,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "a stop",
-        "SIGTERM to the supervisor; the command is given again",
+        "SIGTERM to the supervisor; the command is run again",
         "",
         ("resume_step=",),
         0,
@@ -99,7 +99,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "a stop",
-        "asked twice, of a trainer that hangs",
+        "two stop requests while the trainer hangs",
         "",
         ("it did not stop in the time it had",),
         75,

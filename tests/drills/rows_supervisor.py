@@ -102,7 +102,7 @@ def _back_and_hang(scene: Scene, supervisor: int) -> None:
 ROWS: tuple[Row, ...] = (
     Row(
         "the supervisor",
-        "it is killed; the command is given again",
+        "it is killed; the command is run again",
         "signal",
         ("together with its supervisor",),
         act=_kill,
@@ -112,7 +112,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "the supervisor",
-        "it is killed between two attempts; the command is given again",
+        "it is killed between two attempts; the command is run again",
         "signal",
         ("(SIGKILL)",),
         victim="killed",
@@ -194,10 +194,10 @@ ROWS: tuple[Row, ...] = (
         policy=_QUICK,
         needs=no_compiler,
     ),
-    Row("left behind", "a child in a session of its own", "signal", ("(SIGKILL)",), victim="leaves_a_session"),
+    Row("left behind", "a child process in a separate session", "signal", ("(SIGKILL)",), victim="leaves_a_session"),
     Row(
         "left behind",
-        "a grandchild whose parent has ended, deaf to SIGTERM",
+        "a grandchild process whose parent has ended, which ignores SIGTERM",
         "signal",
         ("(SIGKILL)",),
         victim="leaves_an_orphan",

@@ -83,7 +83,7 @@ ROWS: tuple[Row, ...] = (
     _one("bytes of the newest checkpoint are changed", "signal", "does not match its SHA-256", _corrupt_newest, 3),
     Row(
         "the bundled trainer",
-        "the supervisor is killed; the command is given again",
+        "the supervisor is killed; the command is run again",
         "signal",
         ("together with its supervisor",),
         act=_act(faults.kill_supervisor),

@@ -104,10 +104,10 @@ _GPUS = (
     _gpu("it is lost", "gpu_lost", "is lost", _tells("gpu_lost", lost=2)),
     _gpu("it must be reset", "gpu_reset_required", "must be reset", _tells("gpu_reset_required", reset=2)),
     _gpu("XID 79 comes as an event", "gpu_xid_79", "XID 79", _tells("gpu_xid_79", xid=79, xid_gpu=1, event=1)),
-    _gpu("XID 79 stands in the kernel's log", "gpu_xid_79", "XID 79", _kernel_tells),
+    _gpu("XID 79 is in the kernel's log", "gpu_xid_79", "XID 79", _kernel_tells),
     _gpu("it counts memory errors", "gpu_ecc", "gpu_ecc", _tells("gpu_ecc", ecc=1)),
     _gpu(
-        "a call into the driver does not come back",
+        "a call into the driver does not return",
         "gpu_driver_silent",
         "does not answer",
         _tells("gpu_driver_silent", wedge=1),
@@ -173,9 +173,16 @@ def _room(name: str, found: str, says: str, exit_code: int, max_steps: int, dele
 
 
 _DISKS = (
-    _room("somebody else takes the room of the next save, and older ones may go", "", "SpaceFreed", 0, 150, True),
     _room(
-        "somebody else takes the room of the next save, and nothing may go",
+        "another program takes the space of the next save, and older saves can be deleted",
+        "",
+        "SpaceFreed",
+        0,
+        150,
+        True,
+    ),
+    _room(
+        "another program takes the space of the next save, and nothing can be deleted",
         "disk_no_room",
         "nothing may go",
         75,
@@ -184,7 +191,7 @@ _DISKS = (
     ),
     Row(
         "a disk",
-        "it does not answer, as a network file system whose server is gone",
+        "it does not respond, like a network file system without its server",
         "disk_silent",
         (),
         0,
@@ -199,7 +206,7 @@ _DISKS = (
     ),
     Row(
         "a host",
-        "nearly all files are open that may be",
+        "almost all file descriptors are in use",
         "open_files",
         ("open",),
         0,

@@ -14,6 +14,7 @@ from tests.drills.table import ROWS
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if row.stage == "victim"], ids=lambda row: f"{row.group}: {row.name}"
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from prime_train.facts.architectures import Installed, installed
-from prime_train.facts.architectures_program import look, prime_rl_models, transformers_types, vllm_tool_parsers
+from prime_train.facts.architectures import Installed, read_installed
+from prime_train.facts.architectures_program import prime_rl_models, read_support, transformers_types, vllm_tool_parsers
 from prime_train.facts.facts import NotKnown
 
 
@@ -23,7 +23,7 @@ def test_architectures_of_vllm(tmp_path: Path) -> None:
         '_VLLM_MODELS = {**_TEXT_GENERATION_MODELS}\n_PREVIOUSLY_SUPPORTED_MODELS = {"C": "0.9.2"}\n'
         '_OOT_SUPPORTED_MODELS = {"D": "elsewhere"}\n',
     )
-    known = look({"vllm": str(tmp_path)})["vllm"]
+    known = read_support({"vllm": str(tmp_path)})["vllm"]
     assert known == {"architectures": ["A", "B"], "gone": {"C": "0.9.2"}, "tool_parsers": []}
 
 
@@ -63,7 +63,7 @@ def test_models_of_prime_rl(tmp_path: Path) -> None:
 
 def test_source_that_is_not_there_or_not_python(tmp_path: Path) -> None:
     write(tmp_path / "model_executor" / "models" / "registry.py", "_TEXT_MODELS = {")
-    assert look({"vllm": str(tmp_path), "transformers": str(tmp_path), "prime_rl": str(tmp_path)}) == {
+    assert read_support({"vllm": str(tmp_path), "transformers": str(tmp_path), "prime_rl": str(tmp_path)}) == {
         "vllm": {"architectures": [], "gone": {}, "tool_parsers": []},
         "transformers": {"model_types": []},
         "prime_rl": {"model_types": [], "vision_types": [], "takes_others": True},
@@ -71,12 +71,12 @@ def test_source_that_is_not_there_or_not_python(tmp_path: Path) -> None:
 
 
 def test_this_interpreter() -> None:
-    found = installed(sys.executable)
+    found = read_installed(sys.executable)
     assert isinstance(found, Installed), found
     if found.has_transformers:
         assert {"llama", "qwen3"} <= found.transformers_types
 
 
 def test_an_interpreter_that_is_none() -> None:
-    assert isinstance(installed("/no/such/python"), NotKnown)
-    assert isinstance(installed("/bin/true"), NotKnown)
+    assert isinstance(read_installed("/no/such/python"), NotKnown)
+    assert isinstance(read_installed("/bin/true"), NotKnown)

@@ -10,12 +10,12 @@ import pytest
 
 from prime_train.facts import chat_template as module
 from prime_train.facts.chat_questions import QUESTIONS, TOOL
-from prime_train.facts.chat_template import ChatTemplate, Renderings, find, renderings, special_tokens
+from prime_train.facts.chat_template import ChatTemplate, Renderings, find_template, render_all, special_tokens
 from tests.fakes.model_folder import FORGETFUL, STEADY, XML_CALLS
 
 
 def rendered(text: str) -> Renderings:
-    found = renderings(ChatTemplate("chat_template.jinja", text), {"bos_token": "<s>", "eos_token": "</s>"})
+    found = render_all(ChatTemplate("chat_template.jinja", text), {"bos_token": "<s>", "eos_token": "</s>"})
     assert isinstance(found, Renderings), found
     return found
 
@@ -28,24 +28,24 @@ def write(folder: Path, **files: Any) -> Path:
 
 
 def test_where_a_template_is_looked_for(tmp_path: Path) -> None:
-    assert find(tmp_path) is None
+    assert find_template(tmp_path) is None
     write(tmp_path, tokenizer_config__json={"chat_template": "three"})
-    assert find(tmp_path) == ChatTemplate("tokenizer_config.json", "three")
+    assert find_template(tmp_path) == ChatTemplate("tokenizer_config.json", "three")
     write(tmp_path, chat_template__json={"chat_template": "two"})
-    assert find(tmp_path) == ChatTemplate("chat_template.json", "two")
+    assert find_template(tmp_path) == ChatTemplate("chat_template.json", "two")
     write(tmp_path, chat_template__jinja="one")
-    assert find(tmp_path) == ChatTemplate("chat_template.jinja", "one")
+    assert find_template(tmp_path) == ChatTemplate("chat_template.jinja", "one")
 
 
 def test_of_several_the_one_for_tools_is_taken(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     write(tmp_path, tokenizer_config__json={"chat_template": named})
-    assert find(tmp_path) == ChatTemplate("tokenizer_config.json", "tools", ("default", "tool_use"))
+    assert find_template(tmp_path) == ChatTemplate("tokenizer_config.json", "tools", ("default", "tool_use"))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"chat_template": 5}', '{"chat_template": [{"name": "x"}]}'])
 def test_a_file_that_has_no_template_says_so(tmp_path: Path, content: str) -> None:
-    found = find(write(tmp_path, tokenizer_config__json=content))
+    found = find_template(write(tmp_path, tokenizer_config__json=content))
     assert isinstance(found, str)
     assert "tokenizer_config.json" in found
 
@@ -86,7 +86,7 @@ def test_a_template_that_does_not_parse() -> None:
 def test_a_template_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DEADLINE_S", 1.0)
     turns = "{% for a in range(99999) %}" * 3
-    assert "does not end" in rendered(turns + "{% endfor %}" * 3).fault
+    assert "does not finish" in rendered(turns + "{% endfor %}" * 3).fault
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.facts.contexts import cached, contexts
+from prime_train.facts.contexts import cached, read_contexts
 from prime_train.facts.facts import NotKnown
 
 
@@ -31,7 +31,7 @@ def model(folder: Path, config: Any) -> str:
     ],
 )
 def test_what_a_config_says(tmp_path: Path, config: Any, tokens: int, is_scaled: bool) -> None:
-    found = contexts([model(tmp_path, config)])
+    found = read_contexts([model(tmp_path, config)])
     assert not isinstance(found, NotKnown)
     assert [(item.tokens, item.is_scaled) for item in found] == [(tokens, is_scaled)]
 
@@ -51,18 +51,18 @@ def test_what_a_config_says(tmp_path: Path, config: Any, tokens: int, is_scaled:
 )
 def test_what_rope_scaling_makes_of_the_positions(tmp_path: Path, scaling: Any, model_type: str, tokens: Any) -> None:
     config = {"max_position_embeddings": 40960, "model_type": model_type, "rope_scaling": scaling}
-    found = contexts([model(tmp_path, config)])
+    found = read_contexts([model(tmp_path, config)])
     assert not isinstance(found, NotKnown)
     assert [item.scaled_tokens for item in found] == [tokens]
 
 
 @pytest.mark.parametrize("config", [{}, [], {"max_position_embeddings": "many"}, {"max_position_embeddings": True}])
 def test_a_config_that_does_not_say(tmp_path: Path, config: Any) -> None:
-    assert isinstance(contexts([model(tmp_path, config)]), NotKnown)
+    assert isinstance(read_contexts([model(tmp_path, config)]), NotKnown)
 
 
 def test_a_run_without_a_model_asks_nothing() -> None:
-    assert contexts([]) == ()
+    assert read_contexts([]) == ()
 
 
 def test_what_the_cache_of_the_hub_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +77,6 @@ def test_what_the_cache_of_the_hub_has(tmp_path: Path, monkeypatch: pytest.Monke
     assert cached("owner/name", "tokenizer.json") is None
     assert cached("owner/other", "config.json") is None
     assert cached("not a name at all//", "config.json") is None
-    found = contexts(["owner/name", "owner/other"])
+    found = read_contexts(["owner/name", "owner/other"])
     assert not isinstance(found, NotKnown)
     assert [(item.name, item.tokens) for item in found] == [("owner/name", 512)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.facts.disk import save_dir, speed
+from prime_train.facts.disk import measure_speed, save_dir
 from prime_train.facts.facts import DiskSpeed, NotKnown
 
 
@@ -44,17 +44,17 @@ def test_the_file_system_has_a_name(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_speed_of_a_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    found = speed(tmp_path / "runs" / "mine")
+    found = measure_speed(tmp_path / "runs" / "mine")
     assert isinstance(found, DiskSpeed)
     assert found.bytes_per_s > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_takes_no_file_has_no_speed() -> None:
-    assert speed(Path("/proc/mine")) == NotKnown("a file in /proc: No such file or directory")
+    assert measure_speed(Path("/proc/mine")) == NotKnown("a file in /proc: No such file or directory")
 
 
 def test_a_disk_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
-    found = speed(tmp_path, deadline_s=0.001)
+    found = measure_speed(tmp_path, deadline_s=0.001)
     assert isinstance(found, NotKnown)
     assert "no answer" in found.reason

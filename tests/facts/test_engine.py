@@ -65,11 +65,11 @@ def test_one_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_class_of_a_failure(line: str, failure: str) -> None:
     log = f"INFO 11-21 all is well\n(Worker pid=1) ERROR 11-21 [core.py:1]     raise ValueError(\nERROR {line}\nnoise\n"
-    assert engine.classed(log)[0] == failure
+    assert engine.classify(log)[0] == failure
 
 
 def test_a_log_without_an_error() -> None:
-    assert engine.classed("INFO all is well\n") == ("other", "it ended and named no error")
+    assert engine.classify("INFO all is well\n") == ("other", "it ended without an error message")
 
 
 def test_it_is_started_for_a_run_that_has_one_and_only_in_depth(
@@ -77,7 +77,7 @@ def test_it_is_started_for_a_run_that_has_one_and_only_in_depth(
 ) -> None:
     monkeypatch.setenv("FAKE_VLLM", "ready")
     run = replace(quickstart(), inference=Inference(model_name="lab/model", ctx_tokens=512, enable_lora=True))
-    assert gather(run, tmp_path, ["engine"]).engine == NotKnown("only --deep looks")
+    assert gather(run, tmp_path, ["engine"]).engine == NotKnown("only --deep probes it")
     found = gather(run, tmp_path, ["engine"], Manner(deep=True)).engine
     assert isinstance(found, EngineStart)
     assert found.failure == ""

@@ -11,10 +11,10 @@ import pytest
 from prime_train import registry
 from prime_train.dialects import native
 from prime_train.facts import gather as gathering
-from prime_train.facts.facts import NOT_ASKED, Cpu, Facts, NotKnown, Packages, to_json
+from prime_train.facts.facts import NOT_GATHERED, Cpu, Facts, NotKnown, Packages, to_json
 from prime_train.facts.gather import PROBES, Manner, gather
 from prime_train.facts.gpus import of_another_machine
-from prime_train.facts.packages import TRAIN, packages
+from prime_train.facts.packages import TRAIN, find_packages
 from prime_train.rules.judge import needs
 from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Launch
@@ -29,7 +29,7 @@ def quickstart() -> RunSpec:
 def test_what_is_asked_for_is_gathered_and_nothing_else(tmp_path: Path) -> None:
     facts = gather(quickstart(), tmp_path / "run", ["cpu", "save_dir"])
     assert isinstance(facts.cpu, Cpu)
-    assert facts.ram is NOT_ASKED
+    assert facts.ram is NOT_GATHERED
     assert list(tmp_path.iterdir()) == []
 
 
@@ -49,9 +49,9 @@ def test_a_probe_that_fails_leaves_its_reason(tmp_path: Path, monkeypatch: pytes
 
 
 def test_packages_names_those_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert packages() == Packages(tuple(name for name in TRAIN if name in packages().missing))
+    assert find_packages() == Packages(tuple(name for name in TRAIN if name in find_packages().missing))
     monkeypatch.setattr("prime_train.facts.packages.TRAIN", ("json", "no_such_package_here"))
-    assert packages().missing == ("no_such_package_here",)
+    assert find_packages().missing == ("no_such_package_here",)
 
 
 def test_gathering_imports_no_torch() -> None:
@@ -64,12 +64,12 @@ def test_gathering_imports_no_torch() -> None:
 
 
 def test_facts_of_nobody_are_all_unasked() -> None:
-    assert all(value == {"not_known": "not asked for"} for value in to_json(Facts()).values())
+    assert all(value == {"not_known": "not gathered"} for value in to_json(Facts()).values())
 
 
 def test_what_takes_long_is_left_to_deep(tmp_path: Path) -> None:
     facts = gather(quickstart(), tmp_path, ["disk_speed", "cuda_context", "engine"])
-    assert facts.disk_speed == facts.cuda_context == NotKnown("only --deep looks")
+    assert facts.disk_speed == facts.cuda_context == NotKnown("only --deep probes it")
     assert facts.engine is None  # this run starts none
 
 
@@ -77,12 +77,12 @@ def test_of_another_machine_only_its_gpus_are_known(tmp_path: Path) -> None:
     manner = Manner(other_gpus=of_another_machine("8xh100-80gb"))
     facts = gather(quickstart(), tmp_path, PROBES, manner)
     assert facts.gpus == manner.other_gpus
-    assert facts.ram == facts.save_dir == facts.interpreter == NotKnown("--gpus judges for another machine")
+    assert facts.ram == facts.save_dir == facts.interpreter == NotKnown("--gpus is for another machine")
     assert facts.source_files == ()
 
 
 def test_a_run_on_slurm_is_not_judged_by_this_machine(tmp_path: Path) -> None:
     run = replace(quickstart(), launch=Launch(slurm=True))
     facts = gather(run, tmp_path, ["ram", "gpus", "source_files"])
-    assert facts.ram == facts.gpus == NotKnown("the run starts on nodes of SLURM, not on this machine")
+    assert facts.ram == facts.gpus == NotKnown("the run starts on SLURM nodes, not on this machine")
     assert facts.source_files == ()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from prime_train.facts.facts import HubAnswer, HubRepository, NotKnown
-from prime_train.facts.hub import repositories
+from prime_train.facts.hub import check_repositories
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -98,7 +98,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def one(kind: str, name: str, *, offline: bool = False) -> HubRepository:
-    answer = repositories([(kind, name)], offline=offline)
+    answer = check_repositories([(kind, name)], offline=offline)
     assert isinstance(answer, tuple), answer
     (repository,) = answer
     assert (repository.kind, repository.name) == (kind, name)
@@ -131,26 +131,26 @@ def test_a_data_set_is_asked_for_as_one() -> None:
 
 @pytest.mark.parametrize(("name", "why"), [("lab/broken", "HTTP 500"), ("lab/portal", "not the hub")])
 def test_a_server_that_is_not_well_is_no_answer(name: str, why: str) -> None:
-    answer = repositories([("model", name)], offline=False)
+    answer = check_repositories([("model", name)], offline=False)
     assert isinstance(answer, NotKnown)
     assert why in answer.reason
 
 
 def test_a_server_that_is_silent_is_given_up() -> None:
-    answer = repositories([("model", "lab/silent"), ("model", "lab/zzz")], offline=False, timeout_s=0.3)
+    answer = check_repositories([("model", "lab/silent"), ("model", "lab/zzz")], offline=False, timeout_s=0.3)
     assert isinstance(answer, NotKnown)
     assert Hub.asked == ["/api/models/lab/silent"]  # the next would be as silent
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    answer = repositories([("model", "lab/open")], offline=False)
+    answer = check_repositories([("model", "lab/open")], offline=False)
     assert isinstance(answer, NotKnown)
     assert "out of reach" in answer.reason
 
 
 def test_nothing_is_asked_where_nothing_is_named() -> None:
-    assert repositories([], offline=False) == ()
+    assert check_repositories([], offline=False) == ()
     assert Hub.asked == []
 
 
@@ -171,7 +171,7 @@ def test_offline_the_cache_is_asked_alone(tmp_path: Path) -> None:
     cached(tmp_path, "datasets--lab--data")
     assert one("model", "lab/open", offline=True).answer is HubAnswer.CACHED
     assert one("dataset", "lab/data", offline=True).answer is HubAnswer.CACHED
-    answer = repositories([("model", "lab/bare")], offline=True)
+    answer = check_repositories([("model", "lab/bare")], offline=True)
     assert isinstance(answer, NotKnown)
     assert "lab/bare" in answer.reason
     assert Hub.asked == []

@@ -95,8 +95,8 @@ def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
     ("field", "fix"),
     [
         ("hidden_size", "correct hidden_size in the config.json"),
-        ("architectures", "--model-config with the config.json of such a model"),
-        ("", "--model-config with the config.json of such a model"),
+        ("architectures", "use --model-config with the config.json of such a model"),
+        ("", "use --model-config with the config.json of such a model"),
     ],
 )
 def test_only_a_size_is_to_be_corrected_and_another_kind_of_model_to_be_replaced(field: str, fix: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from prime_train.architecture import of_config
 from prime_train.errors import UserError
 from prime_train.facts import model_files as module
-from prime_train.facts.model_files import model_files
+from prime_train.facts.model_files import read_model_files
 from prime_train.facts.model_hub import read_hub
 from prime_train.facts.model_program import read_folder
 from prime_train.facts.model_source import Fault, ModelFiles, Refused
@@ -42,7 +42,7 @@ def read(name: str, tmp_path: Path, *, offline: bool = False) -> ModelFiles | Re
 def in_child(name: str, tmp_path: Path) -> ModelFiles | Refused:
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    return model_files(name, scratch)
+    return read_model_files(name, scratch, "verify-model")
 
 
 def good(name: str, tmp_path: Path) -> ModelFiles:
@@ -230,9 +230,9 @@ def test_a_folder(tmp_path: Path) -> None:
 
 def test_a_file_or_a_folder_that_is_not_there(tmp_path: Path) -> None:
     config = write_model(tmp_path / "mine") / "config.json"
-    with pytest.raises(UserError, match="it is a file"):
+    with pytest.raises(UserError, match="is a file"):
         in_child(str(config), tmp_path)
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="there is no folder"):
         in_child(str(tmp_path / "not" / "there"), tmp_path)
 
 
@@ -243,7 +243,7 @@ def test_weights_that_are_not_whole(tmp_path: Path) -> None:
         (whole[:-1], "its header describes"),
         (whole[:100], "ends within its header"),
         (whole[:4], "it has 4 bytes"),
-        (b"\x80\x04" + b"x" * 100, "no safetensors file"),
+        (b"\x80\x04" + b"x" * 100, "not a safetensors file"),
         (len(b"not json!").to_bytes(8, "little") + b"not json!", "not JSON"),
     ):
         (folder / "model.safetensors").write_bytes(content)
@@ -267,4 +267,4 @@ def test_shards_that_the_index_names(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text("[]")
     weights = folder_of(folder).weights
     assert weights is not None
-    assert "is of no use" in weights.faults[0]
+    assert "is not valid" in weights.faults[0]

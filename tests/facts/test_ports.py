@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from prime_train.facts.facts import BusyPort
-from prime_train.facts.ports import busy, unused
+from prime_train.facts.ports import find_busy_ports, find_free_port
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def taken() -> Iterator[int]:
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_port_with_a_listener_is_busy(taken: int, offline: bool) -> None:
-    (found,) = busy([taken, taken], offline=offline)
+    (found,) = find_busy_ports([taken, taken], offline=offline)
     assert found.port == taken
     assert found.why
 
@@ -31,17 +31,17 @@ def test_a_port_that_was_given_back_is_free(offline: bool) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
         port = int(listener.getsockname()[1])
-    assert busy([port], offline=offline) == ()
+    assert find_busy_ports([port], offline=offline) == ()
 
 
 def test_a_port_that_is_bound_and_not_listened_on_is_busy() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = int(bound.getsockname()[1])
-        assert busy([port], offline=False) == (BusyPort(port, "it is in use"),)
+        assert find_busy_ports([port], offline=False) == (BusyPort(port, "it is in use"),)
 
 
 def test_an_unused_port_is_free(taken: int) -> None:
-    port = unused()
+    port = find_free_port()
     assert port != taken
-    assert busy([port], offline=True) == ()
+    assert find_busy_ports([port], offline=True) == ()

@@ -48,6 +48,15 @@ def test_where_it_comes_from(generation: Generation) -> None:
     assert "\n" in to_json(generation._asdict() | {"generation": "2026-11"})
 
 
+def test_what_its_classes_do_not_show_is_that_of_the_nearest_generation(
+    table: dict[str, Any], generation: Generation
+) -> None:
+    nearest = load(table["inherits"])
+    assert generation.features == nearest.features
+    assert generation.first_release == "0.9.0"
+    assert f'"inherits": "{nearest.name}"' in to_json(table)
+
+
 def test_only_keys_that_are_there_feed_the_run(generation: Generation) -> None:
     newest = load(generations()[-1]).feeds
     assert generation.feeds["rl"]["rollout.batch_rollouts"] == ["orchestrator.batch_size"]

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import tomli
 
 from prime_train.architecture import Architecture
+from prime_train.dialects import dialect
 from prime_train.document import to_toml
 from prime_train.facts.facts import (
     Clock,
@@ -33,7 +34,9 @@ from prime_train.facts.facts import (
     TokenizerFolder,
 )
 from prime_train.facts.local import RunFolder, StepFolder
-from prime_train.rules.explain import BASES, SCRIPT, base_of
+from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
+from prime_train.rules.families import load_all
+from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
 
 GOOD_MACHINE = Facts(
@@ -60,11 +63,17 @@ GOOD_MACHINE = Facts(
     engine=None,
 )
 
+
+def validate(text: str, path: str, facts: Facts) -> Verdict:
+    """The verdict on a config text with facts."""
+    return judge(dialect.read(text, path), facts)
+
+
 # What a run of prime-rl needs beside it: more GPUs than any example asks for.
 _H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))
 _GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
-# What an example's folder is where the example itself does not say.
+# The folders of examples that do not describe their own.
 _SMALL = Architecture(32000, 4, 256, 4, 4, 64, 704, True, False)
 _MODEL_FOLDER = ModelFolder(Path("models/mine"), "", "llama", has_weights=True, architecture=_SMALL)
 _TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
@@ -87,8 +96,25 @@ def parse(example: str) -> tuple[str, dict[str, Any]]:
     return comments + written(merged(tomli.loads(base), overlay)), facts
 
 
+def judged(example: str, generation: str | None = None) -> Verdict:
+    """The verdict on an example, read by the generation of its base unless another one is given."""
+    return judge_text(*parse(example), generation or generation_of(example))
+
+
+def judge_text(text: str, facts: Mapping[str, Any], generation: str | None) -> Verdict:
+    reading = dialect.read(text, path_of(text), generation)
+    return judge(reading, facts_of(facts, reading.run) if reading.run is not None else None)
+
+
+def generation_of(example: str) -> str | None:
+    """The generation of an example's base. None for run.toml, scripts and files whose generation is in doubt."""
+    base = base_of(example)
+    is_named = base.startswith("prime-rl ") and example not in explain(load_all()["CFG011"]).bad
+    return base.split()[1] if is_named else None
+
+
 def path_of(text: str) -> str:
-    """A file name that says what kind of file the text of an example is."""
+    """A file name with the suffix of the example's kind of file."""
     return "train.py" if base_of(text) == SCRIPT else "config.toml"
 
 
@@ -109,8 +135,8 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
-    """The good machine with an overlay. What the config names is there unless the overlay says otherwise."""
-    base = GOOD_MACHINE if run.is_native else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
+    """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
+    base = GOOD_MACHINE if run.runs_without_gpu else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:

@@ -13,10 +13,12 @@ from prime_train.dialects.reading import Reading
 from prime_train.document import Document
 from prime_train.facts.facts import Gpu, Gpus
 from prime_train.findings import Problem
-from prime_train.rules.catalogue import RULES
+from prime_train.rules.families import load_all
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, elsewhere
 
 from .examples import GOOD_MACHINE
+
+RULES = load_all()
 
 _NUMBERS = st.integers(-2, 9) | st.integers(-(2**63), 2**63) | st.sampled_from((16, 128, 4096, 8000, 65535))
 _FLOATS = st.sampled_from((0.0, 0.9, 1.0, 90.0, -1.0, 1e-6, float("inf"), float("nan")))

@@ -11,9 +11,9 @@ from prime_train.facts.facts import Gpu, Gpus
 from prime_train.facts.local import RunFolder
 from prime_train.findings import Finding, Severity
 from prime_train.rules.explain import BASE, BASES
-from prime_train.rules.judge import lint, validate
+from prime_train.rules.judge import lint
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 RL = BASES["prime-rl 2026-08"]
 SFT = BASES["prime-rl 2026-08 sft"] + "[deployment]\nnum_gpus = 8\n"
@@ -30,28 +30,28 @@ def budgeted(text: str, budget: str, gpus: Gpus = H100, **folder: object) -> lis
     return [item for item in validate(text, "run.toml", facts).findings if item.code in ("RUN005", "RUN006")]
 
 
-def test_what_was_measured_counts() -> None:
+def test_measured_steps_count() -> None:
     (finding,) = budgeted(RL, "budget_hours = 2", step_s=72.0, timed_steps=20)
     assert finding.severity is Severity.WARNING
-    assert finding.what == "200 steps take 4 h, at 72 s a step as in /runs/example; 2 h are given"
+    assert finding.what == "200 steps take 4 h, at 72 s a step as in /runs/example; the budget is 2 h"
     assert finding.fix == "max_steps = 100, or more hours"
     assert budgeted(RL, "budget_hours = 4.5", step_s=72.0, timed_steps=20) == []
 
 
-def test_too_few_measured_steps_say_nothing() -> None:
+def test_too_few_measured_steps_do_not_count() -> None:
     (finding,) = budgeted(RL, "budget_hours = 2", NO_GPU, step_s=72.0, timed_steps=9)
     assert finding.severity is Severity.NOTE
     assert "not known: there is no GPU whose speed is known (no NVIDIA driver)" in finding.what
 
 
-def test_without_an_earlier_run_it_is_estimated() -> None:
+def test_without_a_previous_run_the_step_is_estimated() -> None:
     (finding,) = budgeted(SFT, "budget_hours = 0.0001")
     assert finding.severity is Severity.WARNING
     assert "by the estimate on" in finding.what
     assert budgeted(SFT, "budget_hours = 10000") == []
 
 
-def test_dollars_are_those_of_the_machines_gpus() -> None:
+def test_the_price_is_that_of_the_machines_gpus() -> None:
     (finding,) = budgeted(RL, "budget_usd = 1", step_s=72.0, timed_steps=20)
     assert finding.severity is Severity.WARNING
     assert finding.what.startswith("4 x h100-80gb cost ")  # two that train, two that serve
@@ -65,7 +65,7 @@ def test_dollars_are_those_of_the_machines_gpus() -> None:
         (SFT.replace("Qwen/Qwen3-1.7B", "mine/unheard-of"), "the registry does not have mine/unheard-of"),
     ],
 )
-def test_what_cannot_be_judged_is_told(text: str, reason: str) -> None:
+def test_a_budget_that_cannot_be_judged_is_reported(text: str, reason: str) -> None:
     for budget in ("budget_hours = 1", "budget_usd = 1"):
         (finding,) = budgeted(text, budget)
         assert finding.severity is Severity.NOTE

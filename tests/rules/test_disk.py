@@ -10,9 +10,9 @@ import pytest
 from prime_train.facts.facts import SaveDir
 from prime_train.findings import Finding
 from prime_train.rules.explain import BASES
-from prime_train.rules.judge import lint, validate
+from prime_train.rules.judge import lint
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 RL = BASES["prime-rl 2026-08"]
 NOTHING_FREE = SaveDir(Path("/runs/example"), Path("/runs"), free_bytes=0, held_bytes=0, refusal="")
@@ -40,7 +40,7 @@ def test_checkpoints_are_counted(ckpt: str, kept: str) -> None:
     assert kept in finding.what
 
 
-def test_what_is_not_known_is_not_judged() -> None:
+def test_unknown_models_folders_adapters_and_endless_runs_are_not_judged() -> None:
     assert full_disk(RL.replace("Qwen/Qwen3-1.7B", "mine/unheard-of")) == []
     assert full_disk(RL.replace("[ckpt]", '[ckpt]\noutput_dir = "elsewhere"')) == []
     assert full_disk(RL.replace("[trainer]", "[trainer.model.lora]\nrank = 8")) == []

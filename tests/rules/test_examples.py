@@ -15,15 +15,15 @@ from prime_train.document import patched
 from prime_train.facts.facts import Facts
 from prime_train.facts.gather import PROBES
 from prime_train.rules.base import Rule
-from prime_train.rules.catalogue import RULES
 from prime_train.rules.explain import explain
-from prime_train.rules.judge import Verdict, judge
+from prime_train.rules.families import load_all
+from prime_train.rules.judge import Verdict
 from prime_train.spec import RunSpec
 
-from .examples import facts_of, parse, path_of, written
+from .examples import generation_of, judge_text, judged, parse, path_of, written
 
-BAD = [(rule, text) for rule in RULES.values() for text in explain(rule).bad]
-GOOD = [(rule, text) for rule in RULES.values() for text in explain(rule).good]
+BAD = [(rule, text) for rule in load_all().values() for text in explain(rule).bad]
+GOOD = [(rule, text) for rule in load_all().values() for text in explain(rule).good]
 
 _OF_THE_TEXT = ("CFG001", "IGN001")  # they point at a place in the text, not at a key
 
@@ -35,12 +35,7 @@ def _id(value: object) -> str:
 @cache
 def _judged(example: str) -> Verdict:
     """The verdict on an example: a value, so that the tests below need only one of each."""
-    return _judge(*parse(example))
-
-
-def _judge(text: str, facts_overlay: dict[str, object]) -> Verdict:
-    reading = dialect.read(text, path_of(text))
-    return judge(reading, facts_of(facts_overlay, reading.run) if reading.run is not None else None)
+    return judged(example)
 
 
 @pytest.mark.parametrize(("rule", "example"), BAD, ids=_id)
@@ -65,7 +60,8 @@ def test_patch_cures(rule: Rule, example: str) -> None:
         values = dict(dialect.read(text, path_of(text)).document.values)
         for finding in findings:
             values = patched(values, finding.patch)
-        assert rule.code not in {finding.code for finding in _judge(written(values), facts).findings}
+        verdict = judge_text(written(values), facts, generation_of(example))
+        assert rule.code not in {finding.code for finding in verdict.findings}
 
 
 @pytest.mark.parametrize("example", [example for _, example in BAD])
@@ -81,7 +77,7 @@ def test_finding_has_four_parts_and_a_place(example: str) -> None:
         assert not finding.field or _is_field(finding.field), finding.field
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=_id)
+@pytest.mark.parametrize("rule", load_all().values(), ids=_id)
 def test_documentation_is_complete(rule: Rule) -> None:
     page = explain(rule)
     assert page.summary.endswith(".")

@@ -1,4 +1,4 @@
-"""The memory rules say what the estimate says: an error surely beyond the GPU, a warning at the edge, silence below."""
+"""The memory rules follow the estimate: an error beyond the GPU, a warning at the edge, no finding below."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_the_rule_and_the_estimate_agree(layers: int) -> None:
     assert not isinstance(shape, Unknown)
     (role,) = memory_of(reading.run, hardware, shape)[0].roles
     outside = sum(term.bytes for term in role.memory.outside)
-    said = [finding.severity for finding in judge(reading, machine).findings if finding.code == "MEM005"]
+    severities = [finding.severity for finding in judge(reading, machine).findings if finding.code == "MEM005"]
     if role.fits:
-        assert said == []
+        assert severities == []
     elif role.memory.reserved.low + outside > hardware.usable_bytes:
-        assert said == [Severity.ERROR]
+        assert severities == [Severity.ERROR]
     else:
-        assert said == [Severity.WARNING]
+        assert severities == [Severity.WARNING]

@@ -7,7 +7,7 @@ import tomli
 
 from prime_train.findings import Finding, Severity, Span
 from prime_train.rules.explain import BASE
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint
 
 
@@ -17,7 +17,7 @@ def judge(text: str) -> Verdict:
 
 def test_faults_are_fixed_and_comments_stay() -> None:
     text = BASE.replace("micro_batch = 8", "micro_bacth = 8  # as much as fits\n[optim]\nlr = '1e-3'\n# how fast\n")
-    result = fixed(text, judge)
+    result = fix_text(text, judge)
     assert result.verdict.findings == ()
     assert "micro_batch = 8  # as much as fits\n" in result.text
     assert "lr = 0.001\n# how fast\n" in result.text
@@ -26,14 +26,14 @@ def test_faults_are_fixed_and_comments_stay() -> None:
 
 
 def test_a_clean_text_and_a_broken_one_stay() -> None:
-    assert fixed(BASE, judge).text == BASE
+    assert fix_text(BASE, judge).text == BASE
     broken = BASE + "[optim]\nlr = ]\n"
-    assert fixed(broken, judge).text == broken
+    assert fix_text(broken, judge).text == broken
 
 
-def test_only_what_is_wanted_is_fixed() -> None:
+def test_only_selected_findings_are_fixed() -> None:
     text = BASE.replace("micro_batch = 8", "micro_bacth = 8\n[optim]\nlr = '1e-3'")
-    result = fixed(text, judge, lambda verdict: verdict.only(("CFG003",), ()))
+    result = fix_text(text, judge, lambda verdict: verdict.only(("CFG003",), ()))
     assert "micro_bacth" in result.text
     assert "lr = 0.001" in result.text
 
@@ -77,6 +77,6 @@ def _verdict(*findings: Finding) -> Verdict:
 def test_patches_that_do_not_help(
     findings_of: Callable[[dict[str, int]], list[Finding]], after: str, applied: list[str]
 ) -> None:
-    result = fixed("a = 1\nb = 1\n", lambda text: _verdict(*findings_of(tomli.loads(text))))
+    result = fix_text("a = 1\nb = 1\n", lambda text: _verdict(*findings_of(tomli.loads(text))))
     assert result.text == after
     assert [finding.code for finding in result.applied] == applied

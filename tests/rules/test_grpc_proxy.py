@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.rules.explain import BASES
-from prime_train.rules.grpc_proxy import is_passed
+from prime_train.rules.grpc_proxy import bypasses_proxy
 from prime_train.rules.judge import lint
 
 
@@ -24,12 +24,12 @@ from prime_train.rules.judge import lint
         ("", "", False),
     ],
 )
-def test_a_host_is_passed_by_the_end_of_its_name_or_its_network(host: str, no_proxy: str, passed: bool) -> None:
-    assert is_passed(host, no_proxy) is passed
+def test_a_host_bypasses_proxy_by_the_end_of_its_name_or_its_network(host: str, no_proxy: str, passed: bool) -> None:
+    assert bypasses_proxy(host, no_proxy) is passed
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "expected"),
     [
         ({"https_proxy": "http://p"}, ["VAR007"]),
         ({"https_proxy": "http://p", "no_proxy": "10.0.0.0/8"}, []),
@@ -39,8 +39,8 @@ def test_a_host_is_passed_by_the_end_of_its_name_or_its_network(host: str, no_pr
         ({"grpc_proxy": "", "https_proxy": "http://p"}, []),
     ],
 )
-def test_the_variables_of_a_config_are_judged_so(variables: dict[str, str], told: list[str]) -> None:
+def test_the_variables_of_a_config_are_judged_by_the_same_rules(variables: dict[str, str], expected: list[str]) -> None:
     lines = [f'{name} = "{value}"' for name, value in variables.items()]
     table = ["[env_vars]", 'JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"', 'JAX_ENABLE_PREEMPTION_SERVICE = "0"', *lines]
-    verdict = lint(BASES["prime-rl 2026-08"] + "\n".join([*table, ""]), "rl.toml")
-    assert [finding.code for finding in verdict.findings] == told
+    verdict = lint(BASES["prime-rl 2026-08"] + "\n".join([*table, ""]), "rl.toml", "2026-08")
+    assert [finding.code for finding in verdict.findings] == expected

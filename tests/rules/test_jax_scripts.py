@@ -1,7 +1,4 @@
-"""What the rules on scripts say where their examples cannot show it, and whether JAX itself agrees with them.
-
-JAX is asked where PRIME_TRAIN_JAX_PYTHON names an interpreter that has it.
-"""
+"""Rules on scripts, beyond their examples. JAX confirms them if PRIME_TRAIN_JAX_PYTHON names a Python that has it."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from hypothesis import strategies as st
 
 from prime_train.findings import Finding, Severity
 from prime_train.rules.base import Rule
-from prime_train.rules.catalogue import RULES
 from prime_train.rules.explain import SCRIPT, base_of, explain
+from prime_train.rules.families import load_all
 from prime_train.rules.judge import lint
 
 ALL_WELL = (
@@ -48,7 +45,7 @@ def codes(above: str, arguments: str = "") -> list[str]:
         ("", "num_processes=4, cluster_detection_method=method,"),
     ],
 )
-def test_a_coordinator_that_may_be_known_is_not_missed(above: str, arguments: str) -> None:
+def test_a_coordinator_that_may_be_known_is_not_reported(above: str, arguments: str) -> None:
     assert codes(above, arguments) == []
 
 
@@ -56,9 +53,7 @@ def test_a_coordinator_that_may_be_known_is_not_missed(above: str, arguments: st
     ("arguments", "column"),
     [("num_processes=4, coordinator_address=None,", 45), ("num_processes=4, process_id=rank,", 1)],
 )
-def test_a_coordinator_that_nothing_tells_is_missed_where_it_is_none_or_at_the_call(
-    arguments: str, column: int
-) -> None:
+def test_a_missing_coordinator_is_reported_at_its_value_or_at_the_call(arguments: str, column: int) -> None:
     assert [(finding.code, finding.span[:2]) for finding in found("", arguments)] == [("JAX001", (4, column))]
 
 
@@ -85,12 +80,12 @@ def test_two_starts_with_numbers_of_their_own_are_two_processes() -> None:
         ("https_proxy=proxy", False),
     ],
 )
-def test_a_proxy_is_passed_as_grpc_passes_it(variables: str, passed: bool) -> None:
-    told = codes(f"os.environ.update({variables})", "'10.0.0.1:1', 2, int(rank), ")
-    assert told == ([] if passed else ["JAX008"])
+def test_a_proxy_is_bypassed_as_by_grpc(variables: str, passed: bool) -> None:
+    reported = codes(f"os.environ.update({variables})", "'10.0.0.1:1', 2, int(rank), ")
+    assert reported == ([] if passed else ["JAX008"])
 
 
-def test_a_proxy_without_a_known_coordinator_is_told_where_nothing_passes_it() -> None:
+def test_a_proxy_without_a_known_coordinator_is_reported_without_no_proxy() -> None:
     assert codes("os.environ['http_proxy'] = 'http://p'", "address, 2, int(rank), ") == ["JAX008"]
     assert codes("os.environ.update(http_proxy='http://p', no_proxy='x')", "address, 2, int(rank), ") == []
 
@@ -102,11 +97,11 @@ def test_a_variable_turns_the_service_off_as_jax_reads_it(value: str) -> None:
     assert "JAX007" in {finding.code for finding in lint(script.format("1"), "train.py").findings}
 
 
-def test_a_secret_in_a_script_is_told_and_not_shown() -> None:
+def test_a_secret_in_a_script_is_reported_and_not_shown() -> None:
     key = "0123456789abcdef0123456789abcdef01234567"
-    told = found(f"os.environ['WANDB_API_KEY'] = '{key}'")
-    assert [(finding.code, finding.span.line) for finding in told] == [("SEC001", 3)]
-    assert key not in repr(told)
+    reported = found(f"os.environ['WANDB_API_KEY'] = '{key}'")
+    assert [(finding.code, finding.span.line) for finding in reported] == [("SEC001", 3)]
+    assert key not in repr(reported)
 
 
 @pytest.mark.parametrize("comment", ["# prime-train: ignore[JAX006]", "#prime-train:ignore[jax006]"])
@@ -119,7 +114,7 @@ def test_a_comment_silences_on_its_line_or_from_above_all(comment: str) -> None:
     assert [finding.code for finding in apart] == ["IGN001", "JAX006"]
 
 
-def test_no_rule_of_a_config_is_said_to_have_judged_a_script() -> None:
+def test_no_rule_of_a_config_passes_on_a_script() -> None:
     verdict = lint(ALL_WELL.format("", ""), "train.py")
     assert verdict.skipped == ()
     assert {code[:3] for code in verdict.passed} <= {"CFG", "JAX", "SEC"}
@@ -143,7 +138,7 @@ _LINES = st.sampled_from(
 
 @given(st.dictionaries(_NAMES, _VALUES, max_size=5), st.lists(_LINES, max_size=5))
 @settings(max_examples=200)
-def test_whatever_a_script_says_is_told_in_four_parts_in_its_place(named: dict[str, str], lines: list[str]) -> None:
+def test_a_finding_in_any_script_has_four_parts_and_a_place(named: dict[str, str], lines: list[str]) -> None:
     call = f"jax.distributed.initialize({', '.join(f'{name}={value}' for name, value in named.items())})"
     text = "\n".join(["import os, jax", *lines, call, ""])
     for finding in lint(text, "train.py").findings:
@@ -157,9 +152,9 @@ def test_whatever_a_script_says_is_told_in_four_parts_in_its_place(named: dict[s
 
 # --- JAX itself -----------------------------------------------------------------------------------
 
-_DOOMED = [
+_ERRORS = [
     (rule, example)
-    for rule in RULES.values()
+    for rule in load_all().values()
     if rule.code.startswith("JAX") and rule.severity is Severity.ERROR
     for example in explain(rule).bad
     if base_of(example) == SCRIPT
@@ -167,8 +162,8 @@ _DOOMED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "example"), _DOOMED, ids=[f"{rule.code}-{n}" for n, (rule, _) in enumerate(_DOOMED)])
-def test_what_is_told_to_be_doomed_is_refused_by_jax(rule: Rule, example: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rule", "example"), _ERRORS, ids=[f"{rule.code}-{n}" for n, (rule, _) in enumerate(_ERRORS)])
+def test_jax_refuses_each_script_with_an_error(rule: Rule, example: str, tmp_path: Path) -> None:
     python = os.environ.get("PRIME_TRAIN_JAX_PYTHON")
     if not python:
         pytest.skip("PRIME_TRAIN_JAX_PYTHON names no interpreter with JAX")

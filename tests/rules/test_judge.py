@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from prime_train.dialects import dialect
 from prime_train.facts.facts import Gpu, Gpus, NotKnown
 from prime_train.findings import Severity
 from prime_train.rules.base import RULES, known
-from prime_train.rules.explain import BASE
-from prime_train.rules.judge import Verdict, lint, needs, validate
+from prime_train.rules.explain import BASE, BASES
+from prime_train.rules.judge import Verdict, judge, judge_config, judge_rest, lint, needs
 
-from .examples import GOOD_MACHINE
+from .examples import GOOD_MACHINE, facts_of, validate
 
 UNEVEN = BASE.replace("micro_batch = 8", "micro_batch = 8\nglobal_batch = 20")
 
@@ -66,7 +67,7 @@ def test_rules_run_beside_a_fault_elsewhere() -> None:
     assert codes(lint(UNEVEN + "[optim]\nlr = 'x'\n", "run.toml")) == ["BAT001", "CFG003"]
 
 
-def test_no_rule_speaks_of_a_default_that_stands_in_for_a_fault() -> None:
+def test_no_rule_judges_a_default_that_replaces_a_faulty_value() -> None:
     """micro_batch would be 8, which 20 does not divide by; the user wrote something else."""
     assert codes(lint(UNEVEN.replace("micro_batch = 8", "micro_batch = '4'"), "run.toml")) == ["CFG003"]
     assert codes(lint(UNEVEN.replace("micro_batch", "micro_bacth"), "run.toml")) == ["CFG002"]
@@ -80,13 +81,27 @@ def test_rules_that_need_facts_judge_only_with_facts() -> None:
     assert codes(validate(BASE, "run.toml", facts)) == ["DSK002"]
 
 
-def test_a_fact_that_is_not_known_is_skipped_and_said() -> None:
+def test_a_rule_whose_fact_is_not_known_is_listed_as_skipped() -> None:
     verdict = validate(BASE, "run.toml", replace(GOOD_MACHINE, save_dir=NotKnown("it was not there")))
     assert {(skip.code, skip.needs, skip.reason) for skip in verdict.skipped} == {
         (code, "save_dir", "it was not there") for code in ("DSK001", "DSK002", "DSK003", "DSK004", "DSK005", "PTH005")
     }
     assert not {"DSK001", "DSK002"} & set(verdict.passed)
     assert verdict.ok
+
+
+IGNORES = f"# prime-train: ignore[DSK002]\n# prime-train: ignore[MOD001, BAT001, XYZ001]\n{UNEVEN}[optim]\nlr = 0.0\n"
+
+
+@pytest.mark.parametrize("text", [BASE, UNEVEN, IGNORES, "x = = 1\n", BASES["prime-rl 2026-08"]])
+@pytest.mark.parametrize("with_facts", [True, False])
+def test_judging_in_two_parts_gives_the_verdict_of_one(text: str, with_facts: bool) -> None:
+    reading = dialect.read(text, "config.toml")
+    facts = facts_of({}, reading.run) if with_facts and reading.run is not None else None
+    whole, parts = judge(reading, facts), judge_rest(reading, judge_config(reading), facts)
+    assert sorted(parts.passed) == sorted(whole.passed)
+    assert sorted(parts.skipped) == sorted(whole.skipped)
+    assert parts._replace(passed=(), skipped=()) == whole._replace(passed=(), skipped=())
 
 
 def test_only_keeps_what_is_asked_for() -> None:
@@ -97,27 +112,30 @@ def test_only_keeps_what_is_asked_for() -> None:
     assert all(code.startswith("BAT") for code in verdict.only(("BAT",), ()).passed)
 
 
-def test_every_rule_has_one_code_of_its_family() -> None:
+def test_a_family_has_one_code() -> None:
     for code, rule in RULES.items():
         assert code == rule.code
         assert code[:3].isalpha()
         assert code[:3].isupper()
         assert code[3:].isdigit()
+    assert len({(rule.family, code[:3]) for code, rule in RULES.items()}) == len(
+        {rule.family for rule in RULES.values()}
+    )
     assert needs() == {need for rule in RULES.values() for need in (*rule.needs, *rule.uses)}
 
 
 def test_a_rule_may_not_read_a_fact_it_does_not_name() -> None:
     with pytest.raises(ValueError, match="does not name"):
-        known(NotKnown("not asked for"))
+        known(NotKnown("not requested"))
 
 
-def test_what_nobody_reads_on_is_not_told() -> None:
+def test_findings_of_one_rule_are_limited() -> None:
     findings = lint(BASE + "".join(f"k{number} = 1\n" for number in range(5000)), "t.toml").findings
     assert len(findings) == 1000
     assert sum("more than 1000 of these" in finding.what for finding in findings) == 1
 
 
-def test_gpus_are_counted_where_nothing_else_is_known_of_the_machine() -> None:
+def test_gpus_are_counted_if_nothing_else_is_known_of_the_machine() -> None:
     two = Gpus((Gpu("NVIDIA H200", 150754820096, (9, 0)),) * 2)
     facts = replace(GOOD_MACHINE, gpus=two, cpu=NotKnown("--gpus judges for another machine"))
     text = BASE + "[parallel]\nprocesses = 4\n"

@@ -1,4 +1,4 @@
-"""What is known of a prompt's length decides how surely a completion is said not to fit."""
+"""The source of a prompt's length decides the severity of a completion that does not fit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from prime_train.facts.facts import Facts
 from prime_train.facts.local import DataLengths, ModelContext
 from prime_train.findings import Finding, Severity
 from prime_train.rules.explain import BASES
-from prime_train.rules.judge import lint, validate
-from prime_train.rules.prompts import Prompt, _by_name, longest
+from prime_train.rules.judge import lint
+from prime_train.rules.prompts import Prompt, _by_name, find_longest
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 RL = BASES["prime-rl 2026-08"]
 LONG = RL.replace("max_completion_tokens = 1024", "max_completion_tokens = 3900")
@@ -59,7 +59,7 @@ def judged(text: str, *lengths: DataLengths) -> list[Finding]:
         ),
     ],
 )
-def test_the_surer_the_prompt_the_harder_the_word(
+def test_the_source_of_the_length_decides_the_severity(
     text: str, lengths: tuple[DataLengths, ...], severity: Severity, what: str
 ) -> None:
     (finding,) = judged(text, *lengths)
@@ -79,18 +79,18 @@ def test_the_longest_prompt_of_several_environments() -> None:
     )
     run = lint(text, "rl.toml").run
     assert run is not None
-    both = longest(run, None)
+    both = find_longest(run, None)
     assert both is not None
     assert (both.tokens, both.is_bound) == (1024, True)
-    first = longest(run, None, 0)
+    first = find_longest(run, None, 0)
     assert first is not None
     assert first.tokens == 512
-    assert longest(replace(run, environments=None), None) is None
-    said = replace(run, prime_train=replace(run.prime_train, expected_prompt_tokens=7))
-    assert longest(said, None, 0) == Prompt(7, "")
+    assert find_longest(replace(run, environments=None), None) is None
+    expected = replace(run, prime_train=replace(run.prime_train, expected_prompt_tokens=7))
+    assert find_longest(expected, None, 0) == Prompt(7, "")
 
 
-def test_the_registry_of_environments_says_where_it_is_from() -> None:
+def test_each_environment_in_the_registry_has_a_source() -> None:
     assert _by_name()
     for entry in _by_name().values():
         assert 0 < entry.prompt_tokens < 2**20

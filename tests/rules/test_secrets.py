@@ -29,8 +29,8 @@ def codes(verdict: Verdict) -> list[str]:
         'DB_PASSWORD = "correct-horse-battery"',
     ],
 )
-def test_a_secret_is_found_and_not_repeated(line: str) -> None:
-    verdict = lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml")
+def test_a_secret_is_found_and_not_shown(line: str) -> None:
+    verdict = lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml", "2026-08")
     assert codes(verdict) == ["SEC001"]
     secret = line.partition('"')[2].rstrip('"')
     shown = (views.full(verdict), views.concise(verdict), views.github(verdict))
@@ -50,5 +50,5 @@ def test_a_secret_is_found_and_not_repeated(line: str) -> None:
         'URL = "https://example.org:8443/a@b"',
     ],
 )
-def test_what_only_looks_like_one_is_not(line: str) -> None:
-    assert codes(lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml")) == []
+def test_text_that_resembles_a_secret_is_not_found(line: str) -> None:
+    assert codes(lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml", "2026-08")) == []

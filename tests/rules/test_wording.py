@@ -1,4 +1,4 @@
-"""What rules say, where their examples cannot show it: other numbers, other machines, other rules beside them."""
+"""Messages that the examples of rules cannot show: other numbers, other machines, several rules together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from prime_train.facts.facts import Facts, ModelFolder, Ram, SaveDir
 from prime_train.findings import Finding
 from prime_train.rules.explain import BASE, BASES
-from prime_train.rules.judge import lint, validate
+from prime_train.rules.judge import lint
 
-from .examples import facts_of
+from .examples import facts_of, validate
 
 SMALL_RAM = Ram(total_bytes=2**20, available_bytes=2**20)
 
@@ -34,7 +34,7 @@ def test_processes_are_counted_in_words() -> None:
     assert "for 4 processes, and" in found(BASE + "[parallel]\nprocesses = 4\n", "HST002", ram=SMALL_RAM).what
 
 
-def test_a_folder_that_takes_no_file_is_not_to_be_made_to() -> None:
+def test_a_folder_that_takes_no_file_has_a_fix_elsewhere() -> None:
     nowhere = SaveDir(Path("/proc/runs"), Path("/proc"), 0, 0, refusal="No such file or directory")
     native = found(BASE, "DSK002", save_dir=nowhere)
     assert native.what == "/proc takes no file: No such file or directory"
@@ -43,7 +43,7 @@ def test_a_folder_that_takes_no_file_is_not_to_be_made_to() -> None:
     assert (rl.key, rl.fix) == ("output_dir", 'output_dir = "outputs", below a folder of your own')
 
 
-def test_a_model_folder_that_is_not_there_is_told_once() -> None:
+def test_a_missing_model_folder_is_reported_once() -> None:
     text = BASE + '[model]\npath = "models/gone"\nlayers = 12\n'
     gone = ModelFolder(Path("models/gone"), "there is no such folder")
     assert codes(text, model_folder=gone) == {"MOD002"}

@@ -9,7 +9,7 @@ from typing import Any
 
 from prime_train.estimate import hardware
 from prime_train.facts.architectures import Installed
-from prime_train.facts.chat_template import ChatTemplate, Renderings, renderings
+from prime_train.facts.chat_template import ChatTemplate, Renderings, render_all
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.model_evidence import TURN_END, Evidence
 from prime_train.facts.model_source import ModelFiles, Weights
@@ -37,7 +37,7 @@ SAID: dict[str, Renderings] = {}  # a rendering takes a process: each template o
 
 def rendered(template: str) -> Renderings:
     if template not in SAID:
-        said = renderings(ChatTemplate("chat_template.jinja", template), {"bos_token": "", "eos_token": "<|im_end|>"})
+        said = render_all(ChatTemplate("chat_template.jinja", template), {"bos_token": "", "eos_token": "<|im_end|>"})
         assert isinstance(said, Renderings), said
         SAID[template] = said
     return SAID[template]

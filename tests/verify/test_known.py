@@ -89,6 +89,6 @@ def test_prime_rl_as_it_is_installed() -> None:
     assert check(evidence(config=qwen2, installed=here), "prime-rl").outcome == "warning"
     strict = here._replace(prime_rl_takes_others=False)
     found = check(evidence(config=qwen2, installed=strict), "prime-rl")
-    assert (str(found.outcome), found.fix) == ("failure", "take a model that it has code for: qwen3")
+    assert (str(found.outcome), found.fix) == ("failure", "use a model that it has code for: qwen3")
     sees = here._replace(prime_rl_vision_types=frozenset({"gemma3"}))
     assert check(evidence(config=SEES | {"model_type": "gemma3"}, installed=sees), "prime-rl").outcome == "ok"

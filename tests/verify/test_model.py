@@ -120,7 +120,7 @@ def test_extra_blocks_that_predict_further_tokens_are_no_mismatch() -> None:
     [
         ({}, "ok", "32,768"),
         ({"max_position_embeddings": 4096}, "warning", "4,096"),
-        ({"max_position_embeddings": None}, "warning", "no length"),
+        ({"max_position_embeddings": None}, "warning", "no context length"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "ok", "131,072"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "ok", "32,768 tokens with yarn"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, "ok", "32,768 tokens with llama3"),

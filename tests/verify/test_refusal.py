@@ -4,12 +4,12 @@ import pytest
 
 from prime_train.errors import ExitCode
 from prime_train.facts.model_source import Fault, Refused
-from prime_train.verify.refusal import refusal
+from prime_train.verify.refusal import access_error
 
 
 @pytest.mark.parametrize("fault", Fault)
 def test_every_fault_is_told_in_four_parts(fault: Fault) -> None:
-    error = refusal("lab/model", Refused(fault, "HTTP 418"))
+    error = access_error("lab/model", Refused(fault, "HTTP 418"))
     assert error.exit_code in (ExitCode.FINDINGS, ExitCode.USAGE, ExitCode.OUT_OF_REACH)
     assert (error.where, error.what) == ("verify-model lab/model", "HTTP 418")
     assert error.why
@@ -18,4 +18,4 @@ def test_every_fault_is_told_in_four_parts(fault: Fault) -> None:
 
 
 def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
-    assert refusal("Qwen/Qwen3-8b-", Refused(Fault.MISSING, "")).fix == "did you mean Qwen/Qwen3-8B?"
+    assert access_error("Qwen/Qwen3-8b-", Refused(Fault.MISSING, "")).fix == "did you mean Qwen/Qwen3-8B?"

@@ -26,26 +26,26 @@ def parser(text: str, stack: Stack = TABLE, tested: TestedModel | None = None) -
 
 
 def test_history_that_stays_as_it_was() -> None:
-    assert list(template.growth(rendered(STEADY), None)) == []
+    assert list(template.find_rewrites(rendered(STEADY), None)) == []
 
 
 def test_thoughts_that_are_taken_out_of_history() -> None:
-    (found,) = template.growth(rendered(FORGETFUL), None)
+    (found,) = template.find_rewrites(rendered(FORGETFUL), None)
     assert (found.kind, found.shorter, found.longer) == ("thoughts", "think_2", "think_3")
     assert found.was.startswith("<think>")
     assert found.became.startswith("It is 18 degrees")
-    check = template.check_growth(rendered(FORGETFUL), None)
+    check = template.check_history(rendered(FORGETFUL), None)
     assert check is not None
     assert check.outcome is Outcome.WARNING
-    assert "turns with tools alone keep it" in check.what
+    assert "turns with only tools keep it" in check.what
 
 
 def test_history_that_stays_in_the_text_and_not_in_the_tokens() -> None:
     said = rendered(STEADY)
     ids = {name: list(text.encode()) for name, text in said.texts.items()}
-    assert list(template.growth(said, Tokenized(256, 255, True, ids))) == []
+    assert list(template.find_rewrites(said, Tokenized(256, 255, True, ids))) == []
     ids["chat_2"] = [*ids["chat_2"][:-1], 999]
-    (found,) = template.growth(said, Tokenized(256, 255, True, ids))
+    (found,) = template.find_rewrites(said, Tokenized(256, 255, True, ids))
     assert (found.kind, found.longer) == ("chat", "chat_3")
 
 
@@ -54,14 +54,14 @@ def test_an_answer_without_a_thought_is_not_asked_of_a_prompt_that_opens_one() -
         "<|im_start|>assistant\\n' }}{% endif %}", "<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
     )
     assert opens != STEADY
-    assert list(template.growth(rendered(opens), None)) == []
+    assert list(template.find_rewrites(rendered(opens), None)) == []
 
 
 def test_a_template_without_tools() -> None:
     found = template.check_tools(rendered(WITHOUT_TOOLS))
     assert found is not None
     assert found.outcome is Outcome.WARNING
-    assert "the tool is not in" in found.what
+    assert "lacks the tool" in found.what
     assert parser(WITHOUT_TOOLS) == ""
 
 
@@ -69,7 +69,7 @@ def test_arguments_that_must_be_an_object() -> None:
     found = template.check_tools(rendered(XML_CALLS))
     assert found is not None
     assert found.outcome is Outcome.WARNING
-    assert "as the text" in found.what
+    assert "not if they are text" in found.what
 
 
 def test_the_parser_is_known_by_the_marks_of_a_call() -> None:
@@ -79,7 +79,7 @@ def test_the_parser_is_known_by_the_marks_of_a_call() -> None:
 
 
 def test_a_parser_that_this_vllm_does_not_have() -> None:
-    assert parser(XML_CALLS, Stack(NOWHERE, "0.9.2")).startswith("failure: it wants qwen3_coder")
+    assert parser(XML_CALLS, Stack(NOWHERE, "0.9.2")).startswith("failure: it needs qwen3_coder")
     assert parser(XML_CALLS, Stack(NOWHERE, "0.22.0")).startswith("ok")
     old = installed(has_vllm=True, vllm="0.1", vllm_tool_parsers=frozenset({"hermes"}))
     assert parser(STEADY, Stack(old)).startswith("ok")
@@ -88,7 +88,7 @@ def test_a_parser_that_this_vllm_does_not_have() -> None:
 
 def test_the_parser_that_a_source_ran_it_with_comes_first() -> None:
     tested = TestedModel("lab/model", ("a run",), "2026-11-21", tool_parser="qwen3_xml")
-    assert parser(XML_CALLS, tested=tested).startswith("ok: --tool-call-parser qwen3_xml (as it was run with")
+    assert parser(XML_CALLS, tested=tested).startswith("ok: --tool-call-parser qwen3_xml (used in a published run")
 
 
 def test_templates_that_are_of_no_use() -> None:
@@ -145,7 +145,7 @@ def test_templates_of_published_models(name: str, steady: bool, wanted: str) -> 
         pytest.skip(f"this trl has no {path.name}")
     said = rendered(path.read_text(encoding="utf-8"))
     assert isinstance(said, Renderings)
-    growth = template.check_growth(said, None)
+    growth = template.check_history(said, None)
     assert growth is not None
     assert growth.outcome is (Outcome.OK if steady else Outcome.WARNING)
     found = template.check_parser(said, TABLE, None)

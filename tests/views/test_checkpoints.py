@@ -17,33 +17,35 @@ def _found(step: int, problem: str = "") -> tuple[Checkpoint, float]:
 
 def test_json_of_a_list() -> None:
     found = [_found(40, "model.distcp has 10 of 40 bytes"), _found(30), _found(20), _found(10)]
-    same_as_golden("ckpt_list.json", checkpoints.as_json("small", checkpoints.listed(found, {30}, NOW_S)))
+    same_as_golden("ckpt_list.json", checkpoints.list_json("small", checkpoints.make_rows(found, {30}, NOW_S)))
 
 
 def test_json_without_any_checkpoint() -> None:
-    assert checkpoints.as_json("small", []) == {"version": 1, "run": "small", "resume_step": None, "checkpoints": []}
+    assert checkpoints.list_json("small", []) == {"version": 1, "run": "small", "resume_step": None, "checkpoints": []}
 
 
 def test_a_resume_takes_the_newest_complete_one_that_loads() -> None:
-    rows = checkpoints.listed([_found(40, "broken"), _found(30), _found(20), _found(10)], {30}, NOW_S)
+    rows = checkpoints.make_rows([_found(40, "broken"), _found(30), _found(20), _found(10)], {30}, NOW_S)
     assert [(row.step, row.resume) for row in rows] == [(40, False), (30, False), (20, True), (10, False)]
-    assert checkpoints.as_rows(rows)[1] == ("30", "29.3 KiB", "30 s", "the trainer could not load it")
+    assert checkpoints.list_rows(rows)[1] == ("30", "29.3 KiB", "30 s", "the trainer could not load it")
 
 
-def test_what_is_packed_or_rounded_is_told_with_what_it_saves() -> None:
+def test_packed_and_rounded_checkpoints_show_what_they_save() -> None:
     packings = {
         30: checkpoints.Packing(Stored(840, 1000), packed=True, lossy=False),
         20: checkpoints.Packing(Stored(500, 1000), packed=True, lossy=True),
         10: checkpoints.Packing(Stored(1000, 1000), packed=False, lossy=True),
     }
-    rows = checkpoints.listed([_found(30), _found(20), _found(10)], (), NOW_S, packings)
-    assert [remark for *_, remark in checkpoints.as_rows(rows)] == [
-        "complete; packed, saves 160 B (16.0%); a resume takes this one",
+    rows = checkpoints.make_rows([_found(30), _found(20), _found(10)], (), NOW_S, packings)
+    assert [remark for *_, remark in checkpoints.list_rows(rows)] == [
+        "complete; packed, saves 160 B (16.0%); used by a resume",
         "complete; packed, moments in bf16, saves 500 B (50.0%)",
         "complete; moments were rounded to bf16",
     ]
-    told = [(row["packed"], row["lossy"], row["saved_bytes"]) for row in checkpoints.as_json("s", rows)["checkpoints"]]
-    assert told == [(True, None, 160), (True, "moments bf16", 500), (False, "moments bf16", 0)]
+    packed = [
+        (row["packed"], row["lossy"], row["saved_bytes"]) for row in checkpoints.list_json("s", rows)["checkpoints"]
+    ]
+    assert packed == [(True, None, 160), (True, "moments bf16", 500), (False, "moments bf16", 0)]
 
 
 def test_the_disk_is_read_newest_first_and_ages_count_from_the_manifest(tmp_path: Path) -> None:
@@ -56,7 +58,7 @@ def test_the_disk_is_read_newest_first_and_ages_count_from_the_manifest(tmp_path
     assert rows[1].age_s == 60
 
 
-def test_verify_reads_every_byte_and_tells_broken_from_unfinished(tmp_path: Path) -> None:
+def test_verify_reads_every_byte_and_distinguishes_broken_from_unfinished(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     for step in (10, 20):
         write_checkpoint(run_dir, step)
@@ -68,5 +70,5 @@ def test_verify_reads_every_byte_and_tells_broken_from_unfinished(tmp_path: Path
     assert [(one.step, one.state) for one in found] == [(30, "unfinished"), (20, "broken"), (10, "verified")]
     assert found[1].problem == "model.distcp does not match its SHA-256"
     assert sum(read) == 1000 + 10 + 1000 + 20
-    assert checkpoints.verified_as_json("small", found)["ok"] is False
-    assert checkpoints.verified_as_json("small", found[2:])["ok"] is True
+    assert checkpoints.verify_json("small", found)["ok"] is False
+    assert checkpoints.verify_json("small", found[2:])["ok"] is True

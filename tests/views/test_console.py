@@ -10,19 +10,19 @@ from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.state import State
 from prime_train.supervise.wording import describe
 from prime_train.views import console
-from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Told, records
+from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Timeline, records
 
 
-def _state(told: Told) -> State:
-    return fold_all(records(told))
+def _state(timeline: Timeline) -> State:
+    return fold_all(records(timeline))
 
 
-def _plain(told: Told, started_s: float = BEGAN_S) -> list[str]:
-    """The lines that a run writes where there is no terminal, without the clock."""
+def _plain(timeline: Timeline, started_s: float = BEGAN_S) -> list[str]:
+    """The lines of a run without a terminal, without their clock times."""
     lines: list[str] = []
     show = console.plain(lines.append, started_s)
     state = State()
-    for record in records(told):
+    for record in records(timeline):
         state = fold(state, record)
         show(state, [record])
     assert all((line[2] == ":" and line[8:10] == "  ") or line[:10].isspace() for line in lines)
@@ -36,7 +36,7 @@ FAILURE = [
 ]
 
 
-def test_plain_lines_tell_starts_losses_saves_the_death_and_the_restart() -> None:
+def test_plain_lines_show_starts_losses_saves_the_failure_and_the_restart() -> None:
     lines = _plain(WHOLE_LIFE)
     assert lines == [
         "run small opened, to step 100",
@@ -44,15 +44,15 @@ def test_plain_lines_tell_starts_losses_saves_the_death_and_the_restart() -> Non
         f"trainer started, pid {2**22 + 1}",
         "trainer ready: 4,300,000 parameters on 1 x cpu, fp32",
         "step 10 of 100 (10%), loss 7.5000, 4000 tokens/s",
-        "step 50 of 100 (50%), loss 5.5000, 4100 tokens/s, 6.2 s to go",
+        "step 50 of 100 (50%), loss 5.5000, 4100 tokens/s, 6.2 s left",
         "validation loss 5.7500 at step 50",
         "checkpoint of step 50 complete: 48 MiB in 0.4 s, training waited 20 ms",
-        "step 60 of 100 (60%), loss 5.2500, held-out 5.7500, 4200 tokens/s, 5.6 s to go",
+        "step 60 of 100 (60%), loss 5.2500, held-out 5.7500, 4200 tokens/s, 5.6 s left",
         *FAILURE,
         "attempt 2 resumes from step 50; not taken: step_60: no COMPLETE.json: the save did not finish",
         f"trainer started, pid {2**22 + 1}",
         "trainer ready: 4,300,000 parameters on 1 x cpu, fp32",
-        "step 100 of 100 (100%), loss 4.5000, held-out 5.7500, 4100 tokens/s, 0.0 s to go",
+        "step 100 of 100 (100%), loss 4.5000, held-out 5.7500, 4100 tokens/s, 0.0 s left",
         "validation loss 4.6250 at step 100",
         "checkpoint of step 100 complete: 48 MiB in 0.3 s, training waited 10 ms",
         "attempt 2 finished",
@@ -75,14 +75,16 @@ def test_an_alarm_names_what_it_is_about_once(watch: str, subject: str, what: st
     assert describe(AlarmCleared(1, watch, f"{watch}_too_hot", subject)) == cleared
 
 
-def test_what_an_earlier_supervisor_saw_is_not_told_again() -> None:
+def test_events_of_an_earlier_supervisor_are_not_repeated() -> None:
     assert _plain(WHOLE_LIFE, started_s=BEGAN_S + 23.5) == ["attempt 2 finished", "run finished: step 100 of 100"]
 
 
-def test_progress_is_told_each_twentieth_of_the_run_and_each_ten_seconds() -> None:
-    began: Told = (*FIRST_ATTEMPT[:5], (2.5, "trainer-001-rank0", Progress(1, 1, 8.0, 10.0, 1)))
-    fast: Told = [(3 + step / 100, "trainer-001-rank0", Progress(1, step, 8.0, 10.0, 1)) for step in range(2, 100)]
-    slow: Told = [(2.5 + step * 3.0, "trainer-001-rank0", Progress(1, 1 + step, 8.0, 10.0, 1)) for step in range(1, 5)]
+def test_progress_is_shown_each_twentieth_of_the_run_and_each_ten_seconds() -> None:
+    began: Timeline = (*FIRST_ATTEMPT[:5], (2.5, "trainer-001-rank0", Progress(1, 1, 8.0, 10.0, 1)))
+    fast: Timeline = [(3 + step / 100, "trainer-001-rank0", Progress(1, step, 8.0, 10.0, 1)) for step in range(2, 100)]
+    slow: Timeline = [
+        (2.5 + step * 3.0, "trainer-001-rank0", Progress(1, 1 + step, 8.0, 10.0, 1)) for step in range(1, 5)
+    ]
     assert len([line for line in _plain((*began, *fast)) if line.startswith("step")]) == 1 + 19
     assert [line.partition(" (")[0] for line in _plain((*began, *slow)) if line.startswith("step")] == [
         "step 1 of 100",
@@ -105,7 +107,7 @@ def test_a_control_character_in_a_cause_is_not_sent_to_the_terminal() -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -116,10 +118,10 @@ def test_the_live_screen_shows_the_step_the_cause_and_leaves_the_history_above(m
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
-    with console.shown(stream) as show:
+    with console.open_console(stream) as show:
         state = State()
         for record in records((*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT)):
-            late = replace(record, time_s=record.time_s + 10 * 365 * 86400)  # after the block was entered
+            late = replace(record, time_s=record.time_s + 10 * 365 * 86400)  # after the console was opened
             state = fold(state, late)
             show(state, [late])
     assert "\x1b[31m" not in stream.getvalue()
@@ -134,7 +136,7 @@ def test_the_live_screen_shows_the_step_the_cause_and_leaves_the_history_above(m
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream = Terminal()
-    with console.shown(stream) as show:
+    with console.open_console(stream) as show:
         late = Record(BEGAN_S + 10 * 365 * 86400, "supervisor", 0, LaunchAsked(1, 0))
         show(fold(State(), late), [late])
     assert stream.getvalue().endswith("  attempt 1 starts from the beginning\n")
@@ -142,7 +144,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Closed(io.StringIO):
-    """A stream of which somebody has hung up."""
+    """A stream whose terminal was closed."""
 
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
@@ -152,14 +154,14 @@ class Closed(io.StringIO):
         return self.is_terminal
 
     def write(self, text: str) -> int:
-        raise OSError(errno.EIO, f"nobody reads {text}")
+        raise OSError(errno.EIO, f"no reader for {text}")
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_terminal_that_is_closed_does_not_end_the_run(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     state = State()
-    with console.shown(Closed(is_terminal=is_terminal)) as show:
+    with console.open_console(Closed(is_terminal=is_terminal)) as show:
         for record in records(WHOLE_LIFE):
             late = replace(record, time_s=record.time_s + 1e9)
             state = fold(state, late)
@@ -168,7 +170,7 @@ def test_a_terminal_that_is_closed_does_not_end_the_run(is_terminal: bool, monke
 
 def test_what_fails_in_the_run_is_not_taken_for_a_closed_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    with pytest.raises(OSError, match="the run's own"), console.shown(Closed(is_terminal=True)):
+    with pytest.raises(OSError, match="the run's own"), console.open_console(Closed(is_terminal=True)):
         raise OSError(errno.ENOENT, "the run's own")
 
 

@@ -70,9 +70,9 @@ def _plain(text: str, _style: str) -> str:
 
 
 def test_json() -> None:
-    told = document(_estimate(79.2), More(exact=(Comparison("one block", 2 * GIB, 1.9 * GIB),)))
-    same_as_golden("estimate.json", told)
-    json.dumps(told, allow_nan=False)
+    text = document(_estimate(79.2), More(exact=(Comparison("one block", 2 * GIB, 1.9 * GIB),)))
+    same_as_golden("estimate.json", text)
+    json.dumps(text, allow_nan=False)
 
 
 def test_people() -> None:
@@ -80,24 +80,24 @@ def test_people() -> None:
     same_text_as_golden("estimate_too_large.txt", view.text(_estimate(40.0, ("lower it",)), _plain, by_term=True))
 
 
-def test_every_term_is_told_by_term_and_the_small_ones_as_one_otherwise() -> None:
+def test_small_terms_share_a_line_without_by_term() -> None:
     assert "2 smaller ones" in view.text(_estimate(79.2), _plain)
     by_term = view.text(_estimate(79.2), _plain, by_term=True)
     assert "smaller ones" not in by_term
     assert all(f"= {term.formula}  [{term.source}]" in by_term for term in _TRAINER.terms)
 
 
-def test_too_few_gpus_are_told() -> None:
+def test_too_few_gpus_are_reported() -> None:
     memory = _estimate(79.2).memory._replace(gpus=Gpus(8, 0), enough_gpus=False)
-    told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
-    assert "does not fit: it asks for 8 GPUs, and there are 4" in told
+    text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    assert "does not fit: the run needs 8 GPUs, but 4 are given" in text
 
 
-def test_a_gpu_without_a_price_is_told() -> None:
+def test_a_gpu_without_a_price_is_reported() -> None:
     assert "cost not known: no price of h100-80gb" in view.text(_estimate(79.2)._replace(costs=()), _plain)
 
 
-def test_who_waits_is_told() -> None:
+def test_idle_times_are_shown_only_with_rollouts() -> None:
     base = _estimate(79.2)
     assert base.time is not None
     overlap = overlap_of(_STEP, Interval(10.0, 20.0, 30.0), Interval(1.0, 1.0, 1.0), 1)
@@ -106,29 +106,29 @@ def test_who_waits_is_told() -> None:
     assert document(base._replace(time=time), More())["throughput"]["rollouts"] is None
 
 
-def test_what_was_traced_is_held_against_the_terms() -> None:
+def test_traced_bytes_are_compared_with_the_terms() -> None:
     assert view.exact(()) == ""
-    told = view.exact((Comparison("one block", 2 * GIB, 1.9 * GIB),))
-    assert "one block: 2.0 GiB; the terms say 1.9 GiB (-5%)" in told
+    text = view.exact((Comparison("one block", 2 * GIB, 1.9 * GIB),))
+    assert "one block: 2.0 GiB; sum of the terms: 1.9 GiB (-5%)" in text
 
 
 def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
     vast = _TRAINER._replace(terms=(Term("saved activations", 1e30, "a", "b"),))
     memory = _estimate(79.2).memory._replace(roles=(Role(vast, fits=False, headroom_bytes=-1e30),))
-    told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
-    assert max(len(line) for line in told.splitlines()) < 200
-    assert "#" * 24 in told
-    assert "#" * 25 not in told
+    text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    assert max(len(line) for line in text.splitlines()) < 200
+    assert "#" * 24 in text
+    assert "#" * 25 not in text
 
 
-def test_why_a_role_does_not_fit_that_has_memory_enough_is_told() -> None:
+def test_a_role_with_enough_memory_that_does_not_fit_has_a_reason() -> None:
     memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, fits=False, headroom_bytes=GIB),))
-    told = view.text(_estimate(79.2)._replace(memory=memory), _plain)
-    assert "does not fit: trainer, 60.5 GiB at most of 79.2 GiB, but not beside the other role on the same GPU" in told
+    text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    assert "does not fit: trainer needs up to 60.5 GiB of 79.2 GiB, but not together with the other role" in text
 
 
-def test_of_a_gpu_for_both_it_is_the_sum_that_is_too_much_or_to_spare() -> None:
-    for headroom_bytes, said in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB to spare beside the other")):
+def test_on_a_shared_gpu_the_sum_of_both_roles_counts() -> None:
+    for headroom_bytes, part in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB free beside the other role")):
         roles = (Role(_TRAINER, headroom_bytes > 0, headroom_bytes),)
         memory = _estimate(79.2).memory._replace(roles=roles, gpus=Gpus(1, 1, shared=True))
-        assert said in view.text(_estimate(79.2)._replace(memory=memory), _plain)
+        assert part in view.text(_estimate(79.2)._replace(memory=memory), _plain)

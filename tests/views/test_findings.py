@@ -50,7 +50,7 @@ def test_full_shows_what_was_skipped() -> None:
     ]
 
 
-def test_full_paints_what_it_is_told_to() -> None:
+def test_full_paints_headings() -> None:
     painted = view.full(verdict(FINDING), lambda text, style: f"<{style}>{text}</>")
     assert painted.startswith("<red>error[BAT001]</> run.toml:7:1  <bold>batch.global_batch = 100</>\n  <dim>what</>")
 
@@ -141,6 +141,6 @@ def test_summary(verdicts: list[Verdict], text: str) -> None:
 
 
 def test_tally() -> None:
-    assert view.tally(verdict()) == "run.toml: nothing to object to; 1 rule passed"
+    assert view.tally(verdict()) == "run.toml: All checks passed. (1 rule passed)"
     skipped = (Skipped("DSK001", "save_dir", "gone"),)
     assert view.tally(verdict(FINDING, skipped=skipped)) == "run.toml: 1 error; 1 rule passed, 1 skipped"

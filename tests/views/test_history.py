@@ -9,36 +9,36 @@ from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEM
 
 
 def test_the_whole_life_of_a_run(tmp_path: Path) -> None:
-    told = history.gather(write_run(tmp_path, WHOLE_LIFE))
-    assert told.name == "small"
-    assert [(e.step, e.loss) for e in told.evaluations] == [(50, 5.75), (100, 4.625)]
-    assert [save.step for save in told.saves] == [50, 100]
-    assert told.vocab_loss == pytest.approx(math.log(4096))
-    assert told.began_s == BEGAN_S
-    assert told.ended_s == pytest.approx(BEGAN_S + 24.1)
-    (restart,) = told.restarts
+    found = history.gather(write_run(tmp_path, WHOLE_LIFE))
+    assert found.name == "small"
+    assert [(e.step, e.loss) for e in found.evaluations] == [(50, 5.75), (100, 4.625)]
+    assert [save.step for save in found.saves] == [50, 100]
+    assert found.vocab_loss == pytest.approx(math.log(4096))
+    assert found.began_s == BEGAN_S
+    assert found.ended_s == pytest.approx(BEGAN_S + 24.1)
+    (restart,) = found.restarts
     assert restart.failed.what == "killed by signal 9 (SIGKILL)"
     assert restart.waited_s == pytest.approx(1.1)
     assert restart.steps_redone == 10
 
 
-def test_what_was_measured_beyond_the_checkpoint_of_a_resume_does_not_count(tmp_path: Path) -> None:
+def test_evaluations_after_the_resumed_checkpoint_do_not_count(tmp_path: Path) -> None:
     beyond = (11.0, "trainer-001-rank0", Evaluated(1, 60, 5.0, 4096))
-    told = history.gather(write_run(tmp_path, (*FIRST_ATTEMPT, beyond, *DEATH, *SECOND_ATTEMPT)))
-    assert [evaluated.step for evaluated in told.evaluations] == [50]
+    found = history.gather(write_run(tmp_path, (*FIRST_ATTEMPT, beyond, *DEATH, *SECOND_ATTEMPT)))
+    assert [evaluated.step for evaluated in found.evaluations] == [50]
 
 
 def test_the_pause_between_two_supervisors_is_not_work(tmp_path: Path) -> None:
     again = (1000.0, "supervisor", RunOpened("small", 1, 100, "0.1.0"))
     stopped = (1002.0, "supervisor", StopAsked("SIGINT"))
-    told = history.gather(write_run(tmp_path, (*FIRST_ATTEMPT, again, stopped)))
-    assert told.worked_s == pytest.approx(10.0 + 2.0)
+    found = history.gather(write_run(tmp_path, (*FIRST_ATTEMPT, again, stopped)))
+    assert found.worked_s == pytest.approx(10.0 + 2.0)
 
 
 def test_how_long_a_run_lay_dead_is_not_known_when_its_supervisor_died_with_it(tmp_path: Path) -> None:
     found_dead = AttemptEnded(1, None, "failed", "signal", "it ended with its supervisor", "", "", "", 50)
-    told = (*FIRST_ATTEMPT, (500.0, "supervisor", found_dead), *SECOND_ATTEMPT)
-    (restart,) = history.gather(write_run(tmp_path, told)).restarts
+    found = (*FIRST_ATTEMPT, (500.0, "supervisor", found_dead), *SECOND_ATTEMPT)
+    (restart,) = history.gather(write_run(tmp_path, found)).restarts
     assert restart.waited_s is None
 
 
@@ -53,8 +53,8 @@ def test_metrics_keep_the_later_line_of_a_step_and_leave_out_a_torn_one(tmp_path
 
 
 def test_a_run_without_events_or_metrics_has_an_empty_history(tmp_path: Path) -> None:
-    told = history.gather(write_run(tmp_path, ()))
-    assert told.metrics["step"] == []
-    assert told.evaluations == ()
-    assert told.restarts == ()
-    assert (told.began_s, told.vocab_loss, told.worked_s) == (None, None, 0.0)
+    found = history.gather(write_run(tmp_path, ()))
+    assert found.metrics["step"] == []
+    assert found.evaluations == ()
+    assert found.restarts == ()
+    assert (found.began_s, found.vocab_loss, found.worked_s) == (None, None, 0.0)

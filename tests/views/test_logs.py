@@ -69,7 +69,7 @@ def test_the_latest_attempt_is_taken_and_an_unknown_one_refused(tmp_path: Path) 
         logs.attempt_or_latest(run_dir, 5)
 
 
-def test_a_run_is_over_when_nobody_holds_it(tmp_path: Path) -> None:
+def test_a_run_is_over_when_no_supervisor_holds_it(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     with held(run_dir):
         assert not logs.is_over(run_dir)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from prime_train.verify.check import Check, Outcome, Use, Verdict, failure, ok
-from prime_train.views.model_verdict import as_json, full
+from prime_train.views.model_verdict import verdict_json, verdict_text
 
 VERDICT = Verdict(
     "lab/mine",
@@ -16,8 +16,8 @@ VERDICT = Verdict(
 )
 
 
-def test_what_is_well_takes_a_line_and_what_is_not_says_why_and_what_to_do() -> None:
-    assert full(VERDICT).splitlines() == [
+def test_a_failed_check_has_why_and_fix() -> None:
+    assert verdict_text(VERDICT).splitlines() == [
         "lab/mine  (hub, revision 0123456789ab)",
         "  ok         access   there",
         "  failure    weights  half of them are missing",
@@ -31,16 +31,16 @@ def test_what_is_well_takes_a_line_and_what_is_not_says_why_and_what_to_do() -> 
 
 
 def test_colour_marks_outcomes_and_nothing_else() -> None:
-    painted = full(VERDICT, lambda text, style: f"<{style}>{text}</>")
+    painted = verdict_text(VERDICT, lambda text, style: f"<{style}>{text}</>")
     assert "<green>ok       </>  access" in painted
     assert "<red>cannot be used (weights)</>" in painted
 
 
-def test_the_document_has_null_where_there_is_nothing_to_say() -> None:
-    said = as_json(VERDICT)
-    assert (said["version"], said["usable"]) == (1, True)
-    assert said["checks"][0] == {"id": "access", "outcome": "ok", "what": "there", "why": None, "fix": None}
-    assert said["uses"]["rl"]["because"] == ["weights"]
+def test_the_document_has_null_for_missing_values() -> None:
+    document = verdict_json(VERDICT)
+    assert (document["version"], document["usable"]) == (1, True)
+    assert document["checks"][0] == {"id": "access", "outcome": "ok", "what": "there", "why": None, "fix": None}
+    assert document["uses"]["rl"]["because"] == ["weights"]
 
 
 def test_a_model_that_is_good_for_nothing() -> None:

@@ -12,7 +12,7 @@ def test_a_run_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert runs.find("small", tmp_path) == made
     assert runs.find("runs/small", tmp_path) == made
     assert runs.find(str(made.path), Path("/")) == made
-    assert runs.known(tmp_path) == ["small"]
+    assert runs.run_names(tmp_path) == ["small"]
 
 
 def test_an_unknown_run_names_the_nearest_and_lists_what_there_is(tmp_path: Path) -> None:
@@ -26,8 +26,8 @@ def test_an_unknown_run_names_the_nearest_and_lists_what_there_is(tmp_path: Path
     assert caught.value.fix == "did you mean small?"
 
 
-def test_where_there_is_no_run_the_message_says_where_it_looked(tmp_path: Path) -> None:
+def test_without_a_run_the_message_names_the_searched_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         runs.find("small", tmp_path)
     assert str(tmp_path / "runs") in caught.value.why
-    assert runs.known(tmp_path) == []
+    assert runs.run_names(tmp_path) == []

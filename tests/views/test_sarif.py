@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from prime_train.rules.catalogue import RULES
 from prime_train.rules.explain import BASE, explain
+from prime_train.rules.families import load_all
 from prime_train.rules.judge import lint, lint_merged
 from prime_train.views.sarif import sarif
 
@@ -33,7 +33,7 @@ def _logs() -> list[dict[str, Any]]:
         (("max_steps = 1\n[trainer]\n[orchestrator]\n", "a.toml"), ("sed_len = 2\n", "b.toml")), "2026-08"
     )
     logs = [sarif([lint(text, path) for path, text in TEXTS.items()]), sarif([]), sarif([merged])]
-    logs.extend(sarif([lint(parse(bad)[0], "rl.toml")]) for rule in RULES.values() for bad in explain(rule).bad)
+    logs.extend(sarif([lint(parse(bad)[0], "rl.toml")]) for rule in load_all().values() for bad in explain(rule).bad)
     return [json.loads(json.dumps(log, allow_nan=False)) for log in logs]
 
 

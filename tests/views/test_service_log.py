@@ -31,7 +31,7 @@ def test_the_log_of_the_next_attempt_is_begun_anew(tmp_path: Path) -> None:
     assert shown.more(_state(("inference", second))) == ["inference | second"]
 
 
-def test_of_a_flood_the_end_is_shown(tmp_path: Path) -> None:
+def test_only_the_end_of_a_flood_is_shown(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"x" * 50 + b"\n" + b"y" * 99 + b"\n" + b"z" * 200_000 + b"\nlast\n")
     lines = ServiceLog().more(_state(("inference", log)))

@@ -17,15 +17,15 @@ from tests.views.written_runs import (
     FIRST_ATTEMPT,
     SECOND_ATTEMPT,
     WHOLE_LIFE,
-    Told,
+    Timeline,
     records,
     write_checkpoint,
     write_run,
 )
 
 
-def _status(told: Told, *, supervised: bool, after_s: float) -> Status:
-    state = fold_all(records(told))
+def _status(timeline: Timeline, *, supervised: bool, after_s: float) -> Status:
+    state = fold_all(records(timeline))
     live = state.live.children if state.live else ()
     return Status(
         path=Path("/runs/small"),
@@ -39,8 +39,8 @@ def _status(told: Told, *, supervised: bool, after_s: float) -> Status:
 
 
 def test_json_of_a_run_in_its_second_attempt() -> None:
-    told = (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT[:-1])
-    same_as_golden("status_running.json", status.as_json(_status(told, supervised=True, after_s=20.0)))
+    timeline = (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT[:-1])
+    same_as_golden("status_running.json", status.as_json(_status(timeline, supervised=True, after_s=20.0)))
 
 
 def test_json_of_a_finished_run() -> None:
@@ -73,49 +73,49 @@ def test_between_attempts_the_run_is_recovering_and_names_the_cause() -> None:
     assert ("last failure", "attempt 1 at step 60: killed by signal 9 (SIGKILL)") in status.as_lines(found)
 
 
-def test_look_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
+def test_read_status_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
     own = own_identity()
-    told = (
+    timeline = (
         (0.0, "supervisor", RunOpened("small", os.getpid(), 100, "0.1.0")),
         (0.1, "supervisor", LaunchAsked(1, 0)),
         (0.2, "supervisor", ChildStarted(1, "trainer", own.pid, own.start_ticks, "/nowhere")),
         (0.3, "supervisor", ChildStarted(1, "reader", own.pid, own.start_ticks + 1, "/nowhere")),
     )
-    run_dir = write_run(tmp_path / "runs" / "small", told)
+    run_dir = write_run(tmp_path / "runs" / "small", timeline)
     write_checkpoint(run_dir, 10)
     write_checkpoint(run_dir, 20, complete=False)
     with held(run_dir):
-        found = status.look(run_dir, BEGAN_S + 1)
+        found = status.read_status(run_dir, BEGAN_S + 1)
     assert found.word == "starting"
     assert found.children == (ChildAlive("trainer", own.pid, True), ChildAlive("reader", own.pid, False))
     assert found.newest_complete == 10
     assert found.free_gib
-    assert status.look(run_dir, BEGAN_S + 1).word == "died"
+    assert status.read_status(run_dir, BEGAN_S + 1).word == "died"
 
 
-def test_a_supervisor_that_ctrl_z_holds_is_told(tmp_path: Path) -> None:
+def test_a_supervisor_stopped_by_ctrl_z_is_reported(tmp_path: Path) -> None:
     process = start_holder(tmp_path)
     write_run(tmp_path, ((0.0, "supervisor", RunOpened("small", process.pid, 100, "0.1.0")),))
-    told = dict(status.as_lines(status.look(RunDir(tmp_path), BEGAN_S + 1)))
-    assert told["supervisor"] == f"pid {process.pid}"
+    lines = dict(status.as_lines(status.read_status(RunDir(tmp_path), BEGAN_S + 1)))
+    assert lines["supervisor"] == f"pid {process.pid}"
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-    told = dict(status.as_lines(status.look(RunDir(tmp_path), BEGAN_S + 1)))
+    lines = dict(status.as_lines(status.read_status(RunDir(tmp_path), BEGAN_S + 1)))
     close(process)
-    assert f"kill -CONT {process.pid}" in told["supervisor"]
+    assert f"kill -CONT {process.pid}" in lines["supervisor"]
 
 
-def test_a_directory_without_events_is_told_as_a_run_that_nobody_opened(tmp_path: Path) -> None:
+def test_a_directory_without_events_is_a_run_that_no_supervisor_opened(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "empty")
     run_dir.events.mkdir(parents=True)
-    found = status.look(run_dir, BEGAN_S)
+    found = status.read_status(run_dir, BEGAN_S)
     assert found.name == "empty"
     assert found.silent_s is None
     assert dict(status.as_lines(found))["state"].startswith("died: no supervisor opened it")
     assert status.as_rows([found])[0][:2] == ("empty", "died")
 
 
-def test_what_is_no_longer_as_the_config_says_is_told() -> None:
+def test_changed_settings_are_shown() -> None:
     lost = GpuLeftOut("GPU-1", "2 attempts were ended for it")
     gone = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "", "", "GPU-1", 60)
     changed = ((12.1, "supervisor", BatchShrunk(1, 4)), (12.2, "supervisor", lost))

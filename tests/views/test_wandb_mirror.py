@@ -29,7 +29,7 @@ from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
 from prime_train.views import wandb_state as state
 from tests.views import wandb_files
-from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Told, write_metrics, write_run
+from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Timeline, write_metrics, write_run
 
 ALARM = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "lost", "XID 79", "power cycle", "", 60)
 FAILED = AttemptEnded(1, -9, "failed", "signal", "killed", "from outside", "", "", 50)
@@ -43,16 +43,16 @@ def _lines(*steps: int) -> list[bytes]:
 
 
 def test_a_step_is_logged_once_and_steps_never_fall() -> None:
-    first = rows.merged(rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
-    again = rows.merged(rows.of_metrics(_lines(5, 6, 7)), [rows.Row(6, {"run/restarts": 1})], first[-1].step)
+    first = rows.merge(rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
+    again = rows.merge(rows.of_metrics(_lines(5, 6, 7)), [rows.Row(6, {"run/restarts": 1})], first[-1].step)
     assert [row.step for row in (*first, *again)] == [1, 2, 3, 4, 5, 6, 6, 7]
     assert again[0].values == {"run/restarts": 1}
 
 
 def test_a_row_ahead_of_the_metrics_waits_for_no_step() -> None:
-    (row,) = rows.merged(rows.of_metrics(_lines(3)), [rows.Row(9, {"eval/loss": 1.0})], 0)
+    (row,) = rows.merge(rows.of_metrics(_lines(3)), [rows.Row(9, {"eval/loss": 1.0})], 0)
     assert row == rows.Row(3, {"train/loss": 4.97, "eval/loss": 1.0})
-    assert rows.merged([], [rows.Row(9, {"eval/loss": 1.0})], 4) == [rows.Row(4, {"eval/loss": 1.0})]
+    assert rows.merge([], [rows.Row(9, {"eval/loss": 1.0})], 4) == [rows.Row(4, {"eval/loss": 1.0})]
 
 
 def test_what_is_no_line_of_metrics_is_left_out() -> None:
@@ -60,9 +60,9 @@ def test_what_is_no_line_of_metrics_is_left_out() -> None:
     assert rows.of_metrics(lines) == [rows.Row(3, {"train/loss": 2.5})]
 
 
-def test_events_are_counted_and_the_bad_ones_told() -> None:
+def test_events_are_counted_and_failures_sent_as_alerts() -> None:
     counts = rows.Counts()
-    said = []
+    results = []
     for event in (
         *(LaunchAsked(1, 0), ALARM, FAILED, LaunchAsked(2, 50), ALARM),
         *(CheckpointDeleted(2, 40, "superseded"), SpaceFreed(2, "/x", 2**30, "broadcast")),
@@ -70,14 +70,14 @@ def test_events_are_counted_and_the_bad_ones_told() -> None:
         RunClosed("failed", 6, "three in a row"),
     ):
         counts, row, note = rows.of_event(event, counts, 60)
-        said.append((row, note))
+        results.append((row, note))
     assert counts == rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0)
-    assert said[0] == (None, None)
-    assert said[4][0] == rows.Row(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
-    assert said[6][0] == rows.Row(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
-    assert said[7] == (None, None)
-    assert said[8][0] == rows.Row(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
-    notes = [note for _, note in said if note]
+    assert results[0] == (None, None)
+    assert results[4][0] == rows.Row(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
+    assert results[6][0] == rows.Row(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
+    assert results[7] == (None, None)
+    assert results[8][0] == rows.Row(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
+    notes = [note for _, note in results if note]
     assert [note.level for note in notes] == ["ERROR", "ERROR", "ERROR", "ERROR"]
     assert "fix: power cycle" in notes[0].text
     assert rows.of_event(ALARM, counts, 1)[2] is not None
@@ -96,7 +96,7 @@ def test_how_far_it_came_is_kept(tmp_path: Path) -> None:
     first = state.load(run_dir)
     record = Record(1.0, "supervisor", 7, ALARM)
     kept = first.with_records([record], 60)
-    state.keep(run_dir, kept)
+    state.save(run_dir, kept)
     assert state.load(run_dir) == kept
     assert kept.has(record)
     assert not kept.has(Record(1.0, "supervisor", 8, ALARM))
@@ -129,11 +129,11 @@ RESOLVED = {
 }
 
 
-def _told(path: Path, told: Told, steps: int) -> RunDir:
-    """The run directory as it is by then, written anew."""
+def _write_run_dir(path: Path, timeline: Timeline, steps: int) -> RunDir:
+    """Writes the run directory up to some point of the timeline."""
     run_dir = RunDir(path)
     shutil.rmtree(run_dir.events, ignore_errors=True)
-    write_run(path, told)
+    write_run(path, timeline)
     write_metrics(run_dir, steps)
     run_dir.resolved.write_text(json.dumps(RESOLVED), encoding="utf-8")
     return run_dir
@@ -155,12 +155,12 @@ def _run(run_dir: RunDir, *more: str, **variables: str) -> subprocess.CompletedP
 def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     failed = (12.5, "supervisor", RunClosed("failed", 6, "three in a row"))
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
     assert _run(run_dir).returncode == 0
     first = state.load(run_dir)
     assert first.last_step == 60
     opened = (12.6, "supervisor", RunOpened("small", GONE, 100, "0.1.0"))
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
     done = _run(run_dir)
     assert done.returncode == 0, done.stderr
     second = state.load(run_dir)
@@ -181,7 +181,7 @@ def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path:
 @pytest.mark.slow
 def test_without_a_login_it_is_kept_for_later(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
     done = _run(run_dir, WANDB_MODE="online", WANDB_BASE_URL="http://127.0.0.1:9", HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "W&B (online)" in done.stderr
@@ -191,19 +191,19 @@ def test_without_a_login_it_is_kept_for_later(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    run_dir = _told(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
-    mirror.begin(run_dir)
+    run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
+    mirror.start(run_dir)
     give_up_s = time.monotonic() + 60
     while state.load(run_dir).last_step < 100:
         assert time.monotonic() < give_up_s, state.log(run_dir).read_text(encoding="utf-8")
         time.sleep(0.1)
-    with mirror._alone(run_dir) as is_alone:  # it has ended
+    with mirror._lock(run_dir) as is_alone:  # the mirror has ended
         assert is_alone
 
 
-def test_without_the_package_the_fix_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_has_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "find_spec", lambda _name: None)
-    with pytest.raises(UserError) as told:
-        mirror.begin(RunDir(tmp_path))
-    assert "prime-train[wandb]" in told.value.fix
+    with pytest.raises(UserError) as raised:
+        mirror.start(RunDir(tmp_path))
+    assert "prime-train[wandb]" in raised.value.fix
     assert not (tmp_path / "wandb").exists()

@@ -13,7 +13,7 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 
 
 def _payloads(data: bytes) -> Iterator[bytes]:
-    """Records, put together from their parts; a part never crosses a block."""
+    """Records, joined from their parts; a part never crosses a block."""
     at, parts = _HEADER_BYTES, b""
     while at + _RECORD_HEADER_BYTES <= len(data):
         left = _BLOCK_BYTES - at % _BLOCK_BYTES
@@ -29,7 +29,7 @@ def _payloads(data: bytes) -> Iterator[bytes]:
 
 
 def records(folder: Path) -> Iterator[Any]:
-    """All records of all offline runs below `folder`, in the order in which they were begun."""
+    """All records of all offline runs below `folder`, in the order of their start."""
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     for path in sorted(folder.rglob("*.wandb"), key=lambda path: path.stat().st_mtime_ns):
         for payload in _payloads(path.read_bytes()):

@@ -1,4 +1,4 @@
-"""Writes run directories by hand: fixed events at fixed times, as a supervisor and a trainer would have left them."""
+"""Writes run directories by hand: fixed events at fixed times, like those of a supervisor and a trainer."""
 
 import json
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from prime_train.rundir import RunDir
 BEGAN_S = 1_790_000_000.0
 GONE = 2**22 + 1  # beyond /proc/sys/kernel/pid_max of every Linux: no such process
 
-# Second since the start, writer, event: a run that is killed at step 60 and goes on from step 50.
-Told = Sequence[tuple[float, str, Event]]
-FIRST_ATTEMPT: Told = (
+# Second since the start, writer, event: a run that is killed at step 60 and resumes from step 50.
+Timeline = Sequence[tuple[float, str, Event]]
+FIRST_ATTEMPT: Timeline = (
     (0.0, "supervisor", RunOpened("small", GONE, 100, "0.1.0")),
     (0.1, "supervisor", LaunchAsked(1, 0)),
     (0.2, "supervisor", ChildStarted(1, "trainer", GONE, 1, "/nowhere/trainer.log")),
@@ -42,7 +42,7 @@ FIRST_ATTEMPT: Told = (
     (9.0, "trainer-001-rank0", CheckpointSaved(1, 50, 50_000_000, 0.02, 0.4)),
     (10.0, "trainer-001-rank0", Progress(1, 60, 5.25, 4200.0, 122_880)),
 )
-DEATH: Told = (
+DEATH: Timeline = (
     (
         12.0,
         "supervisor",
@@ -51,7 +51,7 @@ DEATH: Told = (
         ),
     ),
 )
-SECOND_ATTEMPT: Told = (
+SECOND_ATTEMPT: Timeline = (
     (13.0, "supervisor", LaunchAsked(2, 50, ("step_60: no COMPLETE.json: the save did not finish",))),
     (13.1, "supervisor", ChildStarted(2, "trainer", GONE, 2, "/nowhere/trainer.log")),
     (15.0, "trainer-002-rank0", TrainerStarted(2, GONE, 0, 1, "cpu", "fp32", 4_300_000, 4096, 50)),
@@ -59,7 +59,7 @@ SECOND_ATTEMPT: Told = (
     (16.0, "trainer-002-rank0", Progress(2, 60, 5.25, 4000.0, 122_880)),
     (22.0, "trainer-002-rank0", Progress(2, 100, 4.5, 4100.0, 204_800)),
 )
-END: Told = (
+END: Timeline = (
     (22.4, "trainer-002-rank0", Evaluated(2, 100, 4.625, 4096)),
     (22.5, "trainer-002-rank0", Sampled(2, 100, "import ", "sys\n```\nimport os")),
     (23.0, "trainer-002-rank0", CheckpointSaved(2, 100, 50_000_000, 0.01, 0.3)),
@@ -67,31 +67,31 @@ END: Told = (
     (24.0, "supervisor", AttemptEnded(2, 0, "finished", "", "", "", "", "", 100)),
     (24.1, "supervisor", RunClosed("finished", 0, "step 100 of 100")),
 )
-WHOLE_LIFE: Told = (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END)
+WHOLE_LIFE: Timeline = (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END)
 
 
-def records(told: Told) -> list[Record]:
-    """The records of what is told, numbered per writer."""
+def records(timeline: Timeline) -> list[Record]:
+    """The records of a timeline, numbered per writer."""
     counts: dict[str, int] = {}
     result = []
-    for second, writer, event in told:
+    for second, writer, event in timeline:
         counts[writer] = counts.get(writer, -1) + 1
         result.append(Record(BEGAN_S + second, writer, counts[writer], event))
     return result
 
 
-def write_run(path: Path, told: Told) -> RunDir:
+def write_run(path: Path, timeline: Timeline) -> RunDir:
     """A run directory with these events."""
     run_dir = RunDir(path)
     run_dir.events.mkdir(parents=True)
-    for record in records(told):
+    for record in records(timeline):
         with open(run_dir.events / f"{record.writer}.jsonl", "a", encoding="utf-8") as file:
             file.write(encode(record) + "\n")
     return run_dir
 
 
 def write_checkpoint(run_dir: RunDir, step: int, *, complete: bool = True) -> Path:
-    """A checkpoint folder with two small files; without its manifest where it is not complete."""
+    """A checkpoint folder with two small files; without a manifest if it is incomplete."""
     folder = run_dir.checkpoint(step)
     folder.mkdir(parents=True)
     (folder / "model.distcp").write_bytes(bytes(1000))
@@ -102,7 +102,7 @@ def write_checkpoint(run_dir: RunDir, step: int, *, complete: bool = True) -> Pa
 
 
 def write_metrics(run_dir: RunDir, steps: int) -> None:
-    """metrics.jsonl with a loss that falls from 8.3; step 7 stands there twice and the last line is torn."""
+    """metrics.jsonl with a loss that falls from 8.3; step 7 occurs twice and the last line is incomplete."""
     lines = [_metrics_line(step) for step in [*range(1, 8), 7, *range(8, steps + 1)]]
     run_dir.metrics.write_text("".join(f"{line}\n" for line in lines) + '{"step": 9', encoding="utf-8")
 

@@ -27,6 +27,7 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.units import format_bytes
 
 _HASHED_BYTES = 2**20  # read at a time: what fits a core's cache
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class DamagedError(Exception):
@@ -225,3 +226,13 @@ def _disk_told(folder: Path) -> Iterator[None]:
             fix="free space and give the same command again: it goes on where it stood",
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed memory: faulting it in again took a tenth of the CPU time (mallopt(3))."""
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, 2**28)
+        mallopt(_M_MMAP_THRESHOLD, 2**25)

@@ -1,6 +1,6 @@
-"""The entry point of `prime-train`: registers every command, and turns what goes wrong into a message and an exit code.
+"""The command line of `prime-train`: registers every command, and turns errors into messages and exit codes.
 
-Nothing heavy is imported here: a command's body imports what it needs.
+The body of each command imports what it needs, so that starting any other command stays fast.
 """
 
 import errno
@@ -32,7 +32,7 @@ from prime_train.cli import (
 from prime_train.cli.options import NoColor
 from prime_train.errors import ExitCode, UserError
 
-_SIGPIPE_EXIT = 128 + 13  # what a shell shows for a program that nobody reads from any more
+_SIGPIPE_EXIT = 128 + 13  # the exit code in a shell of a program killed by SIGPIPE
 
 app = typer.Typer(
     name="prime-train",
@@ -66,7 +66,7 @@ app.command("rule")(rule.rule)
 app.command("validate", short_help="Check a config against this machine.")(validate.validate)
 app.command("estimate", short_help="Will it fit, how long does it take, what does it cost.")(estimate.estimate)
 app.command("find", short_help="The cheapest offers on which a run fits.")(find.find)
-app.command("verify-model", short_help="Look at a model before a run does.")(verify_model.verify_model)
+app.command("verify-model", short_help="Check what a model can be used for.")(verify_model.verify_model)
 app.command("run")(run.run)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
@@ -85,9 +85,9 @@ def main() -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EIO):  # a reader, or a terminal, that is gone
+        if error.errno not in (errno.EPIPE, errno.EIO):  # the reader of a pipe, or the terminal, is gone
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it again
         code = code or _SIGPIPE_EXIT
     sys.exit(code)
 
@@ -96,7 +96,7 @@ def _run() -> int:
     try:
         app(prog_name="prime-train")
     except SystemExit as end:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # typer meets a reader that is gone, and ends with 1
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # typer exits with 1 if the pipe has no reader
             return _SIGPIPE_EXIT
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
@@ -106,22 +106,22 @@ def _run() -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # the one place that catches everything: whatever arrives here is our own fault
-        _tell_bug(error)
+    except Exception as error:  # any exception that is no UserError is a bug of prime-train
+        _report_bug(error)
         return ExitCode.BUG
     return ExitCode.OK
 
 
-def _tell_bug(error: Exception) -> None:
+def _report_bug(error: Exception) -> None:
     from prime_train.cli import crash
     from prime_train.cli.render import message
 
     path = crash.write(error)
-    told = UserError(
+    report = UserError(
         what=f"{type(error).__name__}: {error}",
         where="prime-train itself",
         why="this is a bug in prime-train, not in your config or command",
         fix=f"report it with {path} (traceback, versions, redacted environment)",
         exit_code=ExitCode.BUG,
     )
-    typer.echo(message(told, sys.stderr), err=True)
+    typer.echo(message(report, sys.stderr), err=True)

@@ -1,30 +1,30 @@
-"""`prime-train ckpt`: tells which checkpoints are complete, deletes superseded ones, packs and restores."""
+"""`prime-train ckpt`: lists, verifies, prunes, packs and restores the checkpoints of a run."""
+
+from __future__ import annotations
 
 import json
+import sys
 import time
-from enum import StrEnum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prime_train.cli.checkpoint_work import alone, complete, keep_freed_memory, progress, worked
 from prime_train.cli.options import AsJson, NoColor, RunName
-from prime_train.errors import ExitCode
+from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from prime_train.checkpoints.cleanup import Keep
+    from prime_train.checkpoints.inventory import Places
     from prime_train.rundir import RunDir
-    from prime_train.views.checkpoint_work import Worked
+    from prime_train.views.checkpoint_work import PackingResult
+    from prime_train.views.pruning import Pruning
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")]
-
-
-class Moments(StrEnum):
-    """What `ckpt compress` can round moments to."""
-
-    BF16 = "bf16"
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ app = typer.Typer(
 
 @app.command("list")
 def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> None:
-    """Every checkpoint of a run, newest first: size, age, what is wrong with it, which one a resume takes.
+    """Every checkpoint of a run, newest first: size, age, problem, and which one a resume loads.
 
     Examples:
 
@@ -52,19 +52,19 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
     run_dir = find(run, Path.cwd())
     rows = view.gather(run_dir, fold_events(run_dir).unreadable, time.time())
     if as_json:
-        typer.echo(json.dumps(view.as_json(run_dir.path.name, rows), indent=1))
+        typer.echo(json.dumps(view.list_json(run_dir.path.name, rows), indent=1))
     elif rows:
-        typer.echo(table(view.as_rows(rows), ("STEP", "SIZE", "AGE", ""), right=frozenset({0, 1, 2})))
+        typer.echo(table(view.list_rows(rows), ("STEP", "SIZE", "AGE", ""), right=frozenset({0, 1, 2})))
     else:
         typer.echo(f"no checkpoint in {run_dir.checkpoints}", err=True)
 
 
 @app.command("verify")
 def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: NoColor = False) -> None:
-    """Read every byte of every checkpoint, packed or not, and compare it with the SHA-256 it was written with.
+    """Read every byte of every checkpoint, packed or not, and compare it with the SHA-256 of its manifest.
 
-    Exit code 1 when one that was completed does not hold. A save that did not finish is shown and is no
-    failure: no resume would take it.
+    Exit code 1: a complete checkpoint is damaged. A save that did not finish is shown but is no failure, because no
+    resume loads it.
 
     Examples:
 
@@ -78,11 +78,11 @@ def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: 
 
     run_dir = find(run, Path.cwd())
     if step is not None:
-        view.only(run_dir, step)
-    with progress(view.total_bytes(run_dir, step), "reading") as on_read:
+        view.find_checkpoint(run_dir, step)
+    with _progress(view.total_bytes(run_dir, step), "reading") as on_read:
         results = list(view.verify(run_dir, on_read, step))
     if as_json:
-        typer.echo(json.dumps(view.verified_as_json(run_dir.path.name, results), indent=1))
+        typer.echo(json.dumps(view.verify_json(run_dir.path.name, results), indent=1))
     elif not results:
         typer.echo(f"no checkpoint in {run_dir.checkpoints}", err=True)
     else:
@@ -97,18 +97,17 @@ def prune(
     run: RunName,
     keep_last: Annotated[
         int | None,
-        typer.Option("--keep-last", min=1, help="Newest complete ones to keep; without it checkpoint.keep_last."),
+        typer.Option("--keep-last", min=1, help="Newest complete ones to keep. Default: checkpoint.keep_last."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Delete checkpoints that newer ones have superseded, and what saves that did not finish left behind.
+    """Delete checkpoints that newer ones have superseded, and the remains of saves that did not finish.
 
-    Never the newest complete one, nor one at a multiple of checkpoint.keep_every_steps, nor one with a file
-    PINNED in its folder, nor one that somebody reads. A run that is alive is left alone; --dry-run shows what
-    would go of it. Of a run of prime-rl also broadcasts that no engine reads any more, and rollouts from before
-    the newest complete checkpoint.
+    Keeps the newest complete checkpoint, those at a multiple of checkpoint.keep_every_steps, those with a file PINNED
+    in their folder, and those in use. Refuses a live run, but --dry-run works on one. For a run of prime-rl it also
+    deletes broadcasts that no engine reads any more, and rollouts older than the newest complete checkpoint.
 
     Examples:
 
@@ -116,24 +115,22 @@ def prune(
 
       prime-train ckpt prune quickstart --keep-last 1
     """
-    from contextlib import nullcontext
     from dataclasses import replace
 
     from prime_train.checkpoints.inventory import Stock
-    from prime_train.cli import pruning
     from prime_train.cli.render import table
     from prime_train.views import pruning as view
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    places, keep = pruning.kept_by(run_dir)
-    with nullcontext() if dry_run else alone(run_dir):
+    places, keep = _read_places(run_dir)
+    with nullcontext() if dry_run else _hold_run(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
-        plan = view.pruning(Stock(places).take(time.time()), keep, time.time())
-        failed = {} if dry_run else pruning.delete(run_dir, places, plan)
-    rows = view.rows(plan, failed)
+        plan = view.plan_pruning(Stock(places).take(time.time()), keep, time.time())
+        failed = {} if dry_run else _delete(run_dir, places, plan)
+    rows = view.prune_rows(plan, failed)
     if as_json:
-        typer.echo(json.dumps(view.as_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
+        typer.echo(json.dumps(view.prune_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
     elif rows:
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
         if places.prime_rl is None:
@@ -151,20 +148,20 @@ def compress(
     run: RunName,
     step: Step = None,
     moments: Annotated[
-        Moments | None,
-        typer.Option("--moments", help="LOSSY: round AdamW's moments to this type, for ever; weights stay bit-equal."),
+        Literal["bf16"] | None,
+        typer.Option("--moments", help="LOSSY: round AdamW's moments to this type for good; weights stay bit-equal."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Pack complete checkpoints without loss; a resume restores the one it takes.
+    """Pack complete checkpoints without loss; a resume restores the one that it loads.
 
-    A checkpoint in fp32 loses about a sixth of its size, one in bf16 about a third. It needs 256 MiB of room,
-    may be interrupted at any moment and given again, and nothing is cut off before it was unpacked and compared.
+    Saves about a sixth of a checkpoint in fp32 and about a third of one in bf16. Needs 256 MiB of free space. May be
+    interrupted and repeated: each part is unpacked and compared before the original is cut.
 
-    With --moments bf16 half of one in fp32 goes. What is rounded off does not come back: a run that resumes from it
-    goes on from the same weights, and takes steps that differ a little.
+    --moments bf16 saves half of a checkpoint in fp32, and the rounding is final: a run that resumes from it has the
+    same weights, and its further steps differ slightly.
 
     Examples:
 
@@ -176,26 +173,27 @@ def compress(
     """
     from prime_train.checkpoints import archive, packing_plan
     from prime_train.views import checkpoint_work as view
+    from prime_train.views import checkpoints
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    keep_freed_memory()
+    archive.keep_freed_memory()
     lossy = moments is not None
     work = archive.compress_lossy if lossy else archive.compress
     left = packing_plan.lossy_work_bytes if lossy else packing_plan.work_bytes
-    with alone(run_dir):
-        chosen = [c for c in complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
+    with _hold_run(run_dir):
+        chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
         if dry_run:
-            results = [view.planned(found, lossy=lossy) for found in chosen]
+            results = [view.plan_packing(found, lossy=lossy) for found in chosen]
         else:
-            with progress(sum(left(found.path) for found in chosen), "packing") as on_read:
-                results = [worked(found, partial(work, on_read=on_read)) for found in chosen]
-    _tell_worked(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
+            with _progress(sum(left(found.path) for found in chosen), "packing") as on_read:
+                results = [view.work_on(found, partial(work, on_read=on_read)) for found in chosen]
+    _print_results(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
 
 @app.command("restore")
 def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: NoColor = False) -> None:
-    """Give back the files of packed checkpoints, byte for byte, for a program that reads them itself.
+    """Unpack packed checkpoints, byte for byte, for programs that read their files.
 
     Examples:
 
@@ -204,29 +202,95 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
       prime-train ckpt restore quickstart --step 500
     """
     from prime_train.checkpoints import archive, packing_plan
+    from prime_train.views import checkpoint_work as view
+    from prime_train.views import checkpoints
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    keep_freed_memory()
-    with alone(run_dir):
-        chosen = [
-            c for c in complete(run_dir, step) if packing_plan.is_packed(c.path) or packing_plan.unfinished(c.path)
-        ]
-        with progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
-            results = [worked(found, partial(archive.restore, on_read=on_read)) for found in chosen]
-    _tell_worked(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
+    archive.keep_freed_memory()
+    with _hold_run(run_dir):
+        found = checkpoints.complete(run_dir, step)
+        chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.unfinished(c.path)]
+        with _progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
+            results = [view.work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
+    _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
 
 
-def _tell_worked(run_dir: "RunDir", results: "list[Worked]", *, as_json: bool, dry_run: bool, nothing: str) -> None:
+def _print_results(
+    run_dir: RunDir, results: list[PackingResult], *, as_json: bool, dry_run: bool, nothing: str
+) -> None:
     from prime_train.cli.render import table
     from prime_train.views import checkpoint_work as view
 
     if as_json:
-        typer.echo(json.dumps(view.worked_as_json(run_dir.path.name, results, dry_run=dry_run), indent=1))
+        typer.echo(json.dumps(view.packing_json(run_dir.path.name, results, dry_run=dry_run), indent=1))
     elif results:
         header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
-        typer.echo(table(view.worked_rows(results), header, right=frozenset({0, 1, 2, 3})))
+        typer.echo(table(view.packing_rows(results), header, right=frozenset({0, 1, 2, 3})))
     else:
         typer.echo(f"{nothing} in {run_dir.checkpoints}", err=True)
     if any(one.problem for one in results):
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _read_places(run_dir: RunDir) -> tuple[Places, Keep]:
+    """The folders of the run that grow, and what its config keeps; defaults for a run without resolved.json."""
+    from prime_train import spec
+    from prime_train.checkpoints.cleanup import Keep
+    from prime_train.checkpoints.inventory import Places
+    from prime_train.supervise.watches.disk_watch import keep_of, places_of
+
+    try:
+        run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Places(run_dir.path, run_dir.checkpoints), Keep(keep_last=spec.Checkpoint().keep_last, writing=False)
+    return places_of(run, run_dir), keep_of(run)
+
+
+def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:
+    """Carry out the plan and write each deletion as an event. Returns the deletions that failed, and why."""
+    from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
+    from prime_train.supervise.watches.disk_removal_program import Order, carry_out
+    from prime_train.views.status import fold_events
+
+    attempt = fold_events(run_dir).attempt_number
+    failed = {}
+    log = EventLog(run_dir.events, "ckpt")
+    try:
+        for one, problem in carry_out(Order(places, plan.keep, plan.deletions)):
+            item = one.item
+            if problem:
+                failed[item.paths] = problem
+            elif item.kind == "checkpoint":
+                log.append(CheckpointDeleted(attempt, item.step, f"pruned: {one.reason}"))
+            else:
+                log.append(SpaceFreed(attempt, str(item.paths[0]), item.size_bytes, f"pruned: {one.reason}"))
+    finally:
+        log.close()
+    return failed
+
+
+@contextmanager
+def _hold_run(run_dir: RunDir) -> Iterator[None]:
+    """Hold the run's lock, so that no trainer uses its checkpoints. Raises UserError if the run is live."""
+    from prime_train.supervise.lock import held, holder
+
+    if found := holder(run_dir):
+        raise UserError(
+            what=f"the run is held by process {found.identity.pid} on {found.host}",
+            where=str(run_dir.lock),
+            why="its trainer writes, deletes and loads these checkpoints",
+            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
+        )
+    with held(run_dir):
+        yield
+
+
+@contextmanager
+def _progress(size_bytes: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar on a terminal, nothing elsewhere. Yields a function that takes the number of processed bytes."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with typer.progressbar(length=size_bytes, label=label, file=sys.stderr) as bar:
+        yield bar.update

@@ -1,4 +1,4 @@
-"""Writes down a fault of our own, so that it can be reported: one file, no traceback on the screen."""
+"""Writes a crash file for a bug in prime-train, so that the user can report it. Shows no traceback."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from prime_train import __version__
 from prime_train.backends.environment import redact, secrets
 
 _PACKAGES = ("typer", "rich", "pydantic", "tomli", "tree-sitter", "psutil", "torch", "matplotlib")
-# Values are shown only of variables that steer what we do; of the others the name alone.
+# Variables that affect prime-train: the file shows their values, and only the names of all others.
 _SHOWN = ("PRIME_TRAIN_", "PYTHON", "CUDA_", "NVIDIA_", "TORCH_", "PYTORCH_", "NCCL_", "OMP_", "HF_", "XDG_", "LC_")
 _SHOWN_NAMES = frozenset({"LANG", "TERM", "NO_COLOR", "COLUMNS", "SHELL", "VIRTUAL_ENV"})
 
 
 def write(error: BaseException) -> Path:
-    """The path of a crash file that tells `error`, the versions and the redacted environment."""
-    text = redact(_told(error), secrets(os.environ))
+    """Write a crash file with `error`, the versions and the redacted environment. Returns its path."""
+    text = redact(_text(error), secrets(os.environ))
     name = time.strftime("crash-%Y%m%d-%H%M%S", time.gmtime()) + f"-{os.getpid()}.log"
     for directory in (_state_directory(), Path(tempfile.gettempdir())):
         try:
@@ -32,7 +32,7 @@ def write(error: BaseException) -> Path:
         except OSError:
             continue
         return path
-    sys.stderr.write(text)  # nowhere to write: better on the screen than lost
+    sys.stderr.write(text)  # no folder is writable
     return Path(os.devnull)
 
 
@@ -41,7 +41,7 @@ def _state_directory() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "prime-train"
 
 
-def _told(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     sections = [
         ("command", " ".join(sys.argv)),
         ("error", "".join(traceback.format_exception(error))),

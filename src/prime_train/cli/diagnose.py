@@ -1,15 +1,43 @@
 """`prime-train diagnose`: the one root cause in any logs. Reads only."""
 
+from __future__ import annotations
+
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.errors import ExitCode
+from prime_train.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from prime_train.diagnose.cause import Diagnosis
+    from prime_train.diagnose.match import Scanner
+    from prime_train.diagnose.scans import Scan
+    from prime_train.events import AttemptEnded
+
+_CHUNK_BYTES = 1024 * 1024
+_GZIP = b"\x1f\x8b"
+_LOG = re.compile(
+    r"\.(?:log|out|err|txt|stdout|stderr|jsonl?\.log)(?:\.\d+)?(?:\.gz)?$|^(?:dmesg|syslog|kern|messages|stdout|stderr)(?:\.|$)"
+)
+_FOLDERS_SKIPPED = frozenset(
+    {"checkpoints", "wandb", "broadcasts", "rollouts", "weights", "node_modules", "__pycache__"}
+)
+_ATTEMPT = re.compile(r"^(?:attempt_)?(\d+)$")
+_MAX_FILES = 2000
+
+_CountBytes = Callable[[int], None]  # called with the size of each chunk that was read
+
+
+class _Bytes(Protocol):
+    def read1(self, size: int, /) -> bytes: ...
 
 
 def diagnose(
@@ -24,8 +52,8 @@ def diagnose(
 ) -> None:
     """The root cause in any log files: class, line, why, fix.
 
-    The first failure in time over all logs counts, not what followed it; the logs should be those of one run. Of a
-    run the newest attempt is read. Exit code 0: nothing is wrong, 1: a cause was found, 2: a log could not be read.
+    The root cause is the first failure in time over all logs, so the logs should be those of one run. For a run, the
+    logs of its newest attempt are read. Exit code 0: nothing is wrong, 1: a cause was found, 2: a log is unreadable.
 
     Examples:
 
@@ -35,48 +63,193 @@ def diagnose(
 
       dmesg | prime-train diagnose - trainer.log
     """
-    from prime_train.cli.diagnosing import diagnosed, last_failure
     from prime_train.cli.render import message, paint
     from prime_train.redaction import redact, redact_all, secrets
     from prime_train.views import cause as view
 
-    with _counted() as told:
-        judged = diagnosed(logs, told)
-    names = [scan.name for scan in judged.scans]
+    with _show_progress() as count:
+        result = diagnose_logs(logs, count)
+    names = [scan.name for scan in result.scans]
     hidden = secrets(os.environ)
     if as_json:
         import json
 
-        document = redact_all(view.as_json(judged.diagnosis, names, judged.unread), hidden)
+        document = redact_all(view.as_json(result.diagnosis, names, result.unread), hidden)
         print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     elif names:
-        text = view.text(judged.diagnosis, len(names), lambda text, style: paint(text, style, sys.stdout))
+        text = view.text(result.diagnosis, len(names), lambda text, style: paint(text, style, sys.stdout))
         print(redact(text, hidden))  # noqa: T201 - the result goes to stdout
-    for error in judged.unread:
+    for error in result.unread:
         typer.echo(message(error, sys.stderr), err=True)
-    if judged.diagnosis.cause is not None:
+    if result.diagnosis.cause is not None:
         raise typer.Exit(ExitCode.FINDINGS)
-    if not judged.unread and (ended := last_failure(logs)) is not None:
-        lines = view.of_attempt(ended, lambda text, style: paint(text, style, sys.stderr))
-        typer.echo(redact("its supervisor says:\n" + "\n".join(lines), hidden), err=True)
+    if not result.unread and (ended := _last_failure(logs)) is not None:
+        lines = view.attempt_lines(ended, lambda text, style: paint(text, style, sys.stderr))
+        typer.echo(redact("its supervisor reports:\n" + "\n".join(lines), hidden), err=True)
         raise typer.Exit(ExitCode.FINDINGS)
-    if judged.unread:
+    if result.unread:
         raise typer.Exit(ExitCode.USAGE)
 
 
 @contextmanager
-def _counted() -> Iterator[Callable[[int], None]]:
-    """On a terminal how much was read, from 100 MB on; nothing elsewhere. The value is told how many bytes."""
+def _show_progress() -> Iterator[_CountBytes]:
+    """Shows on a terminal how much was read, from 100 MB on. Yields a function that counts bytes."""
     read_bytes = shown_mb = 0
 
-    def told(size: int) -> None:
+    def count(size_bytes: int) -> None:
         nonlocal read_bytes, shown_mb
-        read_bytes += size
+        read_bytes += size_bytes
         if sys.stderr.isatty() and read_bytes // 10**8 > shown_mb // 100:
             shown_mb = read_bytes // 10**6
             sys.stderr.write(f"\r{shown_mb} MB read")
             sys.stderr.flush()
 
-    yield told
+    yield count
     if shown_mb:
         sys.stderr.write("\r\x1b[K")
+
+
+class Diagnosed(NamedTuple):
+    """The diagnosis, the logs that were read, and the errors of those that could not be read."""
+
+    diagnosis: Diagnosis
+    scans: tuple[Scan, ...]
+    unread: tuple[UserError, ...]
+
+
+def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> Diagnosed:
+    """The diagnosis over all logs that the names stand for. An unreadable log does not stop the others."""
+    from prime_train.diagnose.cause import judge
+    from prime_train.diagnose.match import Scanner
+
+    scans: list[Scan] = []
+    unread: list[UserError] = []
+    seen: set[str] = set()
+    for name in names:
+        if name == "-":
+            scanner = Scanner("-")
+            with open(0, "rb", closefd=False) as piped:
+                _feed(piped, scanner, count)
+            scans.append(scanner.finish())
+            continue
+        try:
+            paths = {os.path.realpath(path): path for path in _find_logs(name)}
+        except UserError as error:
+            unread.append(error)
+            continue
+        for real, path in list(paths.items())[:_MAX_FILES]:
+            if real not in seen:
+                seen.add(real)
+                _scan_file(path, scans, unread, count)
+    return Diagnosed(judge(scans), tuple(scans), tuple(unread))
+
+
+def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], count: _CountBytes) -> None:
+    """Append the scan of a log. If reading fails midway (a cut archive, a failing disk), the part before counts."""
+    import gzip
+
+    from prime_train.diagnose.match import Scanner
+
+    try:
+        with open(path, "rb") as file:
+            scanner = Scanner(str(path), os.fstat(file.fileno()).st_mtime)
+            try:
+                if file.peek(2)[:2] == _GZIP:
+                    with gzip.open(file) as unpacked:
+                        _feed(unpacked, scanner, count)
+                else:
+                    _feed(file, scanner, count)
+            finally:
+                scans.append(scanner.finish())
+    except (OSError, EOFError, zlib.error) as error:
+        unread.append(_unreadable(path, error))
+
+
+def _feed(stream: _Bytes, scanner: Scanner, count: _CountBytes) -> None:
+    while chunk := stream.read1(_CHUNK_BYTES):
+        scanner.feed(chunk)
+        count(len(chunk))
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return UserError(
+        what=f"it cannot be read: {reason}",
+        where=str(path),
+        why="the cause may be in a log that was not read",
+        fix=f"check the path and its permissions: ls -l {path}",
+    )
+
+
+# --- which logs ------------------------------------------------------------------------------------
+
+
+def _find_logs(name: str) -> Iterator[Path]:
+    """The logs that an argument stands for: a file, the logs of a folder, or those of a run's newest attempt."""
+    path = Path(name)
+    if path.is_dir():
+        yield from _find_in_folder(path)
+    elif path.exists() or "/" in name or "." in name:
+        yield path
+    else:
+        yield from _find_in_folder(_run_folder(name))
+
+
+def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
+    """The AttemptEnded event of a run's newest attempt, if the only name is a run and that attempt failed.
+
+    The log of a killed process does not contain its cause; the supervisor's events do.
+    """
+    from prime_train.events import AttemptEnded, read
+    from prime_train.rundir import RunDir
+
+    if len(names) != 1 or names[0] == "-":
+        return None
+    path = Path(names[0])
+    if not path.exists() and "/" not in names[0]:
+        path = _run_folder(names[0])
+    if not path.is_dir():
+        return None
+    ended = [record.event for record in read(RunDir(path).events) if isinstance(record.event, AttemptEnded)]
+    return ended[-1] if ended and ended[-1].outcome == "failed" else None
+
+
+def _run_folder(name: str) -> Path:
+    from prime_train.views.runs import find
+
+    return find(name, Path.cwd()).path
+
+
+def _find_in_folder(folder: Path) -> Iterator[Path]:
+    found = sorted(_walk(_newest_attempt(folder)))
+    if not found:
+        raise UserError(
+            what="there is no log in it",
+            where=str(folder),
+            why="a log is a file called *.log, *.out, *.err or *.txt, also with .gz",
+            fix=f"name the files themselves: prime-train diagnose {folder}/FILE",
+        )
+    yield from found
+
+
+def _newest_attempt(folder: Path) -> Path:
+    """The folder of a run's newest attempt (prime-rl keeps attempts in logs/); the folder itself if it has none."""
+    for parent in (folder / "attempts", folder / "logs", folder):
+        try:
+            numbered = {
+                int(m[1]): Path(e.path) for e in os.scandir(parent) if e.is_dir() and (m := _ATTEMPT.match(e.name))
+            }
+        except OSError:
+            continue
+        if numbered and (parent != folder or folder.name in ("attempts", "logs")):
+            return numbered[max(numbered)]
+    return folder
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise _unreadable(folder, error)
+
+    for root, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = sorted(name for name in folders if name not in _FOLDERS_SKIPPED and not name.startswith("."))
+        yield from (Path(root, name) for name in files if _LOG.search(name))

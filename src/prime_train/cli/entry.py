@@ -1,6 +1,6 @@
-"""Where `prime-train` starts: a plain `lint PATH...` is done at once, everything else is the command line's.
+"""The entry point of `prime-train`: runs a plain `lint PATH...` directly, and everything else through cli/app.py.
 
-typer coerces every argument through pydantic, and importing the two takes twice as long as a lint.
+Importing typer and the commands takes twice as long as a lint.
 """
 
 import sys
@@ -18,14 +18,14 @@ def main() -> NoReturn:
 
 
 def _plain_lint(arguments: list[str]) -> int | None:
-    """The exit code of a lint of paths alone; None where it is something else, or has an error to tell."""
+    """The exit code of a lint without options; None for other commands, and if an error has to be reported."""
     if arguments[:1] != ["lint"] or any(argument.startswith("-") for argument in arguments):
         return None
     try:
-        from prime_train.cli.linting import check
+        from prime_train.cli.lint_files import check
 
         output, ok = check(arguments[1:])
         print(output, flush=True)  # noqa: T201 - the result of a command goes to stdout
-    except Exception:  # nothing is hidden: the command line does the same once more, and tells what is wrong
+    except Exception:  # cli/app.py runs the same lint again and reports the error
         return None
     return 0 if ok else 1

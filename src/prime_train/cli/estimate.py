@@ -1,71 +1,61 @@
-"""`prime-train estimate`: what a run needs and costs: memory by term, speed, money. Starts nothing, keeps nothing."""
+"""`prime-train estimate`: memory by term, time and cost of a run. Starts nothing, writes nothing."""
+
+from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
-from prime_train.errors import ExitCode
+from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
+from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from prime_train.cli.estimating import Found
+    from prime_train.cli.estimate_inputs import Options
     from prime_train.estimate.estimate import Estimate
+    from prime_train.estimate.estimate_exact import Comparison
+    from prime_train.estimate.scaling import ScaledLayout
+    from prime_train.estimate.values import Hardware
+    from prime_train.prices.price import Price
+    from prime_train.spec import RunSpec
     from prime_train.views.estimate_json import More
 
 
 def estimate(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
-    ],
+    config: Config,
     gpus: Annotated[
         str | None,
         typer.Option(
-            "--gpus", metavar="8xh100-80gb", help="The GPUs. Without it: those of this machine.", show_default=False
+            "--gpus", metavar="8xh100-80gb", help="The GPUs. Default: those of this machine.", show_default=False
         ),
     ] = None,
-    model_config: Annotated[
-        str | None,
-        typer.Option(
-            "--model-config", metavar="FILE", help="The config.json of the model, or its folder.", show_default=False
-        ),
-    ] = None,
+    model_config: ModelConfig = None,
     calibrate: Annotated[
         str | None,
         typer.Option(
             "--calibrate",
             metavar="RUN_OR_METRICS",
-            help="An earlier run, or its metrics: what it was measured at narrows the interval.",
+            help="An earlier run or its metrics: its measurements narrow the interval.",
             show_default=False,
         ),
     ] = None,
-    prices: Annotated[
-        str | None,
-        typer.Option(
-            "--prices", metavar="FILE", help="Prices to reckon with, instead of the table.", show_default=False
-        ),
-    ] = None,
-    prime_rl: Annotated[
-        str | None,
-        typer.Option(
-            "--prime-rl", metavar="GENERATION", help="Of prime-rl files that name none, as 2026-08.", show_default=False
-        ),
-    ] = None,
+    prices: Prices = None,
+    prime_rl: Generation = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Also trace a block and the head on fake tensors. Needs the train extra.")
     ] = False,
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Also FSDP, HSDP, DDP and TP over 1 to all GPUs: memory and traffic.")
     ] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no hub: the cache alone.")] = False,
-    by_term: Annotated[bool, typer.Option("--by-term", help="Every term with its formula and source.")] = False,
+    offline: Offline = False,
+    by_term: Annotated[bool, typer.Option("--by-term", help="Show every term with its formula and source.")] = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Will it fit, how long does it take, what does it cost.
 
-    Memory of each role on each GPU, by term, with its interval; the verdict is taken from the upper bound. A step and
-    the whole run in time and money, low, typical and high. Exit code 1 where it does not fit.
+    Memory of each role on each GPU, by term, with its interval; the run fits if the upper bound fits. Low, typical and
+    high time and cost of a step and of the whole run. Exit code 1: the run does not fit.
 
     Examples:
 
@@ -75,26 +65,89 @@ def estimate(
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
     """
-    from prime_train.cli import estimating
+    from prime_train.cli.estimate_inputs import Options
     from prime_train.views.estimate_json import More, document
 
-    found = estimating.estimated(
-        estimating.Asked(config, gpus, model_config, calibrate, prices, prime_rl, offline),
-    )
-    more = More(estimating.traced(found) if exact else (), estimating.scaled(found) if scaling else ())
+    found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline))
+    more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
     if as_json:
         import json
 
         print(json.dumps(document(found.estimate, more), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     else:
         print(_text(found.estimate, more, by_term=by_term))  # noqa: T201 - the result goes to stdout
-    _warn(found)
+    _warn_of_old_prices(found)
     if not found.estimate.fits:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _warn(found: "Found") -> None:
-    """Of prices that are old, or of unknown age, where the cost is reckoned from them."""
+class _Found(NamedTuple):
+    """The estimate of a run on its GPUs, and the prices of such GPUs."""
+
+    run: RunSpec
+    hardware: Hardware
+    estimate: Estimate
+    prices: tuple[Price, ...]
+
+
+def _estimate(options: Options) -> _Found:
+    """The estimate of a config. Raises UserError if an input is missing."""
+    from prime_train.cli import estimate_inputs as inputs
+    from prime_train.estimate.estimate import estimate
+    from prime_train.estimate.estimate_advice import Case, Keys, advise
+
+    reading = inputs.parse_config(options)
+    run = inputs.check_run(reading)
+    shape = inputs.find_shape(run, reading, options)
+    hardware = inputs.find_gpus(options)
+    prices = inputs.read_prices(options)
+    calibration = inputs.calibrate(options, run, hardware, shape)
+    found = estimate(run, hardware, shape, calibration, prices)
+    case = Case(run, hardware, shape, found.memory, calibration)
+    advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
+    return _Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
+
+
+def _trace(found: _Found) -> tuple[Comparison, ...]:
+    """One block and the head of the training, traced, beside the terms. Raises UserError if they cannot be traced."""
+    from prime_train.estimate import estimate_exact
+    from prime_train.estimate.setup import setup_of
+    from prime_train.facts.traced import trace
+
+    why_not = "nothing is trained"
+    if found.estimate.memory.gpus.train:
+        setup = setup_of(found.run, found.hardware, found.estimate.shape)
+        why_not = estimate_exact.why_not_traceable(setup)
+        if not why_not:
+            return estimate_exact.compare_terms(setup, trace(estimate_exact.trace_input(setup)))
+    raise UserError(
+        what=why_not,
+        where="--exact",
+        why="--exact traces the operations of the bundled trainer",
+        fix="leave --exact out: the terms hold for this run too",
+    )
+
+
+def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
+    """The training over 1 to all GPUs in each way. Raises UserError if nothing is trained."""
+    from prime_train.estimate.scaling import scale
+    from prime_train.estimate.setup import setup_of
+    from prime_train.estimate.training import training_memory
+
+    hardware = found.hardware
+    if not found.estimate.memory.gpus.train:
+        raise UserError(
+            what="nothing is trained",
+            where="--scaling",
+            why="--scaling spreads a training over GPUs",
+            fix="leave --scaling out",
+        )
+    setup = setup_of(found.run, hardware, found.estimate.shape)
+    return scale(setup, hardware, lambda other: training_memory(other, hardware))
+
+
+def _warn_of_old_prices(found: _Found) -> None:
+    """Warn if the cost rests on prices that are old or undated."""
     if not found.estimate.costs:
         return
     from prime_train.prices import store
@@ -105,7 +158,7 @@ def _warn(found: "Found") -> None:
         typer.echo(warning, err=True)
 
 
-def _text(estimate: "Estimate", more: "More", *, by_term: bool) -> str:
+def _text(estimate: Estimate, more: More, *, by_term: bool) -> str:
     from prime_train.cli.render import paint, table
     from prime_train.views import estimate as view
 

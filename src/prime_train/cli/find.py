@@ -1,15 +1,46 @@
-"""`prime-train find`: the offers on which a run fits, ranked by what the whole of it costs. Rents nothing."""
+"""`prime-train find`: the offers on which a run fits, ranked by the cost of the whole run. Rents nothing."""
 
+from __future__ import annotations
+
+import math
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from prime_train.cli.finding import Found
+    from prime_train.cli.estimate_inputs import Options
+    from prime_train.estimate.offers import Judge, Judgement, Limits, Ranking, Refusal
+    from prime_train.estimate.shape import ModelShape
+    from prime_train.prices.price import Price
+    from prime_train.spec import RunSpec
+
+# The run of --model: a common fine-tuning, as a config of prime-rl's sft.
+_FINE_TUNING = """max_steps = 1000
+
+[prime_train]
+prime_rl = "{prime_rl}"
+
+[model]
+name = "{model}"
+seq_len = 4096
+
+[data]
+seq_len = 4096
+batch_size = 64
+micro_batch_size = 1
+
+[ckpt]
+interval = 100
+"""
+_FINE_TUNING_TITLE = (
+    "full fine-tuning with prime-rl's sft: 1,000 steps of 64 sequences of 4,096 tokens, a checkpoint each 100"
+)
 
 
 def find(
@@ -21,30 +52,22 @@ def find(
         typer.Option("--model", metavar="MODEL", help="A model alone: its full fine-tuning.", show_default=False),
     ] = None,
     max_usd_per_hour: Annotated[
-        float | None, typer.Option("--max-usd-per-hour", help="No dearer offer.", show_default=False)
+        float | None, typer.Option("--max-usd-per-hour", help="The highest price per hour.", show_default=False)
     ] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Also offers that can be taken away.")] = False,
-    gpus_max: Annotated[int, typer.Option("--gpus-max", min=1, help="No more GPUs in all.")] = 64,
+    spot: Annotated[bool, typer.Option("--spot", help="Include spot offers, which the cloud can take back.")] = False,
+    gpus_max: Annotated[int, typer.Option("--gpus-max", min=1, help="The highest number of GPUs in all.")] = 64,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows to show.")] = 15,
-    model_config: Annotated[
-        str | None,
-        typer.Option("--model-config", metavar="FILE", help="The config.json of the model.", show_default=False),
-    ] = None,
-    prices: Annotated[
-        str | None, typer.Option("--prices", metavar="FILE", help="Prices instead of the table.", show_default=False)
-    ] = None,
-    prime_rl: Annotated[
-        str | None,
-        typer.Option("--prime-rl", metavar="GENERATION", help="Of prime-rl files that name none.", show_default=False),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no hub: the cache alone.")] = False,
+    model_config: ModelConfig = None,
+    prices: Prices = None,
+    prime_rl: Generation = None,
+    offline: Offline = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Find the cheapest offers on which a run fits.
 
-    Each offer of the price table is tried with its GPUs, the run laid over all of them: does the memory fit, how long
-    does it take, what does the whole run cost with its start and its interruptions. Exit code 1 where none fits.
+    Spreads the run over the GPUs of each offer in the price table, and estimates memory, time, and the cost of the
+    whole run with its start and its interruptions. Exit code 1: the run fits on no offer.
 
     Examples:
 
@@ -54,49 +77,155 @@ def find(
 
       prime-train find --model Qwen/Qwen3-8B --json | jq '.offers[0]'
     """
-    from prime_train.cli import finding
+    from prime_train.cli.estimate_inputs import Options
     from prime_train.estimate.offers import Limits
     from prime_train.prices import store
     from prime_train.views import offers as view
     from prime_train.views.prices import stale_warning
 
-    limits = Limits(None, spot, max_usd_per_hour, gpus_max)
-    found = finding.found(finding.Asked(config, model, limits, model_config, prices, prime_rl, offline))
+    options = Options(config or "", None, model_config, None, prices, prime_rl, offline)
+    found = _rank_offers(options, model, Limits(None, spot, max_usd_per_hour, gpus_max))
     today = store.today()
     if as_json:
         import json
 
-        document = view.document(found.title, found.ranking, today, found.key)
+        document = view.find_json(found.title, found.ranking, today, found.key)
         print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     elif found.ranking.offers:
         from prime_train.cli.render import paint, table
 
-        shown = table(view.rows(found.ranking.offers[:top]), view.HEADER, right=view.RIGHT)
-        told = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(found.ranking, found.key)]
-        print("\n".join(line for line in told if line))  # noqa: T201 - the result goes to stdout
-    _talk(found, top, stale_warning([offer.price for offer in found.ranking.offers], today))
+        shown = table(view.ranked_rows(found.ranking.offers[:top]), view.RANKED_HEADER, right=view.RANKED_RIGHT)
+        lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(found.ranking, found.key)]
+        print("\n".join(line for line in lines if line))  # noqa: T201 - the result goes to stdout
+    _print_remarks(found.ranking, top, stale_warning([offer.price for offer in found.ranking.offers], today))
     if not found.ranking.offers:
-        raise _none(found)
+        raise _no_offer(found)
 
 
-def _talk(found: "Found", top: int, warning: str | None) -> None:
+def _print_remarks(ranking: Ranking, top: int, warning: str | None) -> None:
     from prime_train.estimate.interruptions import shipped_rates
     from prime_train.views.offers import left_out_lines
 
-    more = len(found.ranking.offers) - top
+    more = len(ranking.offers) - top
     if more > 0:
-        typer.echo(f"{more} more fit: --top {len(found.ranking.offers)}", err=True)
-    if found.ranking.offers:
+        typer.echo(f"{more} more fit: --top {len(ranking.offers)}", err=True)
+    if ranking.offers:
         start = shipped_rates().restart_s
         span = f"{start.low / 60:.0f} to {start.high / 60:.0f} min"
         typer.echo(f"counted: {span} for the start and for each restart (assumed)", err=True)
-    for line in left_out_lines(found.ranking):
+    for line in left_out_lines(ranking):
         typer.echo(line, err=True)
     if warning:
         typer.echo(warning, err=True)
 
 
-def _none(found: "Found") -> UserError:
+class _Found(NamedTuple):
+    """The ranking, the prices it is made from, and the run: its name, its title, and `key`, which maps a RunSpec field
+    to the key of the user's file. `config` is "" with --model."""
+
+    config: str
+    name: str
+    title: str
+    ranking: Ranking
+    prices: tuple[Price, ...]
+    key: Callable[[str], str]
+
+
+def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
+    """The offers on which the run fits, cheapest first. Raises UserError if an input is missing."""
+    from prime_train.cli import estimate_inputs as inputs
+    from prime_train.estimate.interruptions import shipped_rates
+    from prime_train.estimate.offers import rank
+
+    dearest = limits.max_usd_per_hour
+    if dearest is not None and not (math.isfinite(dearest) and dearest > 0):
+        raise UserError(
+            what=f"{dearest:g} USD an hour",
+            where="--max-usd-per-hour",
+            why="an offer costs more than nothing",
+            fix="--max-usd-per-hour 20",
+        )
+    run, shape, title, key = _find_run(options, model)
+    prices = inputs.read_prices(options)
+    limits = limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
+    ranking = rank(prices, _judge_offers(run, shape), limits, shipped_rates())
+    return _Found(options.config, options.config or model or title, title, ranking, prices, key)
+
+
+def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
+    """A function that estimates memory and time of the run on a number of GPUs of one type."""
+    from prime_train import registry
+    from prime_train.estimate.estimate import estimate
+    from prime_train.estimate.hardware import hardware_from_entry
+    from prime_train.estimate.laid_out import Impossible, layout_settings, relayout, steps_of
+    from prime_train.estimate.offers import Judgement, Refusal
+    from prime_train.units import GIB
+
+    known = {gpu.id: gpu for gpu in registry.gpu_peaks()}
+
+    @cache
+    def judge(gpu: str, gpus: int) -> Judgement | Refusal:
+        hardware = hardware_from_entry(known[gpu], gpus)
+        laid = relayout(run, hardware)
+        if isinstance(laid, Impossible):
+            return Refusal(laid.why)
+        try:
+            estimated = estimate(laid.run, hardware, shape)
+        except UserError as error:
+            return Refusal(f"{gpu}: {error.what}")
+        if estimated.time is None:
+            return Refusal("it trains nothing, so it has no end to pay for")
+        fullest = max(role.memory.needed_bytes for role in estimated.memory.roles)
+        steps = steps_of(estimated.time.steps, laid)
+        usable_gib, step_s = hardware.usable_bytes / GIB, estimated.time.step_s
+        return Judgement(estimated.fits, fullest / GIB, usable_gib, steps, step_s, layout_settings(run, laid))
+
+    return judge
+
+
+def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
+    """The run, the shape of its model, its title, and the map from a RunSpec field to the key of its file."""
+    from prime_train.cli import estimate_inputs as inputs
+    from prime_train.dialects import dialect
+    from prime_train.dialects.prime_rl.schema import newest
+
+    if bool(options.config) == (model is not None):
+        raise UserError(
+            what="both a config and a model are given" if options.config else "a config or a model is missing",
+            where="prime-train find",
+            why="offers are ranked for one run",
+            fix="prime-train find run.toml, or prime-train find --model Qwen/Qwen3-8B",
+        )
+    if model is None:
+        reading = inputs.parse_config(options)
+        title = reading.document.path
+    else:
+        title = f"{model}: {_FINE_TUNING_TITLE}"
+        reading = dialect.read(_FINE_TUNING.format(model=_check_quotable(model), prime_rl=newest()), "sft.toml")
+    run = inputs.check_run(reading)
+    if not (run.trains or run.serves_only):
+        raise UserError(
+            what="it trains nothing",
+            where=reading.document.path,
+            why="offers are ranked by the cost of a whole run, and a server has no end to pay for",
+            fix=f"prime-train estimate {options.config} --gpus 8xh100-80gb checks whether it fits on such GPUs",
+            exit_code=ExitCode.FINDINGS,
+        )
+    return run, inputs.find_shape(run, reading, options), title, reading.key
+
+
+def _check_quotable(model: str) -> str:
+    if model.strip() and model.isprintable() and not set(model) & set('"\\'):
+        return model
+    raise UserError(
+        what="that is not the name of a model",
+        where="--model",
+        why="a model is an id on the Hugging Face hub or a folder",
+        fix="--model Qwen/Qwen3-8B",
+    )
+
+
+def _no_offer(found: _Found) -> UserError:
     reasons = "; ".join(f"{why} ({count})" for why, count in found.ranking.left_out[:3])
     closest = found.ranking.closest
     fix = "raise the limits: --spot, --gpus-max, --max-usd-per-hour"
@@ -104,9 +233,9 @@ def _none(found: "Found") -> UserError:
         gpus = f"{closest.price.gpus * closest.machines}x{closest.price.gpu}"
         needed, usable = closest.judgement.needed_gib, closest.judgement.usable_gib
         reasons += f"; {gpus} comes closest: {needed:.0f} GiB are needed of {usable:.0f}"
-        fix = f"prime-train estimate {found.name if found.is_config else 'CONFIG'} --gpus {gpus} says what to change"
+        fix = f"prime-train estimate {found.config or 'CONFIG'} --gpus {gpus} advises what to change"
     return UserError(
-        what=f"none of {len(found.prices)} offers will do" if found.prices else "the price table is empty",
+        what=f"none of {len(found.prices)} offers is suitable" if found.prices else "the price table is empty",
         where=f"prime-train find {found.name}",
         why=reasons or "there is no price to rank",
         fix=fix,

@@ -1,10 +1,10 @@
-"""`prime-train lint`: static checks of config files. No network, no GPU, no fact of this machine."""
+"""`prime-train lint`: static checks of config files. Uses no network, no GPU and no facts of this machine."""
 
 from typing import Annotated, Literal
 
 import typer
 
-from prime_train.cli.options import NoColor
+from prime_train.cli.options import Generation, NoColor
 from prime_train.errors import ExitCode
 
 Format = Literal["full", "concise", "json", "github", "sarif"]
@@ -17,40 +17,32 @@ def lint(
             metavar="[PATH]...",
             help="Config files, preset names, Python scripts that start jax.distributed, or folders to search for "
             "run.toml files and configs of prime-rl; - reads standard input. A + between two prime-rl files merges "
-            "them. Without one: this folder.",
+            "them. Default: this folder.",
             show_default=False,
         ),
     ] = None,
     select: Annotated[
-        list[str] | None, typer.Option(help="Only these rules: codes or prefixes (BAT, CFG001), comma-separated.")
+        list[str] | None, typer.Option(help="Run only these rules: codes or prefixes (BAT, CFG001), comma-separated.")
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Not these rules: codes or prefixes.")] = None,
-    prime_rl: Annotated[
-        str | None,
-        typer.Option(
-            "--prime-rl",
-            metavar="GENERATION",
-            help="Judge prime-rl files that name no generation themselves by this one, as 2026-08.",
-            show_default=False,
-        ),
-    ] = None,
-    output_format: Annotated[Format, typer.Option(help="How findings are printed.")] = "full",
+    ignore: Annotated[list[str] | None, typer.Option(help="Skip these rules: codes or prefixes.")] = None,
+    prime_rl: Generation = None,
+    output_format: Annotated[Format, typer.Option(help="The format of the output.")] = "full",
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write fixes into the files that keep every value you chose.")
+        bool, typer.Option("--fix", help="Write fixes that keep every value you chose into the files.")
     ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what --fix would change, and write nothing.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show the changes of --fix without writing them.")] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also fixes that change what the run does.")
+        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also apply fixes that change the run.")
     ] = False,
     configs_only: Annotated[
-        bool, typer.Option("--configs-only", help="Leave out files that are no such config: for hooks.")
+        bool, typer.Option("--configs-only", help="Skip files that are not such a config, for hooks.")
     ] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Check config files without running anything.
 
-    Exit code 1 where there is a finding at error level, 2 where a file cannot be read. With --fix it speaks
-    of what is left, with --diff of the files as they are.
+    Exit code 1: a finding is at error level. 2: a file cannot be read. With --fix the findings are those that
+    remain, with --diff those of the files as they are.
 
     Examples:
 
@@ -68,7 +60,7 @@ def lint(
 
       prime-train lint train.py
     """
-    from prime_train.cli.linting import Repair, check, configs_among
+    from prime_train.cli.lint_files import Repair, check, configs_among
     from prime_train.errors import UserError
 
     if configs_only and paths:
@@ -77,9 +69,9 @@ def lint(
             return
     if unsafe_fixes and not (fix or diff):
         raise UserError(
-            what="--unsafe-fixes says which fixes, and nothing asks for any",
+            what="--unsafe-fixes needs --fix or --diff",
             where="lint --unsafe-fixes",
-            why="a lint changes no file by itself",
+            why="lint alone changes no file",
             fix="prime-train lint --diff --unsafe-fixes shows them, --fix --unsafe-fixes writes them",
         )
     repair = Repair(write=not diff, unsafe=unsafe_fixes) if fix or diff else None

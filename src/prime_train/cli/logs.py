@@ -18,19 +18,19 @@ _POLL_S = 0.25
 def logs(
     run: RunName,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", metavar="N", help="Which attempt; without it the latest.", min=1)
+        int | None, typer.Option("--attempt", metavar="N", help="The attempt. Default: the latest.", min=1)
     ] = None,
     lines: Annotated[
         int, typer.Option("--lines", "-n", metavar="N", help="Last lines to show; 0 shows the whole log.", min=0)
     ] = 50,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as it grows, into the next attempts, until the run is over.")
+        bool, typer.Option("--follow", "-f", help="Follow the log into the next attempts, until the run ends.")
     ] = False,
     _no_color: NoColor = False,
 ) -> None:
-    """What the trainer of a run printed.
+    """Show the output of a run's trainer.
 
-    The last lines of its latest attempt, or of the one that is named.
+    Shows the last lines of the latest attempt, or of --attempt.
 
     Examples:
 
@@ -41,7 +41,7 @@ def logs(
     from prime_train.views import logs as view
     from prime_train.views.runs import find
 
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends like any filter
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
     run_dir = find(run, Path.cwd())
     shown = view.attempt_or_latest(run_dir, attempt)
     tail = view.Tail(run_dir, shown)
@@ -49,7 +49,7 @@ def logs(
     tail.skip_to_last(lines)
     _show(tail)
     while follow:
-        over = view.is_over(run_dir)  # asked before the read: what was written before the end is shown
+        over = view.is_over(run_dir)  # read before the log, so that the last lines are shown
         _show(tail)
         if attempt is None and shown < view.attempt_or_latest(run_dir, None):
             shown += 1

@@ -24,7 +24,7 @@ def _complete(incomplete: str) -> list[str]:
 
 @app.command("list")
 def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
-    """Every model that somebody has run: with which prime-rl, which vLLM, which tool parser, how many known issues.
+    """Every tested model: its prime-rl, its vLLM, its tool parser, the number of known issues.
 
     Examples:
 
@@ -37,7 +37,7 @@ def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
 
     models = tested_models().values()
     if as_json:
-        typer.echo(json.dumps(view.as_json(models), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(view.models_json(models), indent=1, ensure_ascii=False))
     else:
         from prime_train.cli.render import table
 
@@ -55,7 +55,7 @@ def show(
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """What is known of one tested model: who ran it, with what, what goes wrong, and what to do.
+    """One tested model: who ran it, with which versions, its known issues and their workarounds.
 
     Examples:
 
@@ -70,7 +70,7 @@ def show(
     if found is None:
         raise _unknown(model)
     if as_json:
-        typer.echo(json.dumps(view.as_json([found]), indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(view.models_json([found]), indent=1, ensure_ascii=False))
     else:
         from prime_train.cli.render import labelled
 
@@ -85,6 +85,6 @@ def _unknown(model: str) -> UserError:
     return UserError(
         what=f"{model} is not among the {len(tested_models())} tested models",
         where=f"prime-train models show {model}",
-        why=f"did you mean {meant}?" if meant else "nobody has told of a run with it yet",
-        fix=f"prime-train models show {meant}" if meant else f"look at it: prime-train verify-model {model}",
+        why=f"did you mean {meant}?" if meant else "no run with it has been recorded",
+        fix=f"prime-train models show {meant}" if meant else f"check it: prime-train verify-model {model}",
     )

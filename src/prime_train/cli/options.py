@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share. Reads no run; completion lists the names of runs."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import typer
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """Names of runs here that begin so, for the shell."""
-    from prime_train.views.runs import known
+    """The runs in this folder whose names start with `incomplete`, for shell completion."""
+    from prime_train.views.runs import run_names
 
-    return [name for name in known(Path.cwd()) if name.startswith(incomplete)]
+    return [name for name in run_names(Path.cwd()) if name.startswith(incomplete)]
 
 
 def _forbid_color(no_color: bool) -> bool:
     if no_color:
-        os.environ["NO_COLOR"] = "1"  # rich, our own painting and every child process read this one
+        os.environ["NO_COLOR"] = "1"  # read by rich, by cli/render.py and by every child process
     return no_color
 
 
@@ -35,4 +35,31 @@ NoColor = Annotated[
     bool,
     typer.Option("--no-color", help="Plain text. NO_COLOR=1 does the same.", callback=_forbid_color, is_eager=True),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
+]
+Python = Annotated[
+    str | None,
+    typer.Option("--python", metavar="PATH", help="The interpreter that the run will use.", show_default=False),
+]
+Generation = Annotated[
+    str | None,
+    typer.Option(
+        "--prime-rl",
+        metavar="GENERATION",
+        help="The generation of prime-rl files that name none, such as 2026-08.",
+        show_default=False,
+    ),
+]
+ModelConfig = Annotated[
+    str | None,
+    typer.Option(
+        "--model-config", metavar="FILE", help="The config.json of the model, or its folder.", show_default=False
+    ),
+]
+Prices = Annotated[
+    str | None,
+    typer.Option("--prices", metavar="FILE", help="A file of prices to use instead of the table.", show_default=False),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Use only the local cache; make no network requests.")]

@@ -1,7 +1,7 @@
-"""Applies `--set a.b=c` to the text of a config, so that it is judged and kept like what the file says. Pure.
+"""Applies `--set a.b=c` to the text of a config, so that the value is judged and kept like one in the file. Pure.
 
-The text is edited, not written anew: comments stay, and a finding still names the line. The result is
-read back and must say what was asked; where a text cannot be edited so, the user is told to do it.
+The text is edited in place, so comments stay and findings name the right line. The edited text is parsed again and
+must hold the new value; if the text cannot be edited, UserError asks the user to edit a copy.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from prime_train.edits import EditRefused, edited
 from prime_train.errors import UserError
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")  # above all tables: run.toml has none, prime-rl's files have some
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")  # outside of all tables: prime-rl has such keys, run.toml has none
 
 
 def parse(assignments: Sequence[str], *, plain_keys: bool = False) -> dict[str, Any]:
-    """Dotted keys to values, with `plain_keys` also keys without a dot. Raises UserError.
+    """Dotted keys to values; with `plain_keys` also keys without a dot. Raises UserError.
 
-    A value is TOML; what is no TOML value is taken for a string.
+    A value is TOML, or one bare word, which becomes a string.
     """
     return dict(_parse(assignment, plain_keys) for assignment in assignments)
 
@@ -41,18 +41,21 @@ def _parse(assignment: str, plain_keys: bool) -> tuple[str, Any]:
     try:
         return key, tomli.loads(f"value = {written}")["value"]
     except tomli.TOMLDecodeError as error:
-        if re.fullmatch(r"[\w./~:*@+-]+", written):  # a bare word: nobody quotes twice in a shell
+        if re.fullmatch(r"[\w./~:*@+-]+", written):  # a string without its quotes
             return key, written
         raise UserError(
             what=f"{written!r} is not a TOML value: {error.msg}",
             where=f"--set {assignment}",
-            why="a value that is neither TOML nor one plain word could be meant in several ways",
+            why="a value that is neither TOML nor one plain word is ambiguous",
             fix=f"quote it for TOML and for the shell: --set '{key}=\"...\"'",
         ) from None
 
 
 def apply(text: str, path: str, values: Mapping[str, Any]) -> str:
-    """The text with every value set. A text that is not TOML stays as it is: lint says so. Raises UserError."""
+    """The text with every value set. A text that is not TOML is returned unchanged, because lint reports it.
+
+    Raises UserError.
+    """
     for key, value in values.items():
         document = Document.parse(text, path)
         if document.fault is not None:
@@ -62,7 +65,7 @@ def apply(text: str, path: str, values: Mapping[str, Any]) -> str:
 
 
 def _set(document: Document, key: str, value: Any) -> str:
-    wanted = _patched(document, key, value)
+    wanted = _set_in_values(document, key, value)
     parts = tuple(int(part) if part.isdigit() else part for part in key.split("."))
     place = document.place(parts)
     lines = document.text.split("\n")
@@ -72,38 +75,38 @@ def _set(document: Document, key: str, value: Any) -> str:
         head = lines[span.line - 1][: span.column - 1]
         tail = lines[span.end_line - 1][span.end_column - 1 :]
         lines[span.line - 1 : span.end_line] = [f"{head}{written}{tail}"]
-        return _checked("\n".join(lines), wanted, document.path, key)
+        return _verify("\n".join(lines), wanted, document.path, key)
     if len(parts) == 1:
         try:
             return edited(document.text, {key: value})
         except EditRefused as error:
-            raise _refused(document.path, key, str(error)) from None
+            raise _refusal(document.path, key, str(error)) from None
     table = document.place(parts[:-1])
-    if table is not None and not table.written:  # a header: the key goes under it
+    if table is not None and not table.written:  # the table has a header: insert the key below it
         lines.insert(table.key.line, f"{parts[-1]} = {written}")
-        return _checked("\n".join(lines), wanted, document.path, key)
+        return _verify("\n".join(lines), wanted, document.path, key)
     *tables, name = key.split(".")
     appended = f"\n[{'.'.join(tables)}]\n{name} = {written}\n"
-    return _checked(document.text.rstrip("\n") + "\n" + appended, wanted, document.path, key)
+    return _verify(document.text.rstrip("\n") + "\n" + appended, wanted, document.path, key)
 
 
-def _patched(document: Document, key: str, value: Any) -> dict[str, Any]:
+def _set_in_values(document: Document, key: str, value: Any) -> dict[str, Any]:
     try:
         return patched(document.values, {key: value})
     except (IndexError, KeyError, TypeError, ValueError, AttributeError):
-        raise _refused(document.path, key, "a part of that key is no table in the file") from None
+        raise _refusal(document.path, key, "a part of that key is not a table in the file") from None
 
 
-def _checked(text: str, wanted: dict[str, Any], path: str, key: str) -> str:
+def _verify(text: str, wanted: dict[str, Any], path: str, key: str) -> str:
     try:
         if tomli.loads(text) == wanted:
             return text
     except tomli.TOMLDecodeError:
         pass
-    raise _refused(path, key, "the file writes the table around that key in a way that cannot be edited from here")
+    raise _refusal(path, key, "--set cannot edit the form in which the file writes the table around that key")
 
 
-def _refused(path: str, key: str, why: str) -> UserError:
+def _refusal(path: str, key: str, why: str) -> UserError:
     return UserError(
         what=f"{key} cannot be set in {path}", where=f"--set {key}", why=why, fix=f"write {key} into a copy of the file"
     )

@@ -1,4 +1,4 @@
-"""Tells what `run` would do, without doing it: directory, checkpoint, commands, environment. Writes nothing."""
+"""Shows the plan of `run --dry-run`: directory, checkpoint, commands, environment. Starts and writes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Line = tuple[str, str]
 
 
 def text(run: RunSpec, run_dir: RunDir, resume: Resume, backend: Backend = bundled.BACKEND) -> str:
-    """The plan of the next attempt, for people. Secrets are masked."""
+    """The plan of the next attempt. Secrets are masked."""
     run = absolute(run, run_dir)
     state = fold_events(run_dir)
     attempt = state.attempt_number + 1
@@ -41,25 +41,25 @@ def text(run: RunSpec, run_dir: RunDir, resume: Resume, backend: Backend = bundl
     ]
     held_by = holder(run_dir)
     if held_by is not None:
-        lines.insert(0, ("held", f"by process {held_by.identity.pid} on {held_by.host}: it would be refused"))
+        lines.insert(0, ("held", f"by process {held_by.identity.pid} on {held_by.host}: `run` would be refused"))
     host = surroundings.host(run, "PID:START_TICKS")
     for launch in backend.plan(run, run_dir, attempt, step):
         lines += _launch(launch, run, run_dir, attempt, host)
     hidden = environment.secrets(os.environ, (run.prime_train.alerts.webhook_env,))
-    told = [(label, environment.redact(words, hidden)) for label, words in lines]
-    return labelled(f"{run.run.name}: the plan, nothing was started or written", told, sys.stdout)
+    redacted = [(label, environment.redact(words, hidden)) for label, words in lines]
+    return labelled(f"{run.run.name}: the plan, nothing was started or written", redacted, sys.stdout)
 
 
 def _launch(launch: Launch, run: RunSpec, run_dir: RunDir, attempt: int, host: environment.Host) -> Iterator[Line]:
-    """One process tree of the attempt: what is started, what it finds in its environment, and why."""
+    """One process tree of the attempt: its command, its environment, and the reason for each variable."""
     yield "command", shlex.join(launch.argv)
     yield "working dir", str(launch.cwd)
     yield "log", str(launch.log)
     for variable in (*environment.plan(launch.role, run, run_dir, attempt, host), *launch.variables):
         yield "environment", f"{variable.name}={variable.value}   # {variable.reason}"
-    for told in environment.told(launch.role, run, run_dir, attempt, host):
-        value = "" if told.how == "left out" else f"{' ' if told.how == 'limit' else '='}{told.value}"
-        yield told.how, f"{told.name}{value}   # {told.reason}"
+    for line in environment.told(launch.role, run, run_dir, attempt, host):
+        value = "" if line.how == "left out" else f"{' ' if line.how == 'limit' else '='}{line.value}"
+        yield line.how, f"{line.name}{value}   # {line.reason}"
 
 
 def _steps(run: RunSpec) -> str:
@@ -70,13 +70,13 @@ def _steps(run: RunSpec) -> str:
 
 
 def _of_prime_rl(backend: Backend, run: RunSpec, step: int) -> Iterator[Line]:
-    """Where prime-rl writes, and what is set in the copy of its config."""
+    """The folder that prime-rl writes to, and the keys that are set in its copy of the config."""
     if not isinstance(backend, prime_rl.PrimeRl):
         return
     yield "prime-rl writes", str(prime_rl.folder(run))
     for setting in backend.settings(run, step):
-        said = f"{setting.key} = {to_toml(setting.value)}" if setting.value is not None else f"without {setting.key}"
-        yield "set in a copy", f"{said}   # {setting.reason}"
+        change = f"{setting.key} = {to_toml(setting.value)}" if setting.value is not None else f"without {setting.key}"
+        yield "set in a copy", f"{change}   # {setting.reason}"
     yield "when it stops", f"SIGTERM to the launcher, which saves nothing; {run.prime_train.stop_grace_s:g} s to end"
 
 

@@ -1,4 +1,4 @@
-"""`prime-train prices`: the dated price table: shown, filled from files, filled from the services."""
+"""`prime-train prices`: shows the dated price table, and fills it from files and from price services."""
 
 import json
 import os
@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from prime_train.prices.price import Price, Rows
     from prime_train.prices.refresh import RefreshResult, Service
 
-app = typer.Typer(no_args_is_help=True, help="What GPUs cost: show, import, refresh.")
+app = typer.Typer(no_args_is_help=True, help="Prices of GPUs: show, import, refresh.")
 
-_NEW = 8  # rows that an import shows of what it read
-
-
-@app.callback()
-def _prices() -> None:
-    pass
+_PREVIEW_ROWS = 8
 
 
 @app.command("show", short_help="Show the price table.")
@@ -34,7 +29,7 @@ def show(
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Show what an hour of each GPU costs, on-demand and spot: lowest, median, highest, and how old it is.
+    """Show the price of an hour of each GPU, on-demand and spot: lowest, median, highest, and the age.
 
     Examples:
 
@@ -50,7 +45,7 @@ def show(
 
     today = store.today()
     known = store.load(today).prices
-    wanted = None if gpu is None else _named(gpu)
+    wanted = None if gpu is None else _find_gpu(gpu)
     chosen = [price for price in known if wanted in (None, price.gpu)]
     if as_json:
         typer.echo(json.dumps(view.as_json(chosen, today), indent=1, ensure_ascii=False))
@@ -71,18 +66,19 @@ def import_(
         Path, typer.Argument(metavar="FILE", help="A vms.csv of SkyPilot, JSON of Prime Intellect or Vast, or TOML.")
     ],
     provider: Annotated[
-        str, typer.Option("--provider", metavar="NAME", help="Whose catalogue a vms.csv is.", show_default=False)
+        str, typer.Option("--provider", metavar="NAME", help="The cloud of a vms.csv.", show_default=False)
     ] = "",
     as_of: Annotated[
-        str, typer.Option("--as-of", metavar="DATE", help="The day of its prices; else the file's.", show_default=False)
+        str,
+        typer.Option("--as-of", metavar="DATE", help="The day of the prices, else the file's.", show_default=False),
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and show; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the prices; write nothing.")] = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Read prices from a file into the table, in place of earlier ones of the same cloud.
+    """Read prices from a file into the table. They replace earlier prices of the same cloud.
 
-    A file with a price that is none (NaN, negative, zero, absurd) is refused as a whole.
+    A file with an invalid price (NaN, negative, zero, absurd) is refused as a whole.
 
     Examples:
 
@@ -96,33 +92,33 @@ def import_(
     from prime_train.units import counted
 
     today = store.today()
-    imported = imports.read(file, imports.ImportOptions(provider, _dated(as_of, today)), today)
+    imported = imports.read(file, imports.ImportOptions(provider, _check_date(as_of, today)), today)
     prices = imported.rows.prices
     path = store.user_file() if dry_run else store.save(prices, today, whole=imported.whole)
-    _tell_left_out(imported.rows)
+    _report_left_out(imported.rows)
     if as_json:
         from prime_train.views import prices as view
 
         document = view.as_json(prices, today) | {"kind": imported.kind, "left_out": dict(imported.rows.left_out)}
         typer.echo(json.dumps(document | {"file": None if dry_run else str(path)}, indent=1, ensure_ascii=False))
         return
-    would = "would go" if dry_run else "went"
-    typer.echo(f"{counted(len(prices), 'price')} ({imported.kind}, as of {_span(prices)}) {would} into {path}")
+    verb = "would go" if dry_run else "went"
+    typer.echo(f"{counted(len(prices), 'price')} ({imported.kind}, as of {_span(prices)}) {verb} into {path}")
     _preview(prices)
 
 
-@app.command("refresh", short_help="Ask Prime Intellect and Vast for today's prices.")
+@app.command("refresh", short_help="Fetch today's prices from Prime Intellect and Vast.")
 def refresh(
     provider: Annotated[
         list[str] | None,
-        typer.Option("--provider", metavar="primeintellect|vast", help="Only this one; may be given again."),
+        typer.Option("--provider", metavar="primeintellect|vast", help="Only this service; repeatable."),
     ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Ask for today's prices: Prime Intellect with PRIME_API_KEY, Vast with VAST_API_KEY or without a key.
+    """Fetch today's prices from Prime Intellect (needs PRIME_API_KEY) and Vast (VAST_API_KEY is optional).
 
-    Exit code 4 where one could not be asked; what the others said is kept all the same.
+    Exit code 4: a service could not be reached. The prices of the other one are kept.
 
     Examples:
 
@@ -132,11 +128,11 @@ def refresh(
     """
     from prime_train.cli.render import message
     from prime_train.prices import store
-    from prime_train.prices.refresh import refresh as ask
+    from prime_train.prices.refresh import refresh as fetch
     from prime_train.units import counted
 
     today = store.today()
-    answers = [ask(service, os.environ, today.isoformat()) for service in _services(provider)]
+    answers = [fetch(service, os.environ, today.isoformat()) for service in _services(provider)]
     for answer in answers:
         if answer.problem is None:
             store.save(answer.rows.prices, today, whole=True)
@@ -147,13 +143,13 @@ def refresh(
             typer.echo(message(answer.problem, sys.stderr), err=True)
         elif not as_json:
             typer.echo(f"{answer.service.name}: {counted(len(answer.rows.prices), 'price')} of today")
-        _tell_left_out(answer.rows)
+        _report_left_out(answer.rows)
     if any(answer.problem is not None for answer in answers):
         raise typer.Exit(max(answer.problem.exit_code for answer in answers if answer.problem is not None))
 
 
-def _named(gpu: str) -> str:
-    """The id of a GPU as typed ("rtx4090" is as good as "rtx-4090"). Raises UserError, naming the nearest."""
+def _find_gpu(gpu: str) -> str:
+    """The id of a GPU; "rtx4090" is accepted for "rtx-4090". Raises UserError with the nearest name."""
     from prime_train import registry
     from prime_train.dialects.nearest import nearest
 
@@ -171,7 +167,7 @@ def _named(gpu: str) -> str:
     )
 
 
-def _dated(as_of: str, today: date) -> str:
+def _check_date(as_of: str, today: date) -> str:
     from prime_train.prices.price import age_days
 
     try:
@@ -180,17 +176,17 @@ def _dated(as_of: str, today: date) -> str:
     except ValueError as error:
         why = str(error)
     if why:
-        raise UserError("that is no day", f"--as-of {as_of}", why, f"--as-of {today}")
+        raise UserError("that is not a date", f"--as-of {as_of}", why, f"--as-of {today}")
     return as_of
 
 
-def _services(asked: list[str] | None) -> "list[Service]":
-    """Those that are named; else all that can be asked, with a word on one that cannot."""
+def _services(names: list[str] | None) -> "list[Service]":
+    """The named services; without names, every service that has its key. Prints which ones lack it."""
     from prime_train.dialects.nearest import nearest
     from prime_train.prices.refresh import SERVICES, has_key
 
     known = {service.id: service for service in SERVICES}
-    for name in asked or ():
+    for name in names or ():
         if name not in known:
             meant = nearest(name, known)
             raise UserError(
@@ -199,32 +195,32 @@ def _services(asked: list[str] | None) -> "list[Service]":
                 why=f"did you mean {meant}?" if meant else f"there are {', '.join(known)}",
                 fix=f"--provider {meant or 'vast'}",
             )
-    if asked:
-        return [known[name] for name in dict.fromkeys(asked)]
+    if names:
+        return [known[name] for name in dict.fromkeys(names)]
     for service in SERVICES:
         if not has_key(service):
-            typer.echo(f"{service.name} is not asked: {service.key_variable} is not set", err=True)
+            typer.echo(f"{service.name} is skipped: {service.key_variable} is not set", err=True)
     return [service for service in SERVICES if has_key(service)]
 
 
 def _answer_json(answer: "RefreshResult") -> dict[str, Any]:
-    told = answer.problem
+    error = answer.problem
     return {
         "provider": answer.service.id,
         "prices": len(answer.rows.prices),
         "left_out": dict(answer.rows.left_out),
         "faults": len(answer.rows.faults),
-        "problem": None if told is None else {"where": told.where, "what": told.what, "why": told.why, "fix": told.fix},
+        "problem": error and {"where": error.where, "what": error.what, "why": error.why, "fix": error.fix},
     }
 
 
-def _tell_left_out(rows: "Rows") -> None:
-    from prime_train.views.printable import printable
+def _report_left_out(rows: "Rows") -> None:
+    from prime_train.views.printable import sanitize
 
     for why, count in rows.left_out:
-        typer.echo(f"left out {count}: {printable(why)}", err=True)
+        typer.echo(f"left out {count}: {sanitize(why)}", err=True)
     for fault in rows.faults[:3]:
-        typer.echo(f"left out: {printable(fault.where)}: {printable(fault.what)} ({fault.why})", err=True)
+        typer.echo(f"left out: {sanitize(fault.where)}: {sanitize(fault.what)} ({fault.why})", err=True)
 
 
 def _span(prices: "tuple[Price, ...]") -> str:
@@ -237,6 +233,6 @@ def _preview(prices: "tuple[Price, ...]") -> None:
     from prime_train.views import prices as view
 
     rows = view.gpu_rows(prices)
-    typer.echo(table(rows[:_NEW], view.GPU_HEADER, right=view.GPU_RIGHT))
-    if len(rows) > _NEW:
-        typer.echo(f"and {len(rows) - _NEW} more: prime-train prices show", err=True)
+    typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, right=view.GPU_RIGHT))
+    if len(rows) > _PREVIEW_ROWS:
+        typer.echo(f"and {len(rows) - _PREVIEW_ROWS} more: prime-train prices show", err=True)

@@ -1,6 +1,6 @@
-"""Lays out what commands print: four-part messages, tables, colour where a terminal wants it. Prints nothing itself.
+"""Formats the output of commands: four-part messages, tables, colour. Prints nothing.
 
-No rich here: `lint` and `--help` must start in a tenth of a second.
+Does not use rich, because `lint` and `--help` must start in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def color_wanted(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal that shows colour and nobody asked for none. Source: no-color.org."""
+    """Whether `stream` is a terminal with colour, and NO_COLOR is unset. Source: no-color.org."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def paint(text: str, style: str, stream: TextIO) -> str:
-    """`text` in the named style ("bold", "red" ...) where `stream` wants colour, else as it is."""
+    """`text` in the named style ("bold", "red" ...) if `stream` shows colour, else unchanged."""
     if not color_wanted(stream):
         return text
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
@@ -38,7 +38,7 @@ def message(error: UserError, stream: TextIO) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset[int] = frozenset()) -> str:
-    """Columns two spaces apart; those whose index is in `right` are aligned to the right. No trailing blanks."""
+    """Columns two spaces apart, right-aligned where their index is in `right`. No trailing blanks."""
     whole = [list(header), *(list(row) for row in rows)]
     widths = [max(len(_ANSI.sub("", row[column])) for row in whole) for column in range(len(header))]
 
@@ -50,13 +50,13 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset
 
 
 def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> str:
-    """A title and, indented below it, a label and a text per line; a text of several lines stays in its column."""
-    from prime_train.views.printable import printable
+    """A title and, indented below it, one label and text per line; further lines of a text stay in its column."""
+    from prime_train.views.printable import sanitize
 
     width = max((len(label) for label, _ in lines), default=0)
     indent = "\n" + " " * (width + 4)
     rows = [
-        f"  {paint(f'{label:<{width}}', 'dim', stream)}  {printable(text.rstrip()).replace(chr(10), indent)}"
+        f"  {paint(f'{label:<{width}}', 'dim', stream)}  {sanitize(text.rstrip()).replace(chr(10), indent)}"
         for label, text in lines
     ]
     return "\n".join([paint(title, "bold", stream), *rows])

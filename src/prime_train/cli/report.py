@@ -1,4 +1,4 @@
-"""`prime-train report`: writes a run's report.md and plots again. Changes nothing else."""
+"""`prime-train report`: rewrites the report.md and the plots of a run."""
 
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from prime_train.cli.options import NoColor, RunName
 
 
 def report(run: RunName, _no_color: NoColor = False) -> None:
-    """Write report.md and plots of a run again.
+    """Rewrite report.md and the plots of a run.
 
-    While it runs or after, from what it recorded. The path of the report goes to stdout.
+    Works for a live run and for an ended one. Prints the path of the report.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`prime-train rule`: all rules, or one explained with its examples."""
+"""`prime-train rule`: lists the rules, or explains one with its examples."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def rule(
     code: Annotated[
-        str | None, typer.Argument(metavar="[CODE]", help="A rule, as BAT001. Without one: all.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[CODE]", help="A rule, such as BAT001, else all.", show_default=False),
     ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
@@ -27,9 +28,9 @@ def rule(
 
       prime-train rule BAT001
     """
-    from prime_train.rules.catalogue import RULES
+    from prime_train.rules.families import load_all
 
-    rules = list(RULES.values()) if code is None else [_named(code.upper())]
+    rules = list(load_all().values()) if code is None else [_find_rule(code.upper())]
     if as_json:
         import json
 
@@ -39,18 +40,19 @@ def rule(
         print(_list(rules) if code is None else _page(rules[0]))  # noqa: T201 - the result goes to stdout
 
 
-def _named(code: str) -> "Rule":
+def _find_rule(code: str) -> "Rule":
     from prime_train.dialects.nearest import nearest
-    from prime_train.rules.catalogue import RULES
+    from prime_train.rules.families import load_all
 
-    if code in RULES:
-        return RULES[code]
-    meant = nearest(code, RULES)
+    rules = load_all()
+    if code in rules:
+        return rules[code]
+    meant = nearest(code, rules)
     raise UserError(
         what=f"no rule is called {code}",
         where=f"prime-train rule {code}",
         why=f"did you mean {meant}?" if meant else "a code is three letters and three digits",
-        fix=f"prime-train rule {meant}" if meant else "prime-train rule lists all of them",
+        fix=f"prime-train rule {meant}" if meant else "prime-train rule lists all rules",
     )
 
 
@@ -72,7 +74,7 @@ def _page(item: "Rule") -> str:
     page = explain(item)
     parts = [f"{paint(item.code, 'bold', sys.stdout)}  {item.severity}  {page.summary}", page.why, *page.notes]
     if item.needs:
-        parts.append(f"Judged by validate and run, which know: {', '.join(item.needs)}.")
+        parts.append(f"Checked by validate and run, because it needs facts: {', '.join(item.needs)}.")
     for label, examples in (("Bad", page.bad), ("Good", page.good)):
         for example in examples:
             indented = "\n".join(f"    {line}" if line else "" for line in example.rstrip().split("\n"))

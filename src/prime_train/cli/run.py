@@ -1,4 +1,4 @@
-"""`prime-train run`: checks a config, opens its run and supervises it to the end."""
+"""`prime-train run`: checks a config, opens its run and supervises it until it ends."""
 
 import json
 import signal
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prime_train.cli import judging
-from prime_train.cli.judging import Command, Judged
 from prime_train.cli.options import NoColor
+from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
@@ -30,34 +29,33 @@ def run(
         str, typer.Argument(metavar="CONFIG", help="A run.toml, or the name of a preset.", show_default=True)
     ] = QUICKSTART,
     run_name: Annotated[
-        str | None, typer.Option("--run-name", metavar="NAME", help="Instead of run.name: names the run's directory.")
+        str | None,
+        typer.Option("--run-name", metavar="NAME", help="Replaces run.name, the name of the run's directory."),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replaces one value of the config; may be given again."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Replaces one value of the config; repeatable."),
     ] = None,
     resume: Annotated[
         str,
         typer.Option(
             "--resume",
             metavar="auto|never|STEP",
-            help="From the newest complete checkpoint, from none, or from this step; newer ones are kept aside.",
+            help="Resume from the newest complete checkpoint, from none, or from STEP; newer ones are renamed.",
         ),
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start and write nothing.")] = False,
     no_validate: Annotated[
-        bool, typer.Option("--no-validate", help="Leave out the checks of this machine: memory, disk, paths.")
+        bool, typer.Option("--no-validate", help="Skip the checks of this machine: memory, disk, paths.")
     ] = False,
-    verbose_vllm: Annotated[
-        bool, typer.Option("--verbose-vllm", help="Show the log of the vLLM server as it comes.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="At the end, the status as one JSON document.")] = False,
+    verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Train under supervision; the same command resumes.
 
-    Checks the config, starts the trainer, watches it, restarts it from the newest complete checkpoint.
-    Ctrl-C asks for a checkpoint and ends with exit code 75.
+    Checks the config, starts the trainer, watches it, and restarts it from the newest complete checkpoint.
+    Ctrl-C saves a checkpoint and ends the run with exit code 75.
 
     Examples:
 
@@ -65,19 +63,18 @@ def run(
 
       prime-train run run.toml --run-name second-try --set optim.lr=3e-4
     """
-    from prime_train.cli import plan
-
     command = Command(config, run_name, tuple(overrides or []))
-    text, shown = judging.effective(command)
-    wanted = _resume(resume)
-    judged = judging.judged(text, shown, command, validate=not no_validate)
+    start = _parse_resume(resume)
+    checked = check_config(command, validate=not no_validate)
     if dry_run:
-        typer.echo(plan.text(judged.spec, judged.run_dir, wanted, judged.backend(text, writes=False)))
+        from prime_train.cli import plan
+
+        typer.echo(plan.text(checked.spec, checked.run_dir, start, checked.backend(writes=False)))
         return
-    raise typer.Exit(_supervised(text, judged, wanted, command, as_json, verbose_vllm=verbose_vllm))
+    raise typer.Exit(_supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm))
 
 
-def _resume(given: str) -> "Resume":
+def _parse_resume(given: str) -> "Resume":
     match given:
         case "auto":
             return "auto"
@@ -88,86 +85,87 @@ def _resume(given: str) -> "Resume":
     raise UserError(
         what=f"{given!r} is none of auto, never, STEP",
         where=f"--resume {given}",
-        why="STEP is the number of a checkpoint's step",
-        fix="prime-train ckpt list RUN shows the steps there are",
+        why="STEP is the step of a checkpoint",
+        fix="prime-train ckpt list RUN lists the steps",
     )
 
 
-def _supervised(
-    text: str, judged: Judged, wanted: "Resume", command: Command, as_json: bool, *, verbose_vllm: bool
+def _supervise(
+    checked: CheckedConfig, resume: "Resume", command: Command, as_json: bool, *, verbose_vllm: bool
 ) -> ExitCode:
     from prime_train.dialects.read import STDIN
-    from prime_train.supervise.lock import held, unwritable
+    from prime_train.supervise.lock import held
     from prime_train.supervise.loop import supervise
-    from prime_train.views.console import shown
+    from prime_train.views.console import open_console
     from prime_train.views.service_log import ServiceLog
 
-    run_dir = judged.run_dir
-    judged.backend(text, writes=False)  # what cannot be started leaves no directory behind
-    if command.config == STDIN:  # what was piped in is not there a second time; the run keeps it, options and all
+    run_dir = checked.run_dir
+    checked.backend(writes=False)  # raises before a directory is made for a run that cannot start
+    if command.config == STDIN:  # standard input cannot be read again; config.toml has its text and the options
         command = Command(str(run_dir.config), None, ())
     with held(run_dir) as lock:
-        opened = _opened(text, judged, wanted)
-        backend = judged.backend(text, writes=True)
-        try:
-            _keep_judgement(judged)
-        except OSError as error:
-            raise unwritable(error, run_dir) from None
-        for note in (*opened.notes, *judged.notes(opened.run, backend)):
+        opened = _open_run(checked, resume)
+        backend = checked.backend(writes=True)
+        _write_verdict(checked)
+        for note in (*opened.notes, *checked.notes(opened.run, backend)):
             typer.echo(note, err=True)
         code = ExitCode.OK
         if not opened.finished:
-            _mirrored(opened.run, run_dir)
-            with shown(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
+            _start_mirror(opened.run, run_dir)
+            with open_console(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
 
                 def each_turn(state: "State", records: "Sequence[Record]") -> None:
                     lock.keep()
                     show(state, records)
 
                 code = supervise(opened.run, run_dir, each_turn, backend)
-        with _uninterrupted():
-            steps_key = "run.max_steps" if judged.spec.is_native else "max_steps"
+        with _ignore_signals():
+            steps_key = checked.spec.max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
 
 
-def _mirrored(run: "RunSpec", run_dir: "RunDir") -> None:
-    """Show the run at W&B where its config asks for it: a process of its own, which outlives this one."""
+def _start_mirror(run: "RunSpec", run_dir: "RunDir") -> None:
+    """Start the process that copies the run to W&B, if the config has a project. It outlives this process."""
     if run.prime_train.wandb.project is None:
         return
     from prime_train.views import wandb_mirror
 
     try:
-        wandb_mirror.begin(run_dir)
-    except OSError as error:  # a run is not given up for its mirror
+        wandb_mirror.start(run_dir)
+    except OSError as error:  # the run goes on without its mirror
         typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
 
 
-def _opened(text: str, judged: Judged, wanted: "Resume") -> "Opened":
+def _open_run(checked: CheckedConfig, resume: "Resume") -> "Opened":
     """The run's directory, ready for a supervisor."""
-    if judged.spec.is_native:
+    if checked.spec.is_native:
         from prime_train.supervise.prepare import open_run
 
-        return open_run(text, judged.spec, judged.run_dir, wanted)
+        return open_run(checked.text, checked.spec, checked.run_dir, resume)
     from prime_train.supervise import prime_rl_open
 
-    return prime_rl_open.open_run(text, judged.spec, judged.run_dir, wanted)
+    return prime_rl_open.open_run(checked.text, checked.spec, checked.run_dir, resume)
 
 
-def _keep_judgement(judged: Judged) -> None:
-    """Write down what was known and said of the config, for whoever asks later why the run was let go."""
+def _write_verdict(checked: CheckedConfig) -> None:
+    """Write facts.json and verdict.json, so that it can be checked later why the run was started."""
     from prime_train.facts.facts import Facts, to_json
     from prime_train.rundir import write_atomic
+    from prime_train.supervise.lock import unwritable
     from prime_train.views.findings import validate_json
 
-    facts = to_json(judged.facts or Facts())
-    write_atomic(judged.run_dir.facts, json.dumps(facts, indent=1))
-    write_atomic(judged.run_dir.verdict, json.dumps(validate_json(judged.verdict, facts), indent=1))
+    facts = to_json(checked.facts or Facts())
+    try:
+        write_atomic(checked.run_dir.facts, json.dumps(facts, indent=1))
+        write_atomic(checked.run_dir.verdict, json.dumps(validate_json(checked.verdict, facts), indent=1))
+    except OSError as error:
+        raise unwritable(error, checked.run_dir) from None
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """The run is down: a second Ctrl-C must not take away its report and its exit code."""
+def _ignore_signals() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM: a second Ctrl-C must not prevent the report and the exit code of an ended run."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -177,18 +175,18 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> None:
-    """Write the report, and print what the run came to."""
+    """Write the report and print the summary."""
     from prime_train.cli.render import labelled
     from prime_train.views import report, status, summary
 
     try:
         report.write(run_dir)
-    except OSError as error:  # a full disk ends a run, and must not hide how it ended
+    except OSError as error:  # a full disk must not hide how the run ended
         typer.echo(f"warning: the report could not be written: {error}", err=True)
     if as_json:
-        told = json.dumps(status.as_json(status.look(run_dir, time.time())), indent=1)
+        text = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
     else:
-        title, lines = summary.gather(run_dir, command.text(), longer)
-        told = labelled(title, lines, sys.stdout)
-    with suppress(OSError):  # the terminal is closed, or nobody reads the pipe: the run's exit code counts all the same
-        typer.echo(told)
+        title, lines = summary.summarize(run_dir, command.text(), longer)
+        text = labelled(title, lines, sys.stdout)
+    with suppress(OSError):  # a closed terminal or pipe must not change the exit code
+        typer.echo(text)

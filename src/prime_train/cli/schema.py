@@ -1,4 +1,4 @@
-"""`prime-train schema`: config schemas, for other programs and from them."""
+"""`prime-train schema`: exports the schema of run.toml, imports that of an installed prime-rl."""
 
 import sys
 from pathlib import Path
@@ -9,24 +9,19 @@ import typer
 from prime_train.cli.options import NoColor
 from prime_train.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, help="Config schemas, for other programs and from them.")
-
-
-@app.callback()
-def _schema() -> None:
-    pass
+app = typer.Typer(no_args_is_help=True, help="Config schemas: export and import.")
 
 
 @app.command("export", short_help="Write the JSON Schema of run.toml.")
 def export(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; else standard output.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
     ] = None,
     _no_color: NoColor = False,
 ) -> None:
     """Write the JSON Schema of run.toml, for editors.
 
-    A first line `#:schema ./run.schema.json` in a run.toml tells editors with taplo to use it.
+    Editors with taplo use it if the first line of a run.toml is `#:schema ./run.schema.json`.
 
     Examples:
 
@@ -49,18 +44,19 @@ def import_(
         str, typer.Option("--python", metavar="PATH", help="The interpreter that has prime-rl.", show_default=False)
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write; else standard output.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
     ] = None,
     generation: Annotated[
-        str | None, typer.Option("--generation", metavar="NAME", help="Its name; else this month.", show_default=False)
+        str | None,
+        typer.Option("--generation", metavar="NAME", help="Its name, else this month.", show_default=False),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep it where lint looks for tables.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the table in the folder where lint finds it.")] = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Read every legal key out of an installed prime-rl: the table that lint judges its files by.
+    """Read every legal key of an installed prime-rl into a table, by which lint checks prime-rl files.
 
-    The interpreter walks its own classes; prime-rl is not imported here. A file of registry/prime_rl/ is one
-    such table. With --keep, lint, validate and run judge by it from then on.
+    The interpreter of --python reads the keys; this process does not import prime-rl. registry/prime_rl/ has the
+    shipped tables. With --keep, lint, validate and run use the table from then on.
 
     Examples:
 
@@ -80,12 +76,14 @@ def import_(
     name = generation or f"{today:%Y-%m}"
     if not re.fullmatch(r"\d{4}-\d{2}[\w-]*", name):
         raise UserError(
-            what=f"{name!r} is no name for a generation",
+            what=f"{name!r} is not a name for a generation",
             where="--generation",
-            why="generations are told apart, and put in order, by year and month",
+            why="generations are identified and ordered by year and month",
             fix=f"--generation {today:%Y-%m}",
         )
-    text = to_json(prime_rl_schema.table(python, name, today))
+    table = prime_rl_schema.table(python, name, today)
+    text = to_json(table)
+    sys.stderr.write(f"features: those of {table['inherits']}, the generation with the most keys in common\n")
     if keep:
         _keep(text, name)
     if output is not None or not keep:
@@ -93,19 +91,19 @@ def import_(
 
 
 def _keep(text: str, name: str) -> None:
-    from prime_train.dialects.prime_rl.shipped import kept
     from prime_train.rundir import write_atomic
+    from prime_train.user_cache import cache_path
 
-    path = Path(kept(f"{name}.json"))
+    path = Path(cache_path("prime_rl", f"{name}.json"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
     except OSError as error:
         raise UserError(
-            what="the table cannot be kept",
+            what="the table cannot be written",
             where=str(path),
             why=error.strerror or str(error),
-            fix="make room or give write access there, or set PRIME_TRAIN_CACHE to another directory",
+            fix="free space or allow writing there, or set PRIME_TRAIN_CACHE to another directory",
         ) from None
     sys.stderr.write(f"kept as {path}: prime-train lint --prime-rl {name}\n")
 
@@ -121,5 +119,5 @@ def _write(text: str, output: Path | None) -> None:
             what="the schema cannot be written",
             where=str(output),
             why=error.strerror or str(error),
-            fix="name a file in a folder that is there and writable",
+            fix="name a file in an existing, writable folder",
         ) from None

@@ -1,4 +1,4 @@
-"""`prime-train status`: how a run stands, or all runs here. Reads only."""
+"""`prime-train status`: the state of one run, or of all runs in this folder. Reads only."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="RUN",
-            help="A run: its name under ./runs, or the path of its directory. Without one: all runs in ./runs.",
+            help="A run: its name under ./runs, or the path of its directory. Default: all runs in ./runs.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -24,7 +24,7 @@ def status(
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """How a run stands, or all runs here.
+    """The state of one run, or of all runs in this folder.
 
     Step, loss, restarts with their last cause, processes, newest complete checkpoint.
 
@@ -38,12 +38,12 @@ def status(
     from prime_train.errors import UserError
     from prime_train.rundir import RunDir
     from prime_train.views import runs
-    from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, look
+    from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, read_status
     from prime_train.views.status import as_json as document
 
     here = Path.cwd()
     if run is not None:
-        found = look(runs.find(run, here), time.time())
+        found = read_status(runs.find(run, here), time.time())
         if as_json:
             typer.echo(json.dumps(document(found), indent=1))
         else:
@@ -52,10 +52,10 @@ def status(
             typer.echo(labelled(found.name, as_lines(found), sys.stdout))
         return
     found_all = []
-    for name in runs.known(here):
+    for name in runs.run_names(here):
         try:
-            found_all.append(look(RunDir(here / runs.RUNS / name), time.time()))
-        except UserError as error:  # a run of somebody else hides none of one's own
+            found_all.append(read_status(RunDir(here / runs.RUNS / name), time.time()))
+        except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:
         typer.echo(json.dumps(all_as_json(found_all), indent=1))

@@ -1,4 +1,4 @@
-"""`prime-train stop`: asks a run for a checkpoint and its end, and waits until it is down."""
+"""`prime-train stop`: requests a checkpoint and the end of a run, and waits until the run has ended."""
 
 import time
 from pathlib import Path
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from prime_train.supervise.lock import Holder
 
 _POLL_S = 0.1
-_TOLD_EVERY_S = 5.0
-_AFTER_GRACE_S = 60.0  # to end a trainer that ignores the request, and to write the report
+_REPORT_EVERY_S = 5.0
+_AFTER_GRACE_S = 60.0  # to kill a trainer that ignores the request, and to write the report
 
 
 def stop(
     run: RunName,
     timeout_s: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Longest wait; without it the run's own grace and a minute."),
+        typer.Option("--timeout", metavar="SECONDS", help="Longest wait. Default: the run's grace and a minute."),
     ] = None,
     _no_color: NoColor = False,
 ) -> None:
-    """Let a run checkpoint and end, and wait for it.
+    """Save a checkpoint, end a run and wait for its end.
 
-    The command that started it goes on from there later.
+    The command that started the run resumes it.
 
     Examples:
 
@@ -40,49 +40,49 @@ def stop(
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
-    asked = request_stop(run_dir)
-    typer.echo(f"asked process {asked.identity.pid} to checkpoint and end", err=True)
-    _wait(run_dir, asked, _grace_s(run_dir) + _AFTER_GRACE_S if timeout_s is None else timeout_s)
-    found = status.look(run_dir, time.time())
+    holder = request_stop(run_dir)
+    typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
+    _wait(run_dir, holder, _grace_s(run_dir) + _AFTER_GRACE_S if timeout_s is None else timeout_s)
+    found = status.read_status(run_dir, time.time())
     newest = (
         "no complete checkpoint" if found.newest_complete is None else f"checkpoint of step {found.newest_complete:,}"
     )
     typer.echo(f"{found.name} {found.word} at step {found.state.step:,}; {newest}")
 
 
-def _wait(run_dir: "RunDir", asked: "Holder", timeout_s: float) -> None:
-    """Return when the supervisor is gone; say meanwhile what happens. UserError at the end of the patience."""
+def _wait(run_dir: "RunDir", holder: "Holder", timeout_s: float) -> None:
+    """Print the events of the run until its supervisor has ended. Raises UserError after `timeout_s`."""
     from prime_train.errors import ExitCode, UserError
     from prime_train.events import Follower
     from prime_train.supervise.wording import describe
 
     follower = Follower(run_dir.events)
     follower.poll()
-    began_s = told_s = time.monotonic()
-    while asked.identity.alive:
-        words = [described for record in follower.poll() if (described := describe(record.event))]
-        for told in words:
-            typer.echo(f"  {told}", err=True)
+    began_s = printed_s = time.monotonic()
+    while holder.identity.alive:
+        lines = [line for record in follower.poll() if (line := describe(record.event))]
+        for line in lines:
+            typer.echo(f"  {line}", err=True)
         now_s = time.monotonic()
-        if words:
-            told_s = now_s
-        elif now_s - told_s > _TOLD_EVERY_S:
+        if lines:
+            printed_s = now_s
+        elif now_s - printed_s > _REPORT_EVERY_S:
             typer.echo(f"  waiting for {now_s - began_s:.0f} s", err=True)
-            told_s = now_s
+            printed_s = now_s
         if now_s - began_s > timeout_s:
             raise UserError(
-                what=f"process {asked.identity.pid} has not ended after {timeout_s:g} s",
+                what=f"process {holder.identity.pid} has not ended after {timeout_s:g} s",
                 where=str(run_dir.path),
-                why="it was asked and is still on its way down, or it hangs",
-                fix=f"wait for longer: prime-train stop {run_dir.path.name}; or give the checkpoint up: "
-                f"kill -9 {asked.identity.pid}",
+                why="it received the request and is still ending, or it hangs",
+                fix=f"wait for longer: prime-train stop {run_dir.path.name}; or lose the checkpoint: "
+                f"kill -9 {holder.identity.pid}",
                 exit_code=ExitCode.OUT_OF_REACH,
             )
         time.sleep(_POLL_S)
 
 
 def _grace_s(run_dir: "RunDir") -> float:
-    """The time the run gives its trainer to checkpoint; the default where its config cannot be read."""
+    """The run's prime_train.stop_grace_s; the default if its config cannot be read."""
     import json
 
     from prime_train.spec.supervision import PrimeTrain

@@ -1,36 +1,32 @@
-"""`prime-train validate`: lint, and what machine and services say to the run. Starts no run, keeps nothing."""
+"""`prime-train validate`: lint, and checks against this machine and its services. Starts no run, writes nothing."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.options import AsJson, Config, NoColor, Python
 from prime_train.errors import ExitCode
 
 
 def validate(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
-    ],
-    offline: Annotated[bool, typer.Option("--offline", help="Open no socket: ask no service.")] = False,
+    config: Config,
+    offline: Annotated[bool, typer.Option("--offline", help="Open no socket: contact no service.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also make a CUDA context, start vLLM, write to the disk: up to minutes.")
+        bool, typer.Option("--deep", help="Also make a CUDA context, start vLLM, write to the disk; takes minutes.")
     ] = False,
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="8xh100-80gb", help="Judge for another machine's GPUs.", show_default=False),
+        typer.Option("--gpus", metavar="8xh100-80gb", help="GPUs of another machine to judge for.", show_default=False),
     ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option("--python", metavar="PATH", help="The interpreter that the run will use.", show_default=False),
-    ] = None,
+    python: Python = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Check a config against this machine: limits, memory, disk, GPUs, ports, packages, logins.
 
-    A fact that cannot be had is shown as skipped. Exit code 1 where there is a finding at error level.
+    A check is skipped, with the reason, if a fact that it needs cannot be found. Exit code 1: a finding is at error
+    level.
 
     Examples:
 
@@ -43,6 +39,7 @@ def validate(
       prime-train validate quickstart --json
     """
     from prime_train.cli.render import paint
+    from prime_train.dialects import dialect
     from prime_train.dialects.read import read_config
     from prime_train.facts import asked
     from prime_train.facts.facts import Facts, to_json
@@ -52,15 +49,16 @@ def validate(
     from prime_train.views import findings as view
 
     manner = Manner(offline, deep, python, None if gpus is None else of_another_machine(gpus))
-    text, path = read_config(config)
-    verdict, facts = judge.lint(text, path), Facts()
-    if verdict.run is not None:
-        facts = gather(verdict.run, asked.run_dir(verdict.run), judge.needs(), manner)
-        verdict = judge.validate(text, path, facts)
+    reading = dialect.read(*read_config(config))
+    run, facts = reading.run, None
+    if run is not None:
+        facts = gather(run, asked.run_dir(run), judge.needs(), manner)
+    verdict = judge.judge(reading, facts)
     if as_json:
         import json
 
-        print(json.dumps(view.validate_json(verdict, to_json(facts)), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        document = view.validate_json(verdict, to_json(facts or Facts()))
+        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
     else:
         blocks = [view.full(verdict, lambda text, style: paint(text, style, sys.stdout)), view.tally(verdict)]
         print("\n".join(block for block in blocks if block))  # noqa: T201 - the result goes to stdout

@@ -1,24 +1,28 @@
-"""Chooses the dialect of a config and reads it: our own run.toml, a prime-rl file, a recipe, a script. Judges nothing.
+"""Detects the dialect of a config and reads it: run.toml, a prime-rl file, a recipe or a script. Judges nothing.
 
-What belongs to prime-rl, to recipes or to scripts is loaded only for a file that may be theirs.
+The code for prime-rl, recipes and scripts is imported only for a file that may be one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prime_train.dialects import native
 from prime_train.dialects.reading import Reading
 from prime_train.document import Document
 from prime_train.errors import UserError
 
+if TYPE_CHECKING:
+    from prime_train.dialects.prime_rl.choose import Choice
+
 _SCRIPT_SUFFIX = ".py"
+_RECIPE = "recipe"
 _ROOT_TABLES = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
 
 
 def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
-    """The reading of one text. `prime_rl` is the generation to judge a prime-rl file by that names none itself.
+    """The reading of one text. `prime_rl` is the generation of a prime-rl file that names none.
 
     Raises UserError for a Python script that no rule can judge.
     """
@@ -27,18 +31,36 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
 
         return script.read(text, path)
     document = Document.parse(text, path)
-    if isinstance(document.values.get("recipe"), dict):
+    found, choice = _detect(document, prime_rl)
+    if found == _RECIPE:
         from prime_train.dialects import recipe
 
         return recipe.read_document(document)
-    if _is_native(document.values):
+    if found == native.DIALECT:
         return native.read_document(document)
     from prime_train.dialects.prime_rl import read as prime_rl_files
 
+    return prime_rl_files.read((document,), prime_rl, choice)
+
+
+def is_run_toml(document: Document) -> bool:
+    """Whether `read` takes the document for a run.toml. Builds no RunSpec."""
+    return not document.path.endswith(_SCRIPT_SUFFIX) and _detect(document, None)[0] == native.DIALECT
+
+
+def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | None]:
+    """The dialect of a TOML document; for a prime-rl file also its generation and root, if `prime_rl` is None."""
+    values = document.values
+    if isinstance(values.get(_RECIPE), dict):
+        return _RECIPE, None
+    if _is_certainly_run_toml(values):
+        return native.DIALECT, None
+    from prime_train.dialects.prime_rl import read as prime_rl_files
+
     if prime_rl is not None:
-        return prime_rl_files.read((document,), prime_rl)
-    choice = prime_rl_files.recognised(document.values, path, native.known_keys(document.values))
-    return native.read_document(document) if choice is None else prime_rl_files.read((document,), None, choice)
+        return prime_rl_files.DIALECT, None
+    choice = prime_rl_files.recognised(values, document.path, native.known_keys(values))
+    return (native.DIALECT, None) if choice is None else (prime_rl_files.DIALECT, choice)
 
 
 def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Reading:
@@ -49,9 +71,9 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
     for _, path in parts:
         if path.endswith(_SCRIPT_SUFFIX):
             raise UserError(
-                what="a script is merged with nothing",
+                what="a script cannot be merged with another file",
                 where=path,
-                why="a + merges config files of prime-rl",
+                why="+ merges config files of prime-rl",
                 fix=f"prime-train lint {path}",
             )
     from prime_train.dialects.prime_rl import read as prime_rl_files
@@ -60,7 +82,7 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
 
 
 def recognises(text: str, path: str) -> bool:
-    """Whether a text is a config of one of the dialects, also where it is not all TOML."""
+    """Whether a text is a config of one of the dialects, even if some of its lines are not TOML."""
     if path.endswith(_SCRIPT_SUFFIX):
         from prime_train.dialects import script
 
@@ -69,7 +91,7 @@ def recognises(text: str, path: str) -> bool:
     values = document.values
     if native.recognises(values) or (document.fault is not None and native.has_header(text)):
         return True
-    if isinstance(values.get("recipe"), dict):
+    if isinstance(values.get(_RECIPE), dict):
         return True
     from prime_train.dialects.prime_rl import read as prime_rl_files
 
@@ -77,8 +99,8 @@ def recognises(text: str, path: str) -> bool:
     return choice is not None and choice.known > choice.unknown
 
 
-def _is_native(values: Mapping[str, Any]) -> bool:
-    """Whether no other dialect need be asked. prime-rl has a table [run] too, with a name and a dir alone."""
+def _is_certainly_run_toml(values: Mapping[str, Any]) -> bool:
+    """Whether the values are certainly a run.toml. prime-rl also has a table [run], with a name and a dir alone."""
     if not values:
         return True
     run, data = values.get("run"), values.get("data")

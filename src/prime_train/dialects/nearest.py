@@ -1,4 +1,4 @@
-"""Finds the name that was probably meant. Pure."""
+"""Finds the most similar name for a "did you mean" suggestion. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that `name` is a misspelling of; None where nothing is close enough to suggest."""
+    """The most similar candidate; None if none is close enough to suggest."""
     wanted = _plain(name)
     best: tuple[int, str] | None = None
     for candidate in candidates:
@@ -17,22 +17,22 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def _distance(name: str, legal: str) -> int | None:
-    """How far apart two names are; None where nobody would take one for the other."""
+    """The distance of two names; None if they are too different to confuse."""
     apart = abs(len(name) - len(legal))
     tolerated = max(1, min(len(name), len(legal)) // 3)
-    if apart <= tolerated:  # else a key of a megabyte would be compared letter by letter
+    if apart <= tolerated:  # do not compare a key of a megabyte letter by letter
         distance = edit_distance(name, legal)
         if distance <= tolerated:
             return distance
-    return 10 + apart if _is_longer_or_shorter(name, legal) else None  # after every misspelling
+    return 10 + apart if _is_abbreviation(name, legal) else None  # ranks after every misspelling
 
 
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _is_longer_or_shorter(name: str, other: str) -> bool:
-    """`optimizer` and `optim`; `batch_size_global` and `global_batch`: all words of the one are in the other."""
+def _is_abbreviation(name: str, other: str) -> bool:
+    """`optimizer` and `optim`; `batch_size_global` and `global_batch`: the longer name has all words of the shorter."""
     shorter, longer = sorted((name, other), key=len)
     if len(shorter) < 4:
         return False

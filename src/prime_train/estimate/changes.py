@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from prime_train.spec import RunSpec, elsewhere
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[int, ...]
-_TOKEN_CHUNK = 1024  # prime-rl's own default since June 2026: registry/prime_rl/2026-08.json
+_TOKEN_CHUNK = 1024
 _LORA_RANK = 16
 _LEAST_SEQUENCES = 8
 _LEAST_TOKENS = 256
@@ -66,7 +66,7 @@ def training_changes(run: RunSpec) -> tuple[Change, ...]:
     """Changes to the training of a run, the cheapest first, without those that the run already has."""
     if run.recipe is not None:
         return tuple(_of_recipe(run.recipe))
-    return tuple(_of_run_toml(run)) if run.is_native else tuple(_of_prime_rl(run))
+    return tuple(_of_run_toml(run)) if run.written_for == "bundled" else tuple(_of_prime_rl(run))
 
 
 def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> Change:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from prime_train import registry
 from prime_train.estimate.calibrate import Calibration
 from prime_train.estimate.cost import Cost, Work, cost_of
-from prime_train.estimate.estimate_memory import Memory, memory_of, unsaid
+from prime_train.estimate.estimate_memory import Memory, memory_of
 from prime_train.estimate.estimate_time import Time, time_of
 from prime_train.estimate.interruptions import shipped_rates
 from prime_train.estimate.shape import ModelShape
@@ -58,8 +58,7 @@ def estimate(
 
 
 def _left_open(run: RunSpec, memory: Memory) -> Iterator[str]:
-    field = unsaid(run)
-    if field:
+    if run.train_gpus is None:
         yield f"{memory.gpus.train} GPUs train, all there are: the config does not say how many"
 
 

@@ -54,58 +54,8 @@ class Memory(NamedTuple):
 
 def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
     """Which GPUs train and which serve, as the config lays them out; what it leaves open takes all there are."""
-    if run.recipe is not None or run.is_native:
-        return Gpus(0 if run.serves_only else _native_gpus(run, hardware), _server_gpus(run))
-    deployment = run.deployment
-    nodes = deployment.gpus_per_node if deployment is not None else None
-    train_gpus = deployment.train_gpus if deployment is not None else None
-    infer_gpus = deployment.infer_gpus if deployment is not None else None
-    if deployment is not None and nodes:
-        train_gpus = train_gpus or (deployment.train_nodes or 0) * nodes
-        infer_gpus = infer_gpus or (deployment.infer_nodes or 0) * nodes
-    trains = run.trainer is not None or run.finetune is not None
-    serves = run.inference is not None
-    served = _server_gpus(run) if serves else 0
-    shared = _overlap(run) if trains and serves else False
-    train = (train_gpus or (hardware.gpus - (infer_gpus or served) if serves else hardware.gpus)) if trains else 0
-    return Gpus(max(1, train) if trains else 0, max(infer_gpus or 0, served) if serves else 0, shared)
-
-
-def unsaid(run: RunSpec) -> str:
-    """The RunSpec field that would say how many GPUs train, where the config leaves it open; "" where it does not."""
-    if run.is_native or not (run.trainer or run.finetune or run.recipe):
-        return ""
-    if run.recipe is not None:
-        parts = (run.recipe.gpus, run.recipe.shards, run.recipe.replicas)
-        return "" if any(parts) else "recipe.gpus"
-    deployment = run.deployment
-    is_said = deployment is not None and (deployment.train_gpus or deployment.train_nodes)
-    return "" if is_said else "deployment.train_gpus"
-
-
-def _native_gpus(run: RunSpec, hardware: Hardware) -> int:
-    if run.recipe is None:
-        return run.parallel.processes
-    parts = (run.recipe.shards, run.recipe.replicas, run.recipe.tensor_parallel, run.recipe.pipeline_parallel)
-    laid_out = 1
-    for part in parts:
-        laid_out *= part or 1
-    return run.recipe.gpus or (laid_out if any(parts) else hardware.gpus)
-
-
-def _server_gpus(run: RunSpec) -> int:
-    server = run.inference
-    if server is None:
-        return 0
-    return (server.tensor_parallel or 1) * (server.pipeline_parallel or 1) * (server.data_parallel or 1)
-
-
-def _overlap(run: RunSpec) -> bool:
-    """Whether a GPU is given to both: prime-rl 2026-01 alone can say so, with trainer_gpu_ids and inference_gpu_ids."""
-    deployment = run.deployment
-    if deployment is None:
-        return False
-    return not set(deployment.train_gpu_ids or ()).isdisjoint(deployment.infer_gpu_ids or ())
+    train = run.train_gpus
+    return Gpus(max(1, hardware.gpus - run.server_gpus) if train is None else train, run.server_gpus, run.shares_gpus)
 
 
 def memory_of(

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from prime_train.dialects.prime_rl.shipped import shipped
+from prime_train.dialects.prime_rl.features import features_of_generation
 from prime_train.estimate.values import Interval
+from prime_train.shipped import shipped
 from prime_train.units import GIB
 
 NEWEST = "0.32"  # the version whose source the newest entry was read from
@@ -41,7 +42,7 @@ def engine_of(version: str) -> Engine:
 
 def version_of_generation(generation: str | None) -> str:
     """The vLLM that a prime-rl generation comes with; the newest known one for every other config."""
-    return str(_tables()["generations"].get(generation or "", NEWEST))
+    return features_of_generation(generation).vllm if generation else NEWEST
 
 
 def table_interval_bytes(table: str, key: str) -> Interval:

@@ -38,7 +38,7 @@ def relayout(run: RunSpec, hardware: Hardware) -> LaidOut | Impossible:
     """
     if run.recipe is not None:
         return LaidOut(with_gpus(run, hardware.gpus), 1.0)
-    if run.is_native:
+    if run.written_for == "bundled":
         return _native(run, hardware.gpus)
     written = gpus_of(run, hardware)
     if written.shared:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from prime_train.dialects.prime_rl.features import features_of
+from prime_train.dialects.prime_rl.schema import newest
 from prime_train.estimate import adapters
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.train_setup import (
@@ -19,10 +21,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Recipe
 
 _DTYPE_BYTES = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "float8": 2.0}
-_NEWEST_PRIME_RL = "2026-08"
 _PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # adapters by PEFT
-_FIRST_VOCAB_CHUNK = 2048  # prime-rl v0.3.0: fused_lm_head_chunk_size "auto" of the RL trainer
-_LATER_VOCAB_CHUNK = 8192  # the same since 2026-02-26
 _TILE_TOKENS = 8192  # fused_lm_head_token_chunk_size of prime-rl 2026-08 where the file does not set it
 
 
@@ -30,7 +29,7 @@ def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     """The training of `run` on `hardware`, by a recipe, prime-rl, or the bundled trainer."""
     if run.recipe is not None:
         return _of_recipe(run.recipe, hardware, shape)
-    return _bundled(run, hardware, shape) if run.is_native else _prime_rl(run, hardware, shape)
+    return _bundled(run, hardware, shape) if run.written_for == "bundled" else _prime_rl(run, hardware, shape)
 
 
 def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
@@ -59,7 +58,6 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
 def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     """prime-rl's trainer (`rl`, `trainer` or `sft`), with the defaults of the file's generation."""
     trainer, finetune = run.trainer, run.finetune
-    era = (run.launch.generation if run.launch else None) or _NEWEST_PRIME_RL
     context = (trainer.context_parallel if trainer else None) or 1
     ctx_tokens = (finetune and finetune.ctx_tokens) or (trainer and trainer.ctx_tokens)
     ctx_tokens = ctx_tokens or (run.rollout and run.rollout.ctx_tokens) or 2048
@@ -67,11 +65,11 @@ def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup
     gpus = _train_gpus(run, hardware)
     return TrainSetup(
         program="prime-rl",
-        era=era,
+        era=(run.launch.generation if run.launch else None) or newest(),
         shape=shape,
         layout=_prime_rl_layout(run, gpus, context),
         numerics=_prime_rl_numerics(run),
-        head=_prime_rl_head(run, era),
+        head=_prime_rl_head(run),
         tokens=-(-micro_batch * ctx_tokens // context),
         ctx_tokens=ctx_tokens,
         micro_batches=_prime_rl_micro_batches(run, gpus // context, micro_batch),
@@ -121,7 +119,7 @@ def _prime_rl_numerics(run: RunSpec) -> Numerics:
     return Numerics(weight=weight, base=weight, gradient=weight, reduce=reduce, state=states * weight)
 
 
-def _prime_rl_head(run: RunSpec, era: str) -> Head:
+def _prime_rl_head(run: RunSpec) -> Head:
     """RL cuts the head by the default of its generation. SFT makes all logits: its own default overrides the 8192."""
     trainer, is_sft = run.trainer, run.finetune is not None
     tokens = trainer.head_chunk_tokens if trainer else None
@@ -129,9 +127,8 @@ def _prime_rl_head(run: RunSpec, era: str) -> Head:
         return Head("tiled", chunk_tokens=tokens)
     if trainer is not None and trainer.head_chunk_vocab:
         return Head("vocab_chunked", chunk_vocab=trainer.head_chunk_vocab)
-    if not is_sft and era < "2026-05":
-        return Head("vocab_chunked", chunk_vocab=_FIRST_VOCAB_CHUNK if era < "2026-03" else _LATER_VOCAB_CHUNK)
-    return Head("full")
+    chunk_vocab = 0 if is_sft else features_of(run).head_chunk_vocab
+    return Head("vocab_chunked", chunk_vocab=chunk_vocab) if chunk_vocab else Head("full")
 
 
 def _prime_rl_micro_batches(run: RunSpec, data_parallel: int, micro_batch: int) -> int:

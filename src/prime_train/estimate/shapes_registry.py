@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from prime_train.dialects.prime_rl.shipped import shipped
+from prime_train.shipped import shipped
 
 
 @cache

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from prime_train.dialects.prime_rl.shipped import shipped
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate import shape as shape_of
 from prime_train.estimate.throughput_rates import gpu_class
@@ -16,6 +15,7 @@ from prime_train.estimate.throughput_terms import kernel_in_use
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.work import StepSetup
 from prime_train.estimate.work_shape import active_expert_parameters, linear_parameters
+from prime_train.shipped import shipped
 
 NEARBY = 3.0  # largest distance of a nearby row: a factor of 8 in one size, or of 2 in each of three
 _CLASS_APART, _KERNEL_APART, _ADAPTER_APART, _MOE_APART, _PRECISION_APART = 4.0, 1.5, 1.5, 2.0, 2.0

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from prime_train.dialects.prime_rl.shipped import shipped
 from prime_train.estimate.values import Hardware
+from prime_train.shipped import shipped
 
 Costs = Mapping[str, Mapping[str, float]]  # term -> key -> multiple of the ideal time, or milliseconds per visit
 

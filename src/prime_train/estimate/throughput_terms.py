@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from prime_train.dialects.prime_rl.features import features_of_generation
 from prime_train.estimate.throughput_rates import Rates, gpu_class, links_of
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.work import Flops, Kernel, StepSetup, Work, work_of
@@ -45,8 +46,8 @@ def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
     fa3 on 8 H200 is as slow as fa2. Source: prime-rl benchmarks/baselines@bffbdd057.
     """
     name = gpu_class(hardware)
-    early = "" < setup.generation < "2026-05" and setup.trainer == "prime-rl" and setup.objective == "sft"
-    if early and setup.shape.is_moe and setup.kernel in ("fa3", "fa4"):
+    is_moe_sft = setup.trainer == "prime-rl" and setup.objective == "sft" and setup.shape.is_moe
+    if is_moe_sft and setup.kernel in ("fa3", "fa4") and _has_slow_attention(setup.generation):
         return "fa2"
     if setup.kernel == "fa4":
         return {"blackwell": "fa4", "hopper": "fa3"}.get(name, "fa2")  # type: ignore[return-value]
@@ -55,6 +56,10 @@ def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
     if setup.kernel == "sdpa" and name in ("ampere", "workstation"):
         return "fa2"  # torch's scaled_dot_product_attention uses it there
     return setup.kernel
+
+
+def _has_slow_attention(generation: str) -> bool:
+    return features_of_generation(generation or None).slow_moe_attention
 
 
 def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1.0) -> list[IdealTerm]:

@@ -1,4 +1,4 @@
-"""Everything that may happen in a run. Reads and writes nothing."""
+"""The union of all events of a run. Reads and writes nothing."""
 
 from __future__ import annotations
 
@@ -44,59 +44,19 @@ from prime_train.events.watched import (
     SpaceFreed,
 )
 
-__all__ = [
-    "ActivitySeen",
-    "AlarmCleared",
-    "AlarmRaised",
-    "AlertSent",
-    "AttemptEnded",
-    "BatchShrunk",
-    "CheckpointDeleted",
-    "CheckpointPacked",
-    "CheckpointSaved",
-    "CheckpointStarted",
-    "CheckpointUnreadable",
-    "ChildStarted",
-    "ClockJumped",
-    "Evaluated",
-    "Event",
-    "EvidenceKept",
-    "GpuLeftOut",
-    "HangFound",
-    "LaunchAsked",
-    "LogNoticed",
-    "Phase",
-    "Progress",
-    "RunClosed",
-    "RunOpened",
-    "Sampled",
-    "ServiceReady",
-    "SignalSent",
-    "SpaceFreed",
-    "StopAsked",
-    "Supervisors",
-    "TrainerFailed",
-    "TrainerFinished",
-    "TrainerStarted",
-    "TrainerStopped",
-    "Trainers",
-    "Unrecognised",
-    "Watched",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Unrecognised:
-    """A line of a later version: kept, shown by name, folded into nothing."""
+    """An event of a later version: kept and shown by name, without effect on the state."""
 
     kind: ClassVar[str] = "unrecognised"
     name: str
 
 
-Supervisors = (
+SupervisorEvent = (
     RunOpened | LaunchAsked | ChildStarted | HangFound | SignalSent | AttemptEnded | StopAsked | ClockJumped | RunClosed
 )
-Watched = (
+WatchEvent = (
     ServiceReady
     | AlarmRaised
     | AlarmCleared
@@ -109,7 +69,7 @@ Watched = (
     | GpuLeftOut
     | BatchShrunk
 )
-Trainers = (
+TrainerEvent = (
     TrainerStarted
     | Phase
     | Progress
@@ -123,4 +83,4 @@ Trainers = (
     | TrainerStopped
     | TrainerFinished
 )
-Event = Supervisors | Watched | Trainers | Unrecognised
+Event = SupervisorEvent | WatchEvent | TrainerEvent | Unrecognised

@@ -1,8 +1,7 @@
-"""Writes events as one line each to an append-only file per writer, and reads them merged. Judges none of them.
+"""Writes events as lines to one append-only file per writer, and reads them merged. Judges none of them.
 
-The supervisor and every trainer rank write their own file (network file systems promise nothing for
-O_APPEND from several writers); readers merge them by time, writer and sequence number and leave a
-torn last line alone until the rest of it arrives.
+The supervisor and every trainer rank have their own file, because O_APPEND is not safe for several writers on a network
+file system. Readers merge by time, writer and sequence number. They read a torn last line later, when it is complete.
 """
 
 from __future__ import annotations
@@ -19,19 +18,20 @@ from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
 from prime_train.errors import UserError
-from prime_train.events.kinds import Event, Progress, Unrecognised
+from prime_train.events.kinds import Event, Unrecognised
+from prime_train.events.trainers import Progress
 from prime_train.redaction import redact, secrets
 
 VERSION = 1
 _BLOCK_BYTES = 1 << 20
 _PROGRESS = f'"kind":"{Progress.kind}"'.encode()
-_WORDS = frozenset({"what", "why", "fix", "where", "reason", "detail", "failed"})  # these may quote a program
+_TEXT_FIELDS = frozenset({"what", "why", "fix", "where", "reason", "detail", "failed"})  # may quote a program
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event with its envelope. `time_s` is wall-clock seconds since the epoch, of the writer's machine."""
+    """One event with its envelope. `time_s` is the Unix time on the writer's machine, in seconds."""
 
     time_s: float
     writer: str
@@ -56,7 +56,7 @@ def encode(record: Record) -> str:
 
 
 def decode(line: str) -> Record | None:
-    """The record of one line; None for a line that is not one (torn by a crash, or foreign)."""
+    """The record of one line; None if the line is not a record, such as one torn by a crash."""
     try:
         raw = json.loads(line)
         cls = _KINDS.get(raw["kind"])
@@ -70,15 +70,15 @@ def decode(line: str) -> Record | None:
         return None
 
 
-def masked(event: Event, hidden: tuple[str, ...]) -> Event:
-    """The event without secrets in its words; what programs act on, paths and names, stays as it is."""
-    words = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _WORDS}
-    changed: dict[str, Any] = {name: redact(text, hidden) for name, text in words.items()}
-    return replace(event, **changed) if changed != words else event
+def mask_secrets(event: Event, hidden: tuple[str, ...]) -> Event:
+    """The event with secrets masked in its text fields. Fields for programs, such as paths and names, stay the same."""
+    texts = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
+    changed: dict[str, Any] = {name: redact(text, hidden) for name, text in texts.items()}
+    return replace(event, **changed) if changed != texts else event
 
 
 class EventLog:
-    """Appends one writer's events. Safe from several threads; each line is one write(2) of its own."""
+    """Appends one writer's events. Thread-safe; each line is one write(2)."""
 
     def __init__(self, directory: Path, writer: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -91,14 +91,14 @@ class EventLog:
         with open(self.path, "rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 newlines, last = newlines + block.count(b"\n"), block[-1:]
-        self._torn = last != b"\n"  # a crash, or a full disk, cut the last line
-        self._seq = newlines + self._torn  # a line that lacks only its newline has its number already
+        self._torn = last != b"\n"  # a crash or a full disk tore the last line
+        self._seq = newlines + self._torn  # a line without its newline has used its number
 
     def append(self, event: Event) -> Record:
-        """Write one event. Raises OSError where the disk does not take the whole of it."""
+        """Write one event. Raises OSError if the disk does not store the whole line."""
         with self._lock:
-            record = Record(time.time(), self._writer, self._seq, masked(event, self._hidden))
-            # A lone surrogate (a file name that is not UTF-8) becomes the JSON escape that means it.
+            record = Record(time.time(), self._writer, self._seq, mask_secrets(event, self._hidden))
+            # A lone surrogate (from a file name that is not UTF-8) becomes a JSON escape.
             line = encode(record).encode(errors="backslashreplace") + b"\n"
             line = b"\n" + line if self._torn else line
             self._torn = os.write(self._fd, line) < len(line)
@@ -112,38 +112,37 @@ class EventLog:
 
 
 class Follower:
-    """Reads the events of a run directory as they are written: each call of `poll` returns what is new."""
+    """Reads the events of a run directory while they are written: each `poll` returns the new ones."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offsets: dict[str, int] = {}
 
     def poll(self) -> list[Record]:
-        """New records, merged by time; each writer's stay in its own order, were its clock set back meanwhile.
+        """The new records, merged by time. Each writer's records keep their order, even if its clock was set back.
 
-        Costs one stat per file when nothing is new. Of a file of more than a megabyte that is read for the first time,
-        as when a supervisor takes over a run of days, each unbroken series of progress is told by its first and last:
-        what lies between them changes nothing of what is known after it, and is most of a long file. Of a file that
-        is followed nothing is left out: how long a step takes is learned from it, after a stop of hours too.
-        Raises UserError where they may not be read.
+        Costs one stat per file without new records. The first read of a file above a megabyte returns only the first
+        and the last of consecutive Progress events: those between do not change the state, and are most of the file.
+        Later reads return every event, because the step time is computed from them.
+        Raises UserError without permission to read.
         """
         by_writer: list[list[Record]] = []
         try:
             entries = os.scandir(self._directory)
-            by_writer.extend(self._more(entry) for entry in entries if entry.name.endswith(".jsonl"))
-        except FileNotFoundError:  # the run was deleted, maybe between two of its files
+            by_writer.extend(self._read_new(entry) for entry in entries if entry.name.endswith(".jsonl"))
+        except FileNotFoundError:  # the run was deleted during the scan
             pass
         except PermissionError as error:
             raise UserError(
                 what="the events of the run may not be read: permission denied",
                 where=str(error.filename or self._directory),
-                why="they belong to another user, or their rights were changed",
+                why="they belong to another user, or their permissions were changed",
                 fix=f"ls -ld {self._directory}; then chown or chmod it",
             ) from error
         return list(heapq.merge(*by_writer, key=lambda record: record.order))
 
-    def _more(self, entry: os.DirEntry[str]) -> list[Record]:
-        """What is new in one file."""
+    def _read_new(self, entry: os.DirEntry[str]) -> list[Record]:
+        """The new records of one file."""
         offset = self._offsets.get(entry.name, 0)
         size = entry.stat().st_size
         if size <= offset:
@@ -151,7 +150,7 @@ class Follower:
         with open(entry.path, "rb") as file:
             file.seek(offset)
             lines = _lines(file)
-            lines = _without_series(lines) if offset == 0 and size > _BLOCK_BYTES else lines
+            lines = _thin_progress(lines) if offset == 0 and size > _BLOCK_BYTES else lines
             decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
             found = [record for record in decoded if record is not None]
             self._offsets[entry.name] = file.tell()
@@ -159,19 +158,19 @@ class Follower:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The whole lines from where the file stands; it stands after the last of them then.
+    """The complete lines from the current position, which is after the last of them at the end.
 
-    Not by str.splitlines: it also cuts at U+2028 and its like, which JSON strings may hold.
+    Does not use str.splitlines, which also splits at U+2028 and the like inside JSON strings.
     """
     while line := file.readline():
         if not line.endswith(b"\n"):
-            file.seek(-len(line), os.SEEK_CUR)  # its rest is still to come
+            file.seek(-len(line), os.SEEK_CUR)  # the rest is not written yet
             return
         yield line
 
 
-def _without_series(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines, of progress lines that follow each other only the first and the last."""
+def _thin_progress(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines, but of consecutive Progress lines only the first and the last."""
     last = b""
     in_series = False
     for line in lines:
@@ -192,5 +191,5 @@ def _without_series(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read(directory: Path) -> list[Record]:
-    """The events of a run, merged; of a long one as `Follower.poll` says."""
+    """All events of a run, merged; see `Follower.poll` for long runs."""
     return Follower(directory).poll()

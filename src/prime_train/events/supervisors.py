@@ -1,4 +1,4 @@
-"""What the supervisor writes of its own doing, one frozen value each."""
+"""The events of the supervisor about its own actions, one frozen value each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class RunOpened:
-    """A supervisor took the run's lock. A run has one of these per start of `prime-train run`."""
+    """A supervisor has the run's lock. One event per start of `prime-train run`."""
 
     kind: ClassVar[str] = "run_opened"
     run: str
@@ -19,14 +19,14 @@ class RunOpened:
 
 @dataclass(frozen=True, slots=True)
 class LaunchAsked:
-    """Written before the spawn: an attempt whose ChildStarted is missing may or may not have begun."""
+    """Written before the spawn. Without a ChildStarted, the attempt may or may not have started."""
 
     kind: ClassVar[str] = "launch_asked"
     attempt: int
     resume_step: int  # 0 = from the beginning
-    rejected: tuple[str, ...] = ()  # newer checkpoints that were not taken: "step_40: model.distcp has 10 of 40 bytes"
-    roles: tuple[str, ...] = ("trainer",)  # in the order of their start; each waits for the services before it
-    services: tuple[str, ...] = ()  # those of the roles that serve the others, and are up once they answer
+    rejected: tuple[str, ...] = ()  # newer checkpoints that were not usable: "step_40: model.distcp has 10 of 40 bytes"
+    roles: tuple[str, ...] = ("trainer",)  # in start order; each role waits for the services before it
+    services: tuple[str, ...] = ()  # the roles that are servers, and are ready when they answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class ChildStarted:
     attempt: int
     role: str
     pid: int
-    start_ticks: int  # field 22 of /proc/PID/stat: with the pid it names one process for ever
+    start_ticks: int  # field 22 of /proc/PID/stat; pid and start identify one process uniquely
     log: str
 
 
 @dataclass(frozen=True, slots=True)
 class HangFound:
-    """No progress for longer than the limit of the phase the trainer was in."""
+    """No progress for longer than the limit of the trainer's current phase."""
 
     kind: ClassVar[str] = "hang_found"
     attempt: int
     silent_s: float
     limit_s: float
     phase: str
-    activity: str = ""  # what its processes did meanwhile
+    activity: str = ""  # what its processes were doing
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class SignalSent:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """The attempt's whole process tree is gone. `newest_complete` was read from the disk after its end."""
+    """All processes of the attempt have ended. `newest_complete` is read from the disk after that."""
 
     kind: ClassVar[str] = "attempt_ended"
     attempt: int
-    returncode: int | None  # as subprocess gives it: -9 = killed by signal 9; None = found dead by a later supervisor
+    returncode: int | None  # as in subprocess: -9 = killed by signal 9; None = a later supervisor found it dead
     outcome: str  # "finished" | "stopped" | "failed"
     cause_class: str  # "" | "config" | "auth" | "bug" | "signal" | "hang" | "oom" | "disk" | "env" | "network" | ...
     what: str
@@ -73,20 +73,20 @@ class AttemptEnded:
     fix: str
     where: str
     newest_complete: int  # 0 = none
-    cause_id: str = ""  # the signature or the alarm that it was told by: "VLLM003", "gpu_lost"
-    retry: str = ""  # what the signature says of another try: "no" | "after_fix" | "yes"; "" = by the class
+    cause_id: str = ""  # the id of the matching signature or alarm: "VLLM003", "gpu_lost"
+    retry: str = ""  # the signature's retry advice: "no" | "after_fix" | "yes"; "" = from the class
 
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     kind: ClassVar[str] = "stop_asked"
-    by: str  # "SIGINT", "SIGTERM", or what a watch pauses the run for
-    saves: bool = True  # False: a save would fail or do harm, and the trainer is ended without one
+    by: str  # "SIGINT", "SIGTERM", or the alarm that pauses the run
+    saves: bool = True  # False: a save would fail or do harm, so the trainer ends without one
 
 
 @dataclass(frozen=True, slots=True)
 class ClockJumped:
-    """The wall clock left the monotonic one: it was set, or the machine slept. Silences are counted without it."""
+    """The wall clock moved against the monotonic clock: it was set, or the machine slept. Not counted as silence."""
 
     kind: ClassVar[str] = "clock_jumped"
     jump_s: float
@@ -94,7 +94,7 @@ class ClockJumped:
 
 @dataclass(frozen=True, slots=True)
 class RunClosed:
-    """The supervisor's last word. `state` is "finished", "stopped" or "failed"."""
+    """The supervisor's last event. `state` is "finished", "stopped" or "failed"."""
 
     kind: ClassVar[str] = "run_closed"
     state: str

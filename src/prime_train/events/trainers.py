@@ -1,4 +1,4 @@
-"""What the trainer, or who speaks for it, writes, one frozen value each."""
+"""The events of the trainer, or of the process that reports for it, one frozen value each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Optimizer steps were taken. Written at most a few times a second; metrics.jsonl has every step."""
+    """The trainer made optimizer steps. Written at most a few times per second; metrics.jsonl has every step."""
 
     kind: ClassVar[str] = "progress"
     attempt: int
@@ -75,7 +75,7 @@ class CheckpointSaved:
     attempt: int
     step: int
     size_bytes: int
-    stall_s: float  # what the training loop waited for it, staging waits included
+    stall_s: float  # how long the training loop waited for it, staging included
     write_s: float  # from start to marker
 
 
@@ -89,7 +89,7 @@ class CheckpointDeleted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointUnreadable:
-    """A checkpoint with a marker could not be loaded; the next attempt takes the one before."""
+    """A checkpoint with a marker could not be loaded; the next attempt loads the one before it."""
 
     kind: ClassVar[str] = "checkpoint_unreadable"
     attempt: int
@@ -99,7 +99,7 @@ class CheckpointUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class TrainerFailed:
-    """The trainer's own account of its end. `cause_class` "config", "disk" and "env" are not retried."""
+    """The trainer's report of its own failure. `cause_class` "config", "disk" and "env" are not retried."""
 
     kind: ClassVar[str] = "trainer_failed"
     attempt: int
@@ -113,7 +113,7 @@ class TrainerFailed:
 
 @dataclass(frozen=True, slots=True)
 class TrainerStopped:
-    """Ended on request after a complete checkpoint at `step`."""
+    """The trainer ended on request, with a complete checkpoint at `step`."""
 
     kind: ClassVar[str] = "trainer_stopped"
     attempt: int

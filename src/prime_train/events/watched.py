@@ -1,4 +1,4 @@
-"""What was found while a run was on, and what was done about it, one frozen value each. The supervisor writes them."""
+"""The events of the supervisor about its watches and services, one frozen value each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class ServiceReady:
-    """A service of the attempt answers: its health, and a request of the kind it is there for."""
+    """A service of the attempt is ready: its health check and a test request succeeded."""
 
     kind: ClassVar[str] = "service_ready"
     attempt: int
@@ -19,14 +19,14 @@ class ServiceReady:
 
 @dataclass(frozen=True, slots=True)
 class AlarmRaised:
-    """A watch found something wrong. It stands until AlarmCleared, or until the attempt has ended."""
+    """A watch found a problem. The alarm is active until AlarmCleared, or until the attempt ends."""
 
     kind: ClassVar[str] = "alarm_raised"
-    attempt: int  # 0 = raised while none lived
+    attempt: int  # 0 = raised between attempts
     watch: str  # "gpu", "engine", "hang", "disk", "host"
     name: str  # "gpu_lost"
     subject: str  # "GPU 1"
-    answer: str  # what follows: "note", "alert", "pause", "restart"
+    answer: str  # the response: "note", "alert", "pause", "restart"
     cause_class: str
     what: str
     why: str
@@ -46,7 +46,7 @@ class AlarmCleared:
 
 @dataclass(frozen=True, slots=True)
 class AlertSent:
-    """An alarm or an end was told outside the run. `failed` says why it did not get there, empty where it did."""
+    """An alert about an alarm or an end was sent. `failed` is the reason if it could not be delivered, else ""."""
 
     kind: ClassVar[str] = "alert_sent"
     channel: str  # "command", "webhook"
@@ -56,7 +56,7 @@ class AlertSent:
 
 @dataclass(frozen=True, slots=True)
 class LogNoticed:
-    """A line of a log that ends nothing and explains a slow or stuck run. Told once for each kind and attempt."""
+    """A log line that explains a slow or stuck run without ending it. Written once per signature and attempt."""
 
     kind: ClassVar[str] = "log_noticed"
     attempt: int
@@ -68,7 +68,7 @@ class LogNoticed:
 
 @dataclass(frozen=True, slots=True)
 class ActivitySeen:
-    """What the processes of a silent attempt were doing. `until_s`: so long is it given before it counts as hung."""
+    """The activity of the processes of a silent attempt, which does not count as hung before the time `until_s`."""
 
     kind: ClassVar[str] = "activity_seen"
     attempt: int
@@ -78,7 +78,7 @@ class ActivitySeen:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceKept:
-    """What was found out about a process before it was ended: stacks of every rank, GPUs, the ends of the logs."""
+    """Evidence was saved before processes were ended: stacks of every rank, GPUs, the ends of the logs."""
 
     kind: ClassVar[str] = "evidence_kept"
     attempt: int
@@ -88,7 +88,7 @@ class EvidenceKept:
 
 @dataclass(frozen=True, slots=True)
 class SpaceFreed:
-    """Something of the run that nothing needs any more was deleted, or would have been: `failed` says why not."""
+    """A part of the run that is no longer needed was deleted. `failed` is the reason if it could not be, else ""."""
 
     kind: ClassVar[str] = "space_freed"
     attempt: int
@@ -100,7 +100,7 @@ class SpaceFreed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPacked:
-    """A superseded checkpoint was packed without loss, beside the run; `problem` says why not, empty where it was."""
+    """A superseded checkpoint was packed without loss. `problem` is the reason if it could not be, else ""."""
 
     kind: ClassVar[str] = "checkpoint_packed"
     step: int
@@ -112,7 +112,7 @@ class CheckpointPacked:
 
 @dataclass(frozen=True, slots=True)
 class GpuLeftOut:
-    """A GPU on which two attempts failed is not used again by this run."""
+    """Two attempts failed on this GPU, so this run does not use it again."""
 
     kind: ClassVar[str] = "gpu_left_out"
     gpu: str  # its UUID
@@ -121,7 +121,7 @@ class GpuLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class BatchShrunk:
-    """The next attempts take a smaller micro-batch at the same global batch, because memory ran out."""
+    """The next attempts use a smaller micro-batch with the same global batch, because memory ran out."""
 
     kind: ClassVar[str] = "batch_shrunk"
     attempt: int

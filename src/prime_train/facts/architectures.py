@@ -1,4 +1,4 @@
-"""Asks the run's interpreter which models its packages know, by a child with a deadline. Imports none of them."""
+"""Reads which models the run's packages support, in a child with a deadline. Imports none of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import NotKnown
 
 DEADLINE_S = 15.0  # an environment on a slow network disk
 
 
 class Installed(NamedTuple):
-    """What an interpreter has; a version is "" where the package is not there, or a source tree without metadata.
+    """The packages of an interpreter. A version is "" if the package is missing, or is a source tree without metadata.
 
-    `vllm_gone` maps an architecture that vLLM had once to the last version that did. `prime_rl_takes_others`: what
-    prime-rl has no code for goes through transformers.
+    `vllm_gone` maps an architecture that vLLM has removed to the last version with it. `prime_rl_takes_others`:
+    prime-rl runs a model without its own code through transformers.
     """
 
     python: str
@@ -35,13 +35,13 @@ class Installed(NamedTuple):
     prime_rl_takes_others: bool
 
 
-def installed(python: str) -> Installed | NotKnown:
-    answer = ask([python, script("architectures_program")], DEADLINE_S)
+def read_installed(python: str) -> Installed | NotKnown:
+    answer = run_probe([python, script("architectures_program", __file__)], DEADLINE_S)
     if isinstance(answer, NotKnown):
         return answer
     try:
-        said = json.loads(answer.out.splitlines()[-1])
-        known, versions = said["known"], said["versions"]
+        output = json.loads(answer.out.splitlines()[-1])
+        known, versions = output["known"], output["versions"]
         vllm, transformers = known.get("vllm", {}), known.get("transformers", {})
         prime_rl = known.get("prime_rl", {})
         return Installed(
@@ -61,4 +61,4 @@ def installed(python: str) -> Installed | NotKnown:
             bool(prime_rl.get("takes_others", True)),
         )
     except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'it said nothing of use'}")
+        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'no error message'}")

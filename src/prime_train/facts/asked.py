@@ -1,4 +1,4 @@
-"""What a run asks of the machine and of services, read out of its RunSpec: interpreter, ports, repositories. Pure."""
+"""Derives from a RunSpec what the run needs from the machine: interpreter, ports, repositories, models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from prime_train.spec import RunSpec
 
-# Distributions whose versions and requirements decide whether a run starts at all.
+# Distributions whose versions decide whether a run starts.
 STACK = (
     "torch",
     "transformers",
@@ -28,7 +28,7 @@ _ROUTER_METRICS_OFFSET = 21000  # prime-rl at 559b447: the router's own port for
 
 
 class Service(NamedTuple):
-    """A port that the run listens on: the RunSpec field that names it, and who listens."""
+    """A port that the run listens on, the RunSpec field of the port, and the process that listens."""
 
     port: int
     field: str
@@ -36,7 +36,7 @@ class Service(NamedTuple):
 
 
 def python(run: RunSpec) -> str:
-    """The interpreter that the run will use: the one that its config names, else this one."""
+    """The interpreter of the run: the one in its config, else this one."""
     named = run.launch.python if run.launch is not None else None
     if run.server is not None and run.serves_only:
         named = run.server.python
@@ -45,9 +45,7 @@ def python(run: RunSpec) -> str:
 
 def run_dir(run: RunSpec) -> Path:
     """Where the run will write: prime-train's own run directory, or prime-rl's output directory."""
-    if run.launch is None:
-        return Path(run.run.dir).expanduser() / run.run.name
-    return Path(run.launch.output_dir or "outputs").expanduser() / (run.launch.run_dir or run.launch.run_name or "")
+    return Path(run.write_root).expanduser() / run.write_folder
 
 
 def on_other_machines(run: RunSpec) -> bool:
@@ -55,7 +53,7 @@ def on_other_machines(run: RunSpec) -> bool:
 
 
 def services(run: RunSpec) -> Iterator[Service]:
-    """The ports that processes of the run will listen on, on this machine."""
+    """The ports that the run's processes listen on, on this machine."""
     inference, rollout = run.inference, run.rollout
     if inference is not None:
         who = "the router" if inference.router else "vLLM"
@@ -86,7 +84,7 @@ def _service(port: int | None, field: str, who: str, offset: int = 0) -> Iterato
 
 
 def environment_modules(run: RunSpec) -> dict[str, str]:
-    """Module -> the RunSpec field of the environment that is it. `owner/my-env@0.1` is the module my_env."""
+    """Environment module -> its RunSpec field. `owner/my-env@0.1` is the module my_env."""
     found: dict[str, str] = {}
     if run.environments is None:
         return found
@@ -99,7 +97,7 @@ def environment_modules(run: RunSpec) -> dict[str, str]:
 
 
 def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
-    """(kind, name) on the Hugging Face hub -> the RunSpec field that names it. Local folders are not among them."""
+    """(kind, name) on the Hugging Face hub -> its RunSpec field. Local folders are left out."""
     named: list[tuple[str, str | None, str]] = []
     if run.trainer is not None:
         named += [("model", run.trainer.model_name, "trainer.model_name")]
@@ -110,13 +108,12 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
         named += [("model", run.inference.model_name, "inference.model_name")]
     if run.finetune is not None:
         named += [("dataset", run.finetune.data_name, "finetune.data_name")]
-    if run.is_native:
-        for number, source in enumerate(run.data.sources):
-            if source.kind == "hf-dataset":
-                named += [("dataset", source.path, f"data.sources.{number}.path")]
+    for number, source in enumerate(run.data.sources):
+        if source.kind == "hf-dataset":
+            named += [("dataset", source.path, f"data.sources.{number}.path")]
     found: dict[tuple[str, str], str] = {}
     for kind, name, field in named:
-        if name and not _is_local(name):
+        if name and not is_local(name):
             found.setdefault((kind, name), field)
     return found
 
@@ -130,9 +127,14 @@ def models(run: RunSpec) -> set[str]:
     return {name for name in named if name}
 
 
-def _is_local(name: str) -> bool:
-    """Whether it means a folder: a hub name is `name` or `owner/name`, without a folder of that name here."""
-    return name.startswith(("/", "./", "../", "~")) or name.count("/") > 1 or Path(name).exists()
+def is_path(name: str) -> bool:
+    """Whether `name` cannot be a name on the hub, which is `name` or `owner/name`."""
+    return name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
+
+
+def is_local(name: str) -> bool:
+    """Whether `name` is a local folder or file, not a name on the hub."""
+    return is_path(name) or Path(name).exists()
 
 
 def reports_to_wandb(run: RunSpec) -> bool:
@@ -140,7 +142,7 @@ def reports_to_wandb(run: RunSpec) -> bool:
 
 
 def engine_arguments(run: RunSpec) -> list[str] | None:
-    """vLLM's own arguments for the server that the run starts; None where it starts none."""
+    """vLLM's arguments for the run's inference server; None if the run has no server."""
     inference = run.inference
     if inference is None or not inference.model_name:
         return None

@@ -1,4 +1,4 @@
-"""The conversations with which a chat template is tried: plain, with thoughts, with a tool, each turn by turn. Pure."""
+"""The conversations that test a chat template: plain, with thoughts, with a tool, each turn by turn. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 ANSWER = "It is 18 degrees in Paris."
-THOUGHT = "The tool said 18."
+THOUGHT = "The tool returned 18."
 SECOND_ANSWER = "It is 21 degrees in Rome."
 RESULT = '{"celsius": 18}'
 TOOL_NAME = "get_temperature"
@@ -33,7 +33,7 @@ _RESULT = {"role": "tool", "tool_call_id": "call00001", "name": TOOL_NAME, "cont
 
 
 def _call(arguments: object) -> dict[str, Any]:
-    # Nine letters and digits: Mistral's templates take no other id.
+    # Nine letters and digits: Mistral's templates accept no other id.
     function = {"name": TOOL_NAME, "arguments": arguments}
     return {
         "role": "assistant",
@@ -46,7 +46,7 @@ _CALL = _call({"city": ARGUMENT})
 
 
 class Question(NamedTuple):
-    """A rendering that is asked for. `prompt` ends it where the model is to go on."""
+    """One conversation to render. `prompt`: the text ends where the model's next turn begins."""
 
     name: str
     messages: tuple[dict[str, Any], ...]
@@ -69,20 +69,20 @@ QUESTIONS = (
     Question("tool_5", (_USER, _CALL, _RESULT, _ANSWER, _SECOND_USER), tools=True, prompt=True),
     Question("tool_text_arguments", (_USER, _call(json.dumps({"city": ARGUMENT}))), tools=True),
 )
-# Which rendering must begin with which: what a model has seen and written stays as it was.
-GROWTH = {
+# (shorter, longer): the longer rendering must begin with the shorter one, because a turn must not change history.
+EXTENSIONS = {
     "chat": (("chat_1", "chat_2"), ("chat_2", "chat_3"), ("chat_3", "chat_4")),
     "thoughts": (("chat_1", "think_2"), ("think_2", "think_3")),
     "tools": (("tool_1", "tool_2"), ("tool_2", "tool_3"), ("tool_3", "tool_4")),
     "a question after tools": (("tool_4", "tool_5"),),
 }
-OPENS_A_THOUGHT = "<think>"  # a prompt that ends so goes on with a thought: only an answer with one can follow
+OPENS_A_THOUGHT = "<think>"  # after a prompt that ends with this, the answer must begin with a thought
 
 
 def in_parts(question: Question) -> Question:
-    """The same with each content as a list of parts: the form that templates of models that see take."""
+    """The question with each content as a list of parts, as templates of vision-language models expect it."""
 
-    def parted(message: dict[str, Any]) -> dict[str, Any]:
+    def split(message: dict[str, Any]) -> dict[str, Any]:
         return message | {"content": [{"type": "text", "text": message["content"]}]}
 
-    return question._replace(messages=tuple(map(parted, question.messages)))
+    return question._replace(messages=tuple(map(split, question.messages)))

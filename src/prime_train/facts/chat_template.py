@@ -1,4 +1,4 @@
-"""Finds a model's chat template and has it rendered, by a child with a deadline. Judges nothing."""
+"""Finds a model's chat template, and renders it in a child with a deadline. Judges nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.facts.chat_questions import ANSWER, QUESTIONS, TOOL, Question, in_parts
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import NotKnown
 
 DEADLINE_S = 10.0
@@ -17,7 +17,7 @@ _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class ChatTemplate(NamedTuple):
-    """`text` as it is written in `file`; `names` are those of its variants, where it has several."""
+    """`text` as written in `file`; `names` are the names of its variants, if it has several."""
 
     file: str
     text: str
@@ -25,9 +25,9 @@ class ChatTemplate(NamedTuple):
 
 
 class Renderings(NamedTuple):
-    """Per question the text, or what the template said instead. `fault` is its own syntax error.
+    """Question -> rendered text or error message. `fault` is the template's syntax error.
 
-    `parts`: the contents were lists of parts, because it does not take plain text.
+    `parts`: the contents were lists of parts, because the template does not accept plain text.
     """
 
     texts: Mapping[str, str]
@@ -36,8 +36,8 @@ class Renderings(NamedTuple):
     parts: bool = False
 
 
-def find(folder: Path) -> ChatTemplate | str | None:
-    """The template, what is wrong with the file that has it, or None. transformers looks in the same order."""
+def find_template(folder: Path) -> ChatTemplate | str | None:
+    """The template, a description of the fault in its file, or None. The order of files is that of transformers."""
     try:
         if (folder / "chat_template.jinja").is_file():
             text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def find(folder: Path) -> ChatTemplate | str | None:
         for name in ("chat_template.json", "tokenizer_config.json"):
             path = folder / name
             if path.is_file():
-                found = _of_value(name, _object(path).get("chat_template"))
+                found = _from_value(name, _object(path).get("chat_template"))
                 if found is not None:
                     return found
     except OSError as error:
@@ -57,8 +57,8 @@ def find(folder: Path) -> ChatTemplate | str | None:
     return None
 
 
-def _of_value(file: str, value: object) -> ChatTemplate | str | None:
-    """A string, or a list of {name, template}: the one for tools is taken, since it is the tools that are tried."""
+def _from_value(file: str, value: object) -> ChatTemplate | str | None:
+    """`value` is a string or a list of {name, template}. Prefers the template for tools, because tools are tested."""
     if value is None or isinstance(value, str):
         return ChatTemplate(file, value) if value else None
     if isinstance(value, list):
@@ -66,7 +66,7 @@ def _of_value(file: str, value: object) -> ChatTemplate | str | None:
         text = named.get("tool_use", named.get("default"))
         if isinstance(text, str):
             return ChatTemplate(file, text, tuple(named))
-    return f"{file}: chat_template is neither a text nor a list of named ones with a default"
+    return f"{file}: chat_template is neither a string nor a list of named templates with a default"
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -80,57 +80,57 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """bos_token and its like, as a template sees them."""
+    """bos_token and the like, as a template receives them."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         try:
-            said = _object(folder / name)
+            tokens = _object(folder / name)
         except (OSError, ValueError):
             continue
         for key in _SPECIAL:
-            value = said.get(key)
+            value = tokens.get(key)
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str):
                 found[key] = text
     return found
 
 
-def renderings(
+def render_all(
     template: ChatTemplate, tokens: Mapping[str, str], python: str = sys.executable
 ) -> Renderings | NotKnown:
-    """What the template makes of each of our questions: as plain text, else in parts where it takes no text."""
-    plain = _rendered(template, tokens, python, QUESTIONS)
+    """Every question rendered: with contents as plain text, or as lists of parts if the template needs those."""
+    plain = _render(template, tokens, python, QUESTIONS)
     if isinstance(plain, NotKnown) or plain.fault or ANSWER in plain.texts.get("chat_2", ""):
         return plain
-    parted = _rendered(template, tokens, python, map(in_parts, QUESTIONS))
-    if isinstance(parted, Renderings) and ANSWER in parted.texts.get("chat_2", ""):
-        return parted._replace(parts=True)
+    in_lists = _render(template, tokens, python, map(in_parts, QUESTIONS))
+    if isinstance(in_lists, Renderings) and ANSWER in in_lists.texts.get("chat_2", ""):
+        return in_lists._replace(parts=True)
     return plain
 
 
-def _rendered(
+def _render(
     template: ChatTemplate, tokens: Mapping[str, str], python: str, questions: Iterable[Question]
 ) -> Renderings | NotKnown:
-    asked = {
+    request = {
         "template": template.text,
         "special_tokens": dict(tokens),
         "tool": TOOL,
         "questions": [question._asdict() for question in questions],
     }
-    answer = ask([python, script("chat_template_program")], DEADLINE_S, given=json.dumps(asked))
+    answer = run_probe([python, script("chat_template_program", __file__)], DEADLINE_S, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         if answer.reason.startswith("no answer"):
-            return Renderings({}, {}, f"it does not end: no rendering within {DEADLINE_S:g} s")
+            return Renderings({}, {}, f"it does not finish: no rendering within {DEADLINE_S:g} s")
         return answer
     try:
-        said = json.loads(answer.out)
+        output = json.loads(answer.out)
     except ValueError:
-        return NotKnown(f"rendering it ended with exit code {answer.code}: {answer.last_line or 'it said nothing'}")
-    if "unable" in said:
-        return NotKnown(said["unable"])
-    if "fault" in said:
-        return Renderings({}, {}, said["fault"])
-    answers = said["answers"]
+        return NotKnown(f"rendering ended with exit code {answer.code}: {answer.last_line or 'no error message'}")
+    if "unable" in output:
+        return NotKnown(output["unable"])
+    if "fault" in output:
+        return Renderings({}, {}, output["fault"])
+    answers = output["answers"]
     return Renderings(
         {name: each["text"] for name, each in answers.items() if "text" in each},
         {name: each["error"] for name, each in answers.items() if "error" in each},

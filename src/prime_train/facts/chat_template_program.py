@@ -1,6 +1,6 @@
-"""Run as a program: renders a chat template in Jinja's sandbox as transformers does, prints one JSON object.
+"""Program: renders a chat template in Jinja's sandbox, as transformers does, and prints one JSON object.
 
-A template is code of a stranger: it gets plain values, a limit on memory, and from who starts this a deadline.
+A template is untrusted code: it gets only plain values and limited memory, and the caller sets a deadline.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from datetime import datetime
 from typing import Any
 
 _MEMORY_BYTES = 2**30
-_NEEDED = (3, 1, 6)  # transformers 5 refuses older ones: they have known ways out of the sandbox
+_NEEDED = (3, 1, 6)  # transformers 5 refuses older versions, because their sandbox can be escaped
 
 
-def render(asked: dict[str, Any]) -> dict[str, Any]:
-    """`asked`: template, special_tokens, tool, and questions of name, messages, tools and prompt."""
+def render(request: dict[str, Any]) -> dict[str, Any]:
+    """`request`: template, special_tokens, tool, and questions of name, messages, tools and prompt."""
     try:
         import jinja2
     except ImportError:
         return {"unable": "jinja2 is not installed"}
     if tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit()) < _NEEDED:
-        return {"unable": f"jinja2 {jinja2.__version__} is older than 3.1.6, whose sandbox holds"}
+        return {"unable": f"jinja2 {jinja2.__version__} is older than 3.1.6, the first with a safe sandbox"}
     try:
-        template = _environment().from_string(asked["template"])
+        template = _environment().from_string(request["template"])
     except jinja2.TemplateSyntaxError as error:
         return {"fault": f"line {error.lineno}: {error.message}"}
     answers: dict[str, dict[str, str]] = {}
-    for question in asked["questions"]:
+    for question in request["questions"]:
         try:
             text = template.render(
                 messages=question["messages"],
-                tools=[asked["tool"]] if question["tools"] else None,
+                tools=[request["tool"]] if question["tools"] else None,
                 documents=None,
                 add_generation_prompt=question["prompt"],
-                **asked["special_tokens"],
+                **request["special_tokens"],
             )
-        except Exception as error:  # whatever a stranger's template raises is the answer to the question
+        except Exception as error:  # a template may raise any exception: its text is the result
             answers[question["name"]] = {"error": f"{type(error).__name__}: {error}"[:500]}
         else:
             answers[question["name"]] = {"text": text}
@@ -52,7 +52,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The block that marks what the assistant wrote. It changes nothing of the text."""
+        """The block that marks the assistant's text. It does not change the text."""
 
         tags = {"generation"}  # noqa: RUF012 - jinja2 reads it as a set
 

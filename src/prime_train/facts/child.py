@@ -1,4 +1,4 @@
-"""Asks a child process a question. It has a deadline: a wedged driver or mount holds the child, never this process."""
+"""Runs a probe in a child process with a deadline, so a stuck driver or mount blocks the child, never this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from prime_train.facts.facts import NotKnown
 
-_REAP_S = 0.5  # a process that waits for a device is not ended by SIGKILL: it is left behind, not waited for
+_REAP_S = 0.5  # SIGKILL does not end a process that waits for a device: such a process is left behind
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a child ended and what it said."""
+    """The exit code and the output of a child."""
 
     code: int
     out: str
@@ -25,20 +25,20 @@ class Answer:
 
     @property
     def last_line(self) -> str:
-        """The last line of what it complained: where Python and most programs name the fault."""
+        """The last line of stderr, where Python and most programs report the error."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
 
-def script(name: str) -> str:
-    """The path of a program in this folder that another interpreter may run: it uses the standard library alone."""
-    return str(Path(__file__).with_name(f"{name}.py"))
+def script(name: str, beside: str = __file__) -> str:
+    """The path of a program beside the module file `beside`. Another interpreter can run such a program by its path."""
+    return str(Path(beside).with_name(f"{name}.py"))
 
 
-def ask(
-    command: Sequence[str], deadline_s: float, *, given: str = "", environment: Mapping[str, str] | None = None
+def run_probe(
+    command: Sequence[str], deadline_s: float, *, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> Answer | NotKnown:
-    """The answer of `command`, with `given` as its standard input; NotKnown where it cannot start or is too late."""
+    """The answer of `command`, with `stdin` as its standard input; NotKnown if it does not start or is too slow."""
     try:
         process = subprocess.Popen(
             command,
@@ -53,19 +53,19 @@ def ask(
     except OSError as error:
         return NotKnown(f"{command[0]} does not start: {error.strerror or error}")
     try:
-        out, err = process.communicate(given, timeout=deadline_s)
+        out, err = process.communicate(stdin, timeout=deadline_s)
     except subprocess.TimeoutExpired:
-        end(process)
+        kill_session(process)
         return NotKnown(f"no answer within {deadline_s:g} s")
     return Answer(process.returncode, out, err)
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    """Ends a child and everything in its session that is still there."""
-    with suppress(ProcessLookupError):  # all of it has ended meanwhile
+def kill_session(process: subprocess.Popen[str]) -> None:
+    """Kills every process in the session of a child."""
+    with suppress(ProcessLookupError):  # all have ended already
         os.killpg(process.pid, signal.SIGKILL)
     for pipe in (process.stdin, process.stdout, process.stderr):
-        with suppress(BrokenPipeError):  # what it was still to be told
+        with suppress(BrokenPipeError):  # input that the child has not read
             if pipe is not None:
                 pipe.close()
     with suppress(subprocess.TimeoutExpired):  # see _REAP_S

@@ -1,4 +1,4 @@
-"""Reads how many positions a model has, from its own config.json: a local folder's, or the hub cache's. Asks no hub."""
+"""Reads a model's number of positions from its config.json in a folder or in the hub's cache. Makes no request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from prime_train.architecture import scaled_positions
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.local import ModelContext
 
-# As vLLM looks for them, the smallest of those that are there. Source: vLLM 0.10, config/__init__.py,
-# _get_and_verify_max_len.
+# The keys that vLLM reads; it uses the smallest value. Source: vLLM 0.10, config/__init__.py, _get_and_verify_max_len.
 _KEYS = (
     "max_position_embeddings",
     "n_positions",
@@ -24,17 +23,17 @@ _KEYS = (
 )
 
 
-def contexts(names: Iterable[str]) -> tuple[ModelContext, ...] | NotKnown:
-    """One entry for each model whose config.json is on this machine and names its positions."""
+def read_contexts(names: Iterable[str]) -> tuple[ModelContext, ...] | NotKnown:
+    """One entry for each model with a local config.json that has its positions."""
     wanted = sorted(set(names))
-    found = [context for name in wanted if (context := _of(name)) is not None]
+    found = [context for name in wanted if (context := _read(name)) is not None]
     if wanted and not found:
-        return NotKnown(f"{', '.join(wanted)}: no config.json on this machine tells the positions")
+        return NotKnown(f"{', '.join(wanted)}: no config.json on this machine has the positions")
     return tuple(found)
 
 
 def cached(name: str, file: str) -> Path | None:
-    """A file of a model: in the folder of that name, else in the cache of the hub; None where it is in neither."""
+    """A file of a model, in the folder `name` or in the hub's cache; None if it is in neither."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder / file if (folder / file).is_file() else None
@@ -48,14 +47,14 @@ def cached(name: str, file: str) -> Path | None:
     return Path(there) if isinstance(there, str) else None
 
 
-def _of(name: str) -> ModelContext | None:
+def _read(name: str) -> ModelContext | None:
     config = cached(name, "config.json")
     if config is None:
         return None
     try:
         values = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return None  # another rule tells of a folder that cannot be read
+        return None  # another rule reports an unreadable folder
     if not isinstance(values, dict):
         return None
     text = values.get("text_config")
@@ -66,7 +65,7 @@ def _of(name: str) -> ModelContext | None:
     scaled = [scaling for part in parts if (scaling := _scaling(part)) is not None]
     limits = {scaled_positions(min(tokens), scaling) for scaling in scaled}
     kinds = "".join(str(part.get("model_type")) for part in parts)
-    if "gemma3" in kinds:  # its positions are those after the scaling (vLLM, _get_and_verify_max_len)
+    if "gemma3" in kinds:  # its positions include the scaling already (vLLM, _get_and_verify_max_len)
         limits = {min(tokens)}
     return ModelContext(name, min(tokens), bool(scaled), config, limits.pop() if len(limits) == 1 and scaled else None)
 
@@ -76,7 +75,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _scaling(part: dict[str, Any]) -> dict[str, Any] | None:
-    """The rope scaling that makes more of the positions, None where there is none."""
+    """The rope scaling that extends the positions, or None."""
     for key in ("rope_scaling", "rope_parameters"):  # the latter since transformers 5
         scaling = part.get(key)
         if isinstance(scaling, dict) and scaling:

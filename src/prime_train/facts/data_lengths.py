@@ -1,6 +1,6 @@
-"""Has the local data of a run measured: how many rows, how many tokens each. Done in the run's own interpreter.
+"""Measures the local data of a run, rows and tokens per row, in a child with the run's interpreter.
 
-A child reads for about a second, whatever the size of the data. Nothing is downloaded.
+The child reads for about one second for data of any size. Downloads nothing.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.contexts import cached
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.local import DataLengths
 from prime_train.spec import RunSpec
 
-BUDGET_S = 1.0  # of reading and counting, over all sources
+BUDGET_S = 1.0  # for reading and counting all sources
 DEADLINE_S = 10.0  # with the imports, on a cold disk
 _SUFFIXES = (".jsonl", ".parquet", ".txt")
 _MAX_FILES = 10_000
 # Where an environment's arguments name its data. Source: verifiers, load_environment of its own environments.
 _DATA_ARGUMENTS = ("dataset_path", "dataset_name", "dataset", "data_path", "data_dir")
-# The columns that hold what the model is asked, as verifiers and TRL read them; of fine-tuning data, all that is said.
-_ASKED = ("prompt", "question", "problem", "messages", "instruction", "text")
+# Columns with the prompt, as verifiers and TRL read them, and columns with a whole conversation for fine-tuning.
+_PROMPT_COLUMNS = ("prompt", "question", "problem", "messages", "instruction", "text")
 _SAID = ("messages", "text", "prompt")
 
 
 class LocalData(NamedTuple):
-    """Data on this machine: the RunSpec field that names it, and the columns that hold its text, the first counts."""
+    """Local data, its RunSpec field, and its text columns; the first one that a row has is used."""
 
     field: str
     path: str
@@ -38,39 +38,38 @@ class LocalData(NamedTuple):
 
 
 def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[DataLengths, ...] | NotKnown:
-    """One entry for each local data set that the run names."""
+    """One entry for each local dataset of the run."""
     named = list(local_data(run))
     if not named:
         return ()
-    tokenizer = _tokenizer(run)
+    tokenizer = cached(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
     sources = [{"files": _files(data.path), "columns": data.columns} for data in named]
-    asked = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
-    answer = ask([python, script("data_lengths_program")], deadline_s, given=json.dumps(asked))
+    request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
+    answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return answer
     if answer.code != 0:
         return NotKnown(f"{python} could not read the data: {answer.last_line or f'exit code {answer.code}'}")
     measured = json.loads(answer.out.splitlines()[-1])
-    return tuple(DataLengths(data.field, data.path, **said) for data, said in zip(named, measured, strict=True))
+    return tuple(DataLengths(data.field, data.path, **found) for data, found in zip(named, measured, strict=True))
 
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:
     """The data sets of a run that lie on this machine."""
-    if run.is_native:
-        for number, source in enumerate(run.data.sources):
-            if source.path and Path(source.path).exists() and source.kind != "python-stdlib":
-                yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
+    for number, source in enumerate(run.data.sources):
+        if source.path and Path(source.path).exists() and source.kind != "python-stdlib":
+            yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
         yield LocalData("finetune.data_name", run.finetune.data_name, _SAID)
     trained = run.environments.train if run.environments is not None else None
     for number, environment in enumerate(trained or ()):
         arguments = environment.args or {}
-        tables = {"args": arguments, "args.taskset": arguments.get("taskset")}  # 2026-08 says them of the task set
+        tables = {"args": arguments, "args.taskset": arguments.get("taskset")}  # newer generations have a task set
         for where, table in tables.items():
             for name in _DATA_ARGUMENTS:
                 path = table.get(name) if isinstance(table, dict) else None
                 if isinstance(path, str) and os.sep in path and Path(path).exists():
-                    yield LocalData(f"environments.train.{number}.{where}.{name}", path, _ASKED)
+                    yield LocalData(f"environments.train.{number}.{where}.{name}", path, _PROMPT_COLUMNS)
 
 
 def _files(path: str) -> list[str]:
@@ -80,12 +79,3 @@ def _files(path: str) -> list[str]:
         return [str(named)]
     found = (Path(where, name) for where, _, names in os.walk(named) for name in names if name.endswith(_SUFFIXES))
     return sorted(str(file) for file in islice(found, _MAX_FILES))
-
-
-def _tokenizer(run: RunSpec) -> Path | None:
-    """The tokenizer.json of the run; None where it has none, or it is not on this machine."""
-    if run.is_native:
-        return cached(run.tokenizer.path, "tokenizer.json") if run.tokenizer.path else None
-    name = (run.trainer.tokenizer_name or run.trainer.model_name) if run.trainer is not None else None
-    name = name or (run.rollout.model_name if run.rollout is not None else None)
-    return cached(name, "tokenizer.json") if name else None

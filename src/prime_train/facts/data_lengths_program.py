@@ -1,7 +1,6 @@
-"""Run as a program by the interpreter that a run will use: prints how long the rows of local data are, as JSON.
+"""Program for the run's interpreter: prints the lengths of the rows of local data as JSON.
 
-Reads for as long as it is told to and no longer. Needs `tokenizers` where tokens are to be counted, and `pyarrow`
-for .parquet files; the standard library else.
+Stops when the time in its input is over. Needs `tokenizers` to count tokens and `pyarrow` for .parquet files.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    tokenizer, problem = load(asked["tokenizer"])
-    share_s = asked["budget_s"] / max(1, len(asked["sources"]))
-    print(json.dumps([measured(source, tokenizer, problem, share_s) for source in asked["sources"]]))  # noqa: T201
+    request = json.load(sys.stdin)
+    tokenizer, problem = load(request["tokenizer"])
+    share_s = request["budget_s"] / max(1, len(request["sources"]))
+    print(json.dumps([measure(source, tokenizer, problem, share_s) for source in request["sources"]]))  # noqa: T201
 
 
 def load(path: str) -> tuple[Any, str]:
-    """(tokenizer or None, why there is none)."""
+    """(tokenizer or None, reason for None)."""
     if not path:
         return None, ""
     try:
         return importlib.import_module("tokenizers").Tokenizer.from_file(path), ""
     except ImportError:
         return None, "this interpreter has no tokenizers"
-    except Exception as error:  # the library raises Exception itself for a file that it cannot read
+    except Exception as error:  # the library raises a bare Exception for an unreadable file
         return None, f"{path}: {error}"
 
 
-def measured(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float) -> dict[str, Any]:
-    """The lengths of one source: half of its time goes into counting rows, the rest into tokens."""
-    began_s = time.monotonic()
+def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float) -> dict[str, Any]:
+    """The lengths of one source. Half of its time is for counting rows, half for counting tokens."""
+    start_s = time.monotonic()
     try:
-        rows = count(source["files"], began_s + share_s / 2)
+        rows = count(source["files"], start_s + share_s / 2)
         lengths: list[int] = []
         if tokenizer is not None:
             lengths = token_counts(source, tokenizer, time.monotonic() + share_s / 2)
@@ -63,7 +62,7 @@ def measured(source: dict[str, Any], tokenizer: Any, problem: str, share_s: floa
 
 
 def count(files: list[str], until_s: float) -> int | None:
-    """The rows of all files; None where the time does not suffice."""
+    """The rows of all files; None if the time is not enough."""
     total = 0
     for path in files:
         if time.monotonic() > until_s:
@@ -113,7 +112,7 @@ def rows(path: str) -> Iterator[Any]:
 
 
 def token_counts(source: dict[str, Any], tokenizer: Any, until_s: float) -> list[int]:
-    """Tokens of each row, of as many rows as there is time for."""
+    """The tokens of each row, for as many rows as the time allows."""
     lengths: list[int] = []
     texts: list[str] = []
     for path in source["files"]:
@@ -132,7 +131,7 @@ def token_counts(source: dict[str, Any], tokenizer: Any, until_s: float) -> list
 
 
 def text_of(row: Any, columns: list[str]) -> str | None:
-    """The text in the first of the columns that a row has; the turns of a conversation one after another."""
+    """The text in the first column that the row has; the turns of a conversation are joined."""
     if not isinstance(row, dict):
         return None
     for column in columns:
@@ -140,8 +139,7 @@ def text_of(row: Any, columns: list[str]) -> str | None:
         if isinstance(value, str):
             return value
         if isinstance(value, list) and all(isinstance(turn, dict) for turn in value):
-            said = [turn["content"] for turn in value if isinstance(turn.get("content"), str)]
-            return "\n".join(said)
+            return "\n".join(turn["content"] for turn in value if isinstance(turn.get("content"), str))
     return None
 
 

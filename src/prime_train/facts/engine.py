@@ -1,4 +1,4 @@
-"""Starts vLLM once, without weights, in the run's interpreter, and ends it again. Serves nobody and opens no socket."""
+"""Starts vLLM once with dummy weights in the run's interpreter, and stops it. Serves no request."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
-from prime_train.facts import child, ports
+from prime_train.facts import ports
+from prime_train.facts.child import kill_session
 from prime_train.facts.facts import EngineStart, NotKnown
 
 DEADLINE_S = 600.0  # vLLM's own default for an engine to be ready (VLLM_ENGINE_READY_TIMEOUT_S)
 _GRACE_S = 15.0
 _POLL_S = 0.1
-_READY = "Application startup complete"  # uvicorn's line: the server listens
+_READY = "Application startup complete"  # uvicorn prints this line when the server listens
 
-# What a line of vLLM's log means, first match first. Source: logs of vLLM 0.32, one failure each.
+# Class of failure -> pattern in vLLM's log; the first match wins. Source: logs of vLLM 0.32, one failure each.
 _CLASSES = (
     ("port", r"Address already in use"),
     (
@@ -39,8 +40,8 @@ _ROOT = r"(?:^|\s)(?:[\w.]+(?:Error|Exception)\b.*|\S+: error: .*|Value error, .
 
 
 def start(python: str, arguments: Sequence[str], deadline_s: float = DEADLINE_S) -> EngineStart | NotKnown:
-    """How an engine with these arguments starts: `failure` is "" where it does, else a class of failure."""
-    port = ports.unused()
+    """Whether an engine with these arguments starts; `failure` is "" or a class of failure."""
+    port = ports.find_free_port()
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--load-format", "dummy", "--enforce-eager", *arguments]
     begin = time.monotonic()
@@ -58,38 +59,38 @@ def start(python: str, arguments: Sequence[str], deadline_s: float = DEADLINE_S)
         took_s = time.monotonic() - begin
         if failure is None:
             return EngineStart("", "", took_s)
-        return EngineStart(*(failure if failure[0] else classed(_text(log))), took_s)
+        return EngineStart(*(failure if failure[0] else classify(_text(log))), took_s)
 
 
 def _await(process: subprocess.Popen[str], log: IO[str], deadline_s: float) -> tuple[str, str] | None:
-    """None where it is ready, ("timeout", why) where it never was, ("", "") where it ended: its log says why."""
+    """None if it is ready, ("timeout", why) if it is too slow, ("", "") if it ended: its log has the reason."""
     while time.monotonic() < deadline_s:
         if _READY in _text(log):
             return None
         if process.poll() is not None:
             return "", ""
         time.sleep(_POLL_S)
-    return "timeout", "it did not come up in time"
+    return "timeout", "it was not ready in time"
 
 
 def _text(log: IO[str]) -> str:
-    """What stands in the log. Read by position: the child writes through the same open file."""
+    """The content of the log. Uses pread, because the child writes through the same open file."""
     return os.pread(log.fileno(), os.fstat(log.fileno()).st_size, 0).decode(errors="replace")
 
 
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):  # the engine core hangs: its whole session is ended below
+        with suppress(subprocess.TimeoutExpired):  # the engine core hangs, so its session is killed below
             process.wait(_GRACE_S)
-    child.end(process)
+    kill_session(process)
 
 
-def classed(log: str) -> tuple[str, str]:
-    """(class, line) of the first fault in a log of vLLM: its last lines say only that there was one above."""
+def classify(log: str) -> tuple[str, str]:
+    """(class, line) of the first error in vLLM's log. Its last lines only refer to an error above."""
     roots = [match[0].strip() for line in log.splitlines() if (match := re.search(_ROOT, line))]
     for line in roots:
         for name, pattern in _CLASSES:
             if re.search(pattern, line):
                 return name, line
-    return "other", roots[0] if roots else "it ended and named no error"
+    return "other", roots[0] if roots else "it ended without an error message"

@@ -1,4 +1,4 @@
-"""What is known of the machine, as one frozen value. Each fact may be NotKnown, none is guessed. No I/O."""
+"""The facts about the machine as one frozen value. An unknown fact is NotKnown, never a guess. No I/O."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from prime_train.facts.local import DataLengths, ModelContext, RunFolder
 
 @dataclass(frozen=True, slots=True)
 class NotKnown:
-    """Stands in a fact's place and says why it is not there."""
+    """Replaces a fact that could not be read, with the reason."""
 
     reason: str
 
 
-NOT_ASKED = NotKnown("not asked for")
+NOT_GATHERED = NotKnown("not gathered")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """RLIMIT_NOFILE of this process, which the trainer inherits. `hard` is None where there is no limit."""
+    """RLIMIT_NOFILE of this process, which the trainer inherits. `hard` is None if there is no limit."""
 
     soft: int
     hard: int | None
@@ -31,7 +31,7 @@ class OpenFiles:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """`cores` this process may run on; `bf16_instruction` is the instruction set with bf16 dot products or ""."""
+    """`cores` that this process may use; `bf16_instruction`: the instruction set with bf16 dot products, or ""."""
 
     cores: int
     bf16_instruction: str
@@ -39,7 +39,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Ram:
-    """Memory of the machine, or of the control group where that is less."""
+    """Memory of the machine, or the limit of the control group if that is lower."""
 
     total_bytes: int
     available_bytes: int
@@ -47,10 +47,10 @@ class Ram:
 
 @dataclass(frozen=True, slots=True)
 class SaveDir:
-    """Where the run directory will be: `existing` is it or its nearest parent that exists.
+    """The place of the run directory: `existing` is the directory or its nearest parent that exists.
 
-    `refusal` is what the system says to a file written there, "" where one can be. `held_bytes` is what
-    checkpoints of this run already take. `file_system` is its type as the kernel names it, "" where it does not.
+    `refusal` is the system's error for a file written there, "" if writing works. `held_bytes` is the size of this
+    run's checkpoints. `file_system` is the kernel's name of its type, "" if it is not known.
     """
 
     path: Path
@@ -63,14 +63,14 @@ class SaveDir:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpeed:
-    """Bytes a second that reach the disk under the run directory."""
+    """Bytes per second that reach the disk of the run directory."""
 
     bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Shm:
-    """/dev/shm, through which processes of one machine hand each other tensors."""
+    """/dev/shm, which processes of one machine use to share tensors."""
 
     total_bytes: int
     free_bytes: int
@@ -78,7 +78,7 @@ class Shm:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clock of this machine. It cannot be before `not_before_unix_s`, when `witness` was written."""
+    """The clock of this machine. A time before `not_before_unix_s`, when the file `witness` was written, is wrong."""
 
     unix_s: float
     not_before_unix_s: float
@@ -87,7 +87,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class GpuUser:
-    """A process that computes on a GPU. `name` is "" where it is not one of this process namespace."""
+    """A process that computes on a GPU. `name` is "" for a process of another process namespace."""
 
     pid: int
     used_bytes: int
@@ -96,7 +96,7 @@ class GpuUser:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `fault` is what the driver says of one that does not answer; nothing else is known of it then."""
+    """One GPU. If it does not answer, `fault` is the driver's error, and all other fields are empty."""
 
     name: str
     memory_bytes: int
@@ -108,37 +108,37 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """The GPUs that this process may see, by NVML. `reason` says why there are none."""
+    """The GPUs that this process may use, from NVML. `reason`: why there are none."""
 
     devices: tuple[Gpu, ...]
     reason: str = ""
     driver: str = ""
-    driver_cuda: tuple[int, int] | None = None  # the newest CUDA that the driver runs
+    driver_cuda: tuple[int, int] | None = None  # the newest CUDA that the driver supports
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """The folder of model.path. `problem` is "" where it has a config.json that can be read."""
+    """The folder of model.path. `problem` is "" if its config.json can be read."""
 
     path: Path
     problem: str
     model_type: str = ""
     has_weights: bool = False
-    architecture: Architecture | None = None  # None where config.json lacks a number
+    architecture: Architecture | None = None  # None if config.json lacks a number
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFolder:
-    """The folder of tokenizer.path. `problem` is "" where it holds a tokenizer."""
+    """The folder of tokenizer.path. `problem` is "" if it has a tokenizer."""
 
     path: Path
     problem: str
-    vocab_size: int | None = None  # largest token + 1; None where only transformers could say
+    vocab_size: int | None = None  # largest token + 1; None if only transformers can read it
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """What one data source finds on the disk. `problem` is "" where all of it can be read."""
+    """The local files of one data source. `problem` is "" if all can be read."""
 
     source: int  # index in data.sources
     path: str
@@ -149,7 +149,7 @@ class SourceFiles:
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Packages of the `train` extra that this interpreter cannot find."""
+    """Packages of the `train` extra that are missing in this interpreter."""
 
     missing: tuple[str, ...]
 
@@ -164,10 +164,10 @@ class ModuleFault:
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The Python that the run will use, and what was looked for in it.
+    """The run's Python and its packages.
 
-    `versions` are (distribution, version) of what is installed, `requirements` (distribution, requirement) as its
-    metadata has them, `torch_cuda` the CUDA that torch is built for: "" without torch, "none" where it is for CPUs.
+    `versions` are (distribution, version), `requirements` (distribution, requirement) from the metadata, `torch_cuda`
+    is the CUDA version of the torch build: "" without torch, "none" for a CPU build.
     """
 
     python: str
@@ -185,22 +185,22 @@ class BusyPort:
 
 
 class HubAnswer(StrEnum):
-    """What the Hugging Face hub, or its cache on this machine, says of a repository."""
+    """The answer of the Hugging Face hub, or of its local cache, for a repository."""
 
     OPEN = "open"
     CACHED = "cached"
-    NOT_CACHED = "not-cached"  # and HF_HUB_OFFLINE keeps the run from asking
-    LOGIN = "login"  # 401: private, or not there at all
+    NOT_CACHED = "not-cached"  # and HF_HUB_OFFLINE forbids requests
+    LOGIN = "login"  # 401: private or missing
     BAD_TOKEN = "bad-token"
-    GATED = "gated"  # 403: its terms are not accepted
-    FORBIDDEN = "forbidden"  # 403: the token lacks a right
+    GATED = "gated"  # 403: terms not accepted
+    FORBIDDEN = "forbidden"  # 403: the token lacks a permission
     MISSING = "missing"  # 404
     UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class HubRepository:
-    """`kind` is model or dataset. `has_tokenizer` is None where the hub was not asked."""
+    """`kind` is model or dataset. `has_tokenizer` is None if only the cache was read."""
 
     kind: str
     name: str
@@ -211,7 +211,7 @@ class HubRepository:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where a key for Weights & Biases was found: WANDB_API_KEY or a file; "" for nowhere. Never the key."""
+    """The place of the key for Weights & Biases: WANDB_API_KEY, a file, or "". Never the key itself."""
 
     found: str
     host: str
@@ -221,7 +221,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class CudaContext:
-    """GPUs that torch computed on in a child process; `failure` is "" where it did on all."""
+    """The number of GPUs that torch computed on in a child process; `failure` is "" if all work."""
 
     devices: int
     failure: str
@@ -229,7 +229,7 @@ class CudaContext:
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """How vLLM started. `failure` is "" or port, environment, driver, memory, model, config, timeout or other."""
+    """A start of vLLM. `failure`: "", port, environment, driver, memory, model, config, timeout or other."""
 
     failure: str
     line: str
@@ -238,33 +238,33 @@ class EngineStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything a rule may ask about the world. A rule names the fields it needs."""
+    """All facts for the rules. A rule lists the fields that it needs."""
 
-    open_files: OpenFiles | NotKnown = NOT_ASKED
-    cpu: Cpu | NotKnown = NOT_ASKED
-    ram: Ram | NotKnown = NOT_ASKED
-    save_dir: SaveDir | NotKnown = NOT_ASKED
-    gpus: Gpus | NotKnown = NOT_ASKED
-    model_folder: ModelFolder | NotKnown | None = NOT_ASKED  # None: the config names none
-    tokenizer_folder: TokenizerFolder | NotKnown | None = NOT_ASKED  # None: the config names none
-    source_files: tuple[SourceFiles, ...] | NotKnown = NOT_ASKED
-    packages: Packages | NotKnown = NOT_ASKED
-    shm: Shm | NotKnown = NOT_ASKED
-    clock: Clock | NotKnown = NOT_ASKED
-    disk_speed: DiskSpeed | NotKnown = NOT_ASKED
-    interpreter: Interpreter | NotKnown = NOT_ASKED
-    busy_ports: tuple[BusyPort, ...] | NotKnown = NOT_ASKED
-    hub: tuple[HubRepository, ...] | NotKnown = NOT_ASKED
-    wandb: Login | NotKnown | None = NOT_ASKED  # None: the run does not report there
-    cuda_context: CudaContext | NotKnown = NOT_ASKED
-    engine: EngineStart | NotKnown | None = NOT_ASKED  # None: the run starts no vLLM
-    run_folder: RunFolder | NotKnown = NOT_ASKED
-    data_lengths: tuple[DataLengths, ...] | NotKnown = NOT_ASKED
-    model_contexts: tuple[ModelContext, ...] | NotKnown = NOT_ASKED
+    open_files: OpenFiles | NotKnown = NOT_GATHERED
+    cpu: Cpu | NotKnown = NOT_GATHERED
+    ram: Ram | NotKnown = NOT_GATHERED
+    save_dir: SaveDir | NotKnown = NOT_GATHERED
+    gpus: Gpus | NotKnown = NOT_GATHERED
+    model_folder: ModelFolder | NotKnown | None = NOT_GATHERED  # None: not in the config
+    tokenizer_folder: TokenizerFolder | NotKnown | None = NOT_GATHERED  # None: not in the config
+    source_files: tuple[SourceFiles, ...] | NotKnown = NOT_GATHERED
+    packages: Packages | NotKnown = NOT_GATHERED
+    shm: Shm | NotKnown = NOT_GATHERED
+    clock: Clock | NotKnown = NOT_GATHERED
+    disk_speed: DiskSpeed | NotKnown = NOT_GATHERED
+    interpreter: Interpreter | NotKnown = NOT_GATHERED
+    busy_ports: tuple[BusyPort, ...] | NotKnown = NOT_GATHERED
+    hub: tuple[HubRepository, ...] | NotKnown = NOT_GATHERED
+    wandb: Login | NotKnown | None = NOT_GATHERED  # None: the run does not use it
+    cuda_context: CudaContext | NotKnown = NOT_GATHERED
+    engine: EngineStart | NotKnown | None = NOT_GATHERED  # None: the run starts no vLLM
+    run_folder: RunFolder | NotKnown = NOT_GATHERED
+    data_lengths: tuple[DataLengths, ...] | NotKnown = NOT_GATHERED
+    model_contexts: tuple[ModelContext, ...] | NotKnown = NOT_GATHERED
 
 
 def to_json(facts: Facts) -> dict[str, Any]:
-    """The facts as facts.json and `validate --json` have them; one that is not known says why."""
+    """The document of facts.json and `validate --json`. An unknown fact has its reason."""
     document: dict[str, Any] = _json(facts)
     return document
 

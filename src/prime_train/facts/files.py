@@ -1,4 +1,4 @@
-"""Looks at the local files that a config names: model, tokenizer, data. Reads headers and sizes, never a corpus."""
+"""Reads facts about the local files in a config: model, tokenizer, data. Reads headers and sizes, never a corpus."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.architecture import of_config
+from prime_train.facts.asked import is_local
 from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
 from prime_train.spec import Source
 
-_TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")  # what a source of kind files reads
+_TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")  # read by a source of kind "files"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 _WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
-_MAX_FILES = 100_000  # looked at per source: a preflight check takes at most a second or two
+_MAX_FILES = 100_000  # per source: a preflight check takes at most two seconds
 
 
 def model_folder(path: str | None) -> ModelFolder | None:
@@ -45,7 +46,7 @@ def tokenizer_folder(path: str | None) -> TokenizerFolder | None:
     if not folder.is_dir():
         return TokenizerFolder(folder, "there is no such folder")
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        return TokenizerFolder(folder, "it has no tokenizer.json, nor the files of another tokenizer")
+        return TokenizerFolder(folder, "it has no tokenizer.json and no other tokenizer file")
     if not (folder / "tokenizer.json").is_file():
         return TokenizerFolder(folder, "")
     content = _read_json(folder / "tokenizer.json")
@@ -60,7 +61,7 @@ def _vocab_size(content: dict[str, Any]) -> int | None:
     ids: list[int]
     if isinstance(vocab, dict):
         ids = [number for number in vocab.values() if isinstance(number, int)]
-    elif isinstance(vocab, list):  # unigram: [token, score] in the order of their numbers
+    elif isinstance(vocab, list):  # unigram: [token, score] in the order of the ids
         ids = [len(vocab) - 1]
     else:
         return None
@@ -71,7 +72,7 @@ def _vocab_size(content: dict[str, Any]) -> int | None:
 
 
 def _read_json(path: Path) -> dict[str, Any] | str:
-    """The object in a JSON file, or what is wrong with it."""
+    """The object in a JSON file, or a description of the fault."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -87,19 +88,14 @@ def _read_json(path: Path) -> dict[str, Any] | str:
 
 
 def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
-    """One entry per source that names local files. Datasets on the hub are not asked for here."""
+    """One entry per source with local files. Sources on the hub are left out."""
     found: list[SourceFiles] = []
     for number, source in enumerate(sources):
         if source.path and source.kind == "files":
             found.append(_text_files(number, source.path))
-        elif source.path and source.kind == "hf-dataset" and _is_local(source.path):
-            found.append(_look(number, source.path, _below(Path(source.path)), "any"))
+        elif source.path and source.kind == "hf-dataset" and is_local(source.path):
+            found.append(_count_files(number, source.path, _below(Path(source.path)), "any"))
     return tuple(found)
-
-
-def _is_local(path: str) -> bool:
-    """Whether a dataset's path means a folder: a hub name is `name` or `owner/name`, without a folder of that name."""
-    return Path(path).exists() or path.startswith(("/", "./", "../", "~")) or path.count("/") > 1
 
 
 def _text_files(number: int, path: str) -> SourceFiles:
@@ -111,7 +107,7 @@ def _text_files(number: int, path: str) -> SourceFiles:
     else:
         candidates = (Path(match) for match in glob.iglob(path, recursive=True))  # noqa: PTH207 - may be absolute
     matching = (file for file in candidates if file.suffix in _TEXT_SUFFIXES)
-    return _look(number, path, matching, f"{', '.join(_TEXT_SUFFIXES[:-1])} or {_TEXT_SUFFIXES[-1]}")
+    return _count_files(number, path, matching, f"{', '.join(_TEXT_SUFFIXES[:-1])} or {_TEXT_SUFFIXES[-1]}")
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -119,8 +115,8 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(where, name) for name in names if not name.startswith("."))
 
 
-def _look(number: int, path: str, files: Iterator[Path], kind: str) -> SourceFiles:
-    """Counts files and sizes. The first one that cannot be read is the problem."""
+def _count_files(number: int, path: str, files: Iterator[Path], kind: str) -> SourceFiles:
+    """Counts files and bytes. `problem` is the first file that cannot be read."""
     if not glob.has_magic(path) and not Path(path).exists():
         return SourceFiles(number, path, 0, 0, "there is no such file or folder")
     if Path(path).is_dir() and not os.access(path, os.R_OK | os.X_OK):

@@ -1,7 +1,4 @@
-"""Gathers the facts that are asked for, each by its own probe, side by side.
-
-A probe that fails leaves a reason, not a guess.
-"""
+"""Gathers the requested facts with one probe each, all in parallel. A failed probe returns a reason, not a guess."""
 
 from __future__ import annotations
 
@@ -35,11 +32,11 @@ from prime_train.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How facts may be had.
+    """The limits of the probes.
 
-    `offline` opens no socket; `deep` starts what takes seconds to minutes: a CUDA context, vLLM, a write to the disk.
-    `python` replaces the interpreter that the run names. `other_gpus` are those of the machine that the run is
-    judged for, where that is not this one: nothing else is known of it then.
+    `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, a disk speed test.
+    `python` replaces the interpreter in the config. `other_gpus` are the GPUs of another machine that the run is
+    meant for; then all other facts about the machine are NotKnown.
     """
 
     offline: bool = False
@@ -62,7 +59,7 @@ class Question:
 
     @property
     def is_named(self) -> bool:
-        """Whether someone said which interpreter the run will use."""
+        """Whether the config or the command line names the interpreter of the run."""
         return bool(self.manner.python or (self.run.launch is not None and self.run.launch.python))
 
 
@@ -70,10 +67,10 @@ Probe = Callable[[Question], Any]
 
 
 def _deep(probe: Probe) -> Probe:
-    return lambda question: probe(question) if question.manner.deep else NotKnown("only --deep looks")
+    return lambda question: probe(question) if question.manner.deep else NotKnown("only --deep probes it")
 
 
-# Flash attention 2, 3 and 4 and vLLM, as they are imported.
+# Import names of flash attention 2, 3 and 4 and vLLM.
 _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vllm")
 
 
@@ -86,10 +83,11 @@ def _interpreter(question: Question) -> Any:
         [*environments, *_FEATURE_MODULES],
         environments if question.manner.deep else (),
     )
-    if isinstance(found, NotKnown) or question.is_named or question.run.is_native:
+    if isinstance(found, NotKnown) or question.is_named:
         return found
-    if "prime-rl" not in dict(found.versions):
-        return NotKnown("this Python has no prime-rl: name the run's with --python PATH or [prime_train] python")
+    required = question.run.required_package
+    if required and required not in dict(found.versions):
+        return NotKnown(f"this Python has no {required}: name the run's with --python PATH or [prime_train] python")
     return found
 
 
@@ -98,7 +96,7 @@ def _engine(question: Question) -> Any:
     if arguments is None:
         return None
     if not question.manner.deep:
-        return NotKnown("only --deep looks")
+        return NotKnown("only --deep probes it")
     found = interpreter.interpreter(question.python, (), ("vllm",))
     if isinstance(found, NotKnown):
         return found
@@ -116,21 +114,21 @@ PROBES: dict[str, Probe] = {
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
     "source_files": lambda question: files.source_files(question.run.data.sources),
-    "packages": lambda _: packages.packages(),
+    "packages": lambda _: packages.find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
-    "disk_speed": _deep(lambda question: disk.speed(question.run_dir)),
+    "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
-    "busy_ports": lambda question: ports.busy(
+    "busy_ports": lambda question: ports.find_busy_ports(
         (service.port for service in asked.services(question.run)), offline=question.manner.offline
     ),
-    "hub": lambda question: hub.repositories(asked.repositories(question.run), offline=question.manner.offline),
-    "wandb": lambda question: login.wandb() if asked.reports_to_wandb(question.run) else None,
-    "cuda_context": _deep(lambda question: cuda.context(question.python)),
+    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.manner.offline),
+    "wandb": lambda question: login.find_wandb_login() if asked.reports_to_wandb(question.run) else None,
+    "cuda_context": _deep(lambda question: cuda.create_cuda_context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: run_folder.run_folder(question.run, question.run_dir),
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
-    "model_contexts": lambda question: contexts.contexts(asked.models(question.run)),
+    "model_contexts": lambda question: contexts.read_contexts(asked.models(question.run)),
 }
 _ANYWHERE = frozenset(
     ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "model_contexts")
@@ -151,9 +149,9 @@ def _probe(need: str, question: Question) -> Any:
         return other
     if need not in _ANYWHERE or need == "gpus":
         if other is not None:
-            return NotKnown("--gpus judges for another machine")
+            return NotKnown("--gpus is for another machine")
         if asked.on_other_machines(question.run):
-            return NotKnown("the run starts on nodes of SLURM, not on this machine")
+            return NotKnown("the run starts on SLURM nodes, not on this machine")
     try:
         return PROBES[need](question)
     except OSError as error:

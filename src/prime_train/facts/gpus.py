@@ -1,4 +1,4 @@
-"""Asks NVML, through a child with a deadline, for the GPUs this process may use; or takes those of another machine."""
+"""Reads the GPUs that this process may use from NVML, in a child with a deadline. Parses --gpus for another machine."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import Any
 
 from prime_train import registry
 from prime_train.errors import UserError
-from prime_train.facts.child import Answer, ask, script
+from prime_train.facts.child import Answer, run_probe, script
 from prime_train.facts.facts import Gpu, Gpus, GpuUser, NotKnown
 from prime_train.units import GIB
 
-DEADLINE_S = 10.0  # eight GPUs without persistence mode take some seconds to wake
+DEADLINE_S = 10.0  # eight GPUs without persistence mode need some seconds to start
 
 
 def gpus(deadline_s: float = DEADLINE_S) -> Gpus | NotKnown:
-    """The visible GPUs; none, with the reason, on a machine without a driver."""
+    """The visible GPUs. On a machine without a driver there are none, with the reason."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return Gpus((), "CUDA_VISIBLE_DEVICES hides them")
-    answer = ask([sys.executable, script("nvml_program")], deadline_s)
+    answer = run_probe([sys.executable, script("nvml_program")], deadline_s)
     if isinstance(answer, NotKnown):
-        return NotKnown(f"NVML: {answer.reason}; the driver may be wedged, see `dmesg`")
-    return _of_answer(answer, visible)
+        return NotKnown(f"NVML: {answer.reason}; the driver may be stuck, see `dmesg`")
+    return _parse(answer, visible)
 
 
-def _of_answer(answer: Answer, visible: str | None) -> Gpus | NotKnown:
+def _parse(answer: Answer, visible: str | None) -> Gpus | NotKnown:
     if answer.code != 0:
         return NotKnown(f"NVML: its child ended with exit code {answer.code}: {answer.last_line}")
-    said = json.loads(answer.out)
-    if "unknown" in said:
-        return NotKnown(said["unknown"])
-    if "none" in said:
-        return Gpus((), said["none"])
-    found = [_gpu(device) for device in said["devices"]]
-    kept = visible_indices(visible, [device.get("uuid", "") for device in said["devices"]])
+    output = json.loads(answer.out)
+    if "unknown" in output:
+        return NotKnown(output["unknown"])
+    if "none" in output:
+        return Gpus((), output["none"])
+    found = [_gpu(device) for device in output["devices"]]
+    kept = visible_indices(visible, [device.get("uuid", "") for device in output["devices"]])
     return Gpus(
         tuple(found[index] for index in kept),
         "" if kept else "NVML lists none",
-        driver=said["driver"],
-        driver_cuda=divmod(said["driver_cuda"] // 10, 100) if said["driver_cuda"] else None,  # 12080 is 12.8
+        driver=output["driver"],
+        driver_cuda=divmod(output["driver_cuda"] // 10, 100) if output["driver_cuda"] else None,  # 12080 is 12.8
     )
 
 
@@ -55,7 +55,7 @@ def _gpu(device: dict[str, Any]) -> Gpu:
 
 
 def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
-    """Indices that CUDA_VISIBLE_DEVICES leaves. As CUDA does: the first entry that names none ends the list.
+    """The indices in CUDA_VISIBLE_DEVICES. As in CUDA, the first invalid entry ends the list.
 
     Source: CUDA C++ programming guide, environment variables.
     """
@@ -73,16 +73,16 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     return kept
 
 
-def of_another_machine(asked: str) -> Gpus:
-    """The GPUs of "8xh100-80gb", "h200" (one) and the like, all of their memory free. Raises UserError."""
+def of_another_machine(text: str) -> Gpus:
+    """The GPUs of "8xh100-80gb" or "h200" (one GPU), with all memory free. Raises UserError."""
     known = {gpu.id: gpu for gpu in registry.gpu_peaks() if gpu.compute_capability is not None}
-    match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", asked.lower())
+    match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", text.lower())
     gpu = known.get(match[2]) if match else None
     if match is None or gpu is None or gpu.compute_capability is None or match[1] == "0":
         raise UserError(
-            what=f"{asked!r} names no GPUs",
+            what=f"{text!r} names no GPUs",
             where="--gpus",
-            why="it is COUNTxGPU, and the GPUs known are " + ", ".join(sorted(known)),
+            why="the form is COUNTxGPU, and the known GPUs are " + ", ".join(sorted(known)),
             fix="--gpus 8xh100-80gb",
         )
     memory_bytes = round(gpu.usable_gib * GIB) if gpu.usable_gib is not None else round(gpu.memory_gb * 1e9)

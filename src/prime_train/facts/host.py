@@ -1,4 +1,4 @@
-"""Reads what this process gets of the machine: open files, cores, CPU features, memory, clock. Changes no limit."""
+"""Reads the limits of this process: open files, cores, CPU features, memory, clock. Changes no limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
 SHM = Path("/dev/shm")
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16")  # the instruction sets that oneDNN uses for bf16 products on x86
-_UNLIMITED_BYTES = 2**60  # version 1 of control groups says "no limit" with a number near 2**63
+_UNLIMITED_BYTES = 2**60  # in cgroup v1 a number near 2**63 means "no limit"
 
 
 def open_files() -> OpenFiles:
@@ -43,7 +43,7 @@ def shm(folder: Path = SHM) -> Shm:
 
 
 def clock(witness: Path = Path(__file__)) -> Clock:
-    """The time, and when this package was put here: a clock before that is wrong."""
+    """The time, and the time of installation of this package: an earlier clock is wrong."""
     return Clock(time.time(), witness.stat().st_mtime, str(witness))
 
 
@@ -58,7 +58,7 @@ def _bf16_instruction(cpuinfo: Path) -> str:
 
 
 def _quota_cores(cgroup: Path) -> int | None:
-    """Cores that the CPU quota of the control group leaves, at least 1. Source: kernel docs, cgroup-v2, cpu.max."""
+    """The cores in the CPU quota of the control group, at least 1. Source: kernel docs, cgroup-v2, cpu.max."""
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()
     except (OSError, ValueError):

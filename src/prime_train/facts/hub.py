@@ -1,6 +1,6 @@
-"""Asks the Hugging Face hub whether the repositories of a run can be read, and the local cache where it may not ask.
+"""Checks on the Hugging Face hub, or offline in its local cache, whether the repositories of a run can be read.
 
-Downloads nothing. The token is huggingface_hub's own affair: it is never read here.
+Downloads nothing. Only huggingface_hub itself reads the token.
 """
 
 from __future__ import annotations
@@ -16,55 +16,50 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 TIMEOUT_S = 5.0
-_TOKENIZER_FILES = frozenset(("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json"))
+TOKENIZER_FILES = frozenset(("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json"))
 _INVALID_TOKEN = "Invalid credentials"
 
 
-def repositories(
-    asked: Iterable[tuple[str, str]], *, offline: bool, timeout_s: float = TIMEOUT_S
+def check_repositories(
+    named: Iterable[tuple[str, str]], *, offline: bool, timeout_s: float = TIMEOUT_S
 ) -> tuple[HubRepository, ...] | NotKnown:
-    """What the hub says of each (kind, name); `offline` asks the cache alone, and leaves what is not there unknown."""
-    wanted = sorted(set(asked))
+    """The hub's answer for each (kind, name); with `offline` the cache's. NotKnown if some are missing there."""
+    wanted = sorted(set(named))
     if not wanted:
         return ()
-    if offline or _forced_offline():
-        return _in_cache(wanted)
+    if offline or is_hub_disabled():
+        return _check_cache(wanted)
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
     found: list[HubRepository] = []
     for kind, name in wanted:
-        repository = _ask(api, kind, name, timeout_s)
-        if repository.answer is HubAnswer.UNREACHABLE:  # the next would wait as long, for the same answer
-            return (
-                _in_cache(wanted) if _all_cached(wanted) else NotKnown(f"the hub is out of reach: {repository.detail}")
-            )
+        repository = _check_hub(api, kind, name, timeout_s)
+        if repository.answer is HubAnswer.UNREACHABLE:  # the next request would wait as long for the same answer
+            is_all_cached = all(_is_cached(kind, name) for kind, name in wanted)
+            return _check_cache(wanted) if is_all_cached else NotKnown(f"the hub is out of reach: {repository.detail}")
         found.append(repository)
     return tuple(found)
 
 
-def _forced_offline() -> bool:
-    """Whether the run itself will not ask: HF_HUB_OFFLINE. Source: huggingface_hub, environment variables."""
+def is_hub_disabled() -> bool:
+    """Whether HF_HUB_OFFLINE forbids requests to the hub. Source: huggingface_hub, environment variables."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _in_cache(wanted: list[tuple[str, str]]) -> tuple[HubRepository, ...] | NotKnown:
-    cached = {asked: _cached(*asked) for asked in wanted}
-    missing = [name for (_, name), there in cached.items() if not there]
-    if not _forced_offline() and missing:
-        return NotKnown(f"{', '.join(missing)}: not in the local cache, and offline the hub is not asked")
+def _check_cache(wanted: list[tuple[str, str]]) -> tuple[HubRepository, ...] | NotKnown:
+    cached = {repository: _is_cached(*repository) for repository in wanted}
+    missing = [name for (_, name), is_cached in cached.items() if not is_cached]
+    if not is_hub_disabled() and missing:
+        return NotKnown(f"{', '.join(missing)}: not in the local cache, and --offline forbids requests to the hub")
     return tuple(
-        HubRepository(kind, name, HubAnswer.CACHED if there else HubAnswer.NOT_CACHED, "", None)
-        for (kind, name), there in cached.items()
+        HubRepository(kind, name, HubAnswer.CACHED if is_cached else HubAnswer.NOT_CACHED, "", None)
+        for (kind, name), is_cached in cached.items()
     )
 
 
-def _all_cached(wanted: list[tuple[str, str]]) -> bool:
-    return all(_cached(kind, name) for kind, name in wanted)
-
-
-def _cached(kind: str, name: str) -> bool:
-    """Whether the cache holds a model's config.json, or any revision of a data set."""
+def _is_cached(kind: str, name: str) -> bool:
+    """Whether the cache has the config.json of a model, or any revision of a dataset."""
     from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.file_download import repo_folder_name
@@ -78,43 +73,47 @@ def _cached(kind: str, name: str) -> bool:
         return False
 
 
-def _ask(api: HfApi, kind: str, name: str, timeout_s: float) -> HubRepository:
+def _check_hub(api: HfApi, kind: str, name: str, timeout_s: float) -> HubRepository:
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    # Of whichever HTTP library this version of huggingface_hub stands on: requests, httpx or httpx2.
+    # The base class of the HTTP library that this version of huggingface_hub uses: requests, httpx or httpx2.
     transport: type[Exception] = HfHubHTTPError.__mro__[1]
     try:
-        look = api.dataset_info if kind == "dataset" else api.model_info
-        about = look(name, timeout=timeout_s)
+        read_info = api.dataset_info if kind == "dataset" else api.model_info
+        about = read_info(name, timeout=timeout_s)
         files = [sibling.rfilename for sibling in about.siblings or ()]
-        if about.gated and files:  # the hub tells of a gated repository to everyone; its files it gives to few
+        if about.gated and files:  # the hub shows a gated repository to everyone, but not its files
             url = hf_hub_url(name, files[0], repo_type=kind, endpoint=api.endpoint)
             get_hf_file_metadata(url, timeout=timeout_s, endpoint=api.endpoint)
     except HfHubHTTPError as error:
-        return HubRepository(kind, name, *_refusal(error), None)
+        return HubRepository(kind, name, *_answer(error), None)
     except HFValidationError as error:
         return HubRepository(kind, name, HubAnswer.MISSING, str(error).partition("\n")[0], None)
     except (transport, OSError) as error:
         return HubRepository(kind, name, HubAnswer.UNREACHABLE, f"{type(error).__name__} {error}".strip(), None)
     except ValueError:
-        return HubRepository(kind, name, HubAnswer.UNREACHABLE, "what answers there is not the hub", None)
-    return HubRepository(kind, name, HubAnswer.OPEN, "", not _TOKENIZER_FILES.isdisjoint(files))
+        return HubRepository(kind, name, HubAnswer.UNREACHABLE, "the server that answers is not the hub", None)
+    return HubRepository(kind, name, HubAnswer.OPEN, "", not TOKENIZER_FILES.isdisjoint(files))
 
 
-def _refusal(error: Exception) -> tuple[HubAnswer, str]:
-    """What a refusal means. The hub says 401 of a repository that is not there too, where nobody is logged in."""
+def _answer(error: Exception) -> tuple[HubAnswer, str]:
+    kind, status, message = classify_refusal(error)
+    return (HubAnswer(kind), message) if kind else (HubAnswer.UNREACHABLE, f"HTTP {status} {message}".strip())
+
+
+def classify_refusal(error: Exception) -> tuple[str, int, str]:
+    """(kind, HTTP status, the hub's message). The kind is a value of HubAnswer, "" for any other status.
+
+    Without a login the hub answers 401 for a missing repository too.
+    """
     from huggingface_hub.errors import GatedRepoError
 
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", 0)
     message = getattr(response, "headers", {}).get("x-error-message", "")
     if isinstance(error, GatedRepoError):
-        return HubAnswer.GATED, message
+        return "gated", status, message
     if status == 401:
-        return (HubAnswer.BAD_TOKEN if _INVALID_TOKEN in message else HubAnswer.LOGIN), message
-    if status == 403:
-        return HubAnswer.FORBIDDEN, message
-    if status == 404:
-        return HubAnswer.MISSING, message
-    return HubAnswer.UNREACHABLE, f"HTTP {status} {message}".strip()
+        return ("bad-token" if _INVALID_TOKEN in message else "login"), status, message
+    return {403: "forbidden", 404: "missing"}.get(status, ""), status, message

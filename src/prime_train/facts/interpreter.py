@@ -1,39 +1,39 @@
-"""Asks the interpreter that the run will use what is installed there. Imports none of it in this process."""
+"""Reads which packages the run's interpreter has, in a child. Imports none of them in this process."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown
 
 DEADLINE_S = 10.0  # an environment on a slow network disk
-IMPORT_DEADLINE_S = 120.0  # with torch and vLLM behind an import, on a cold disk
+IMPORT_DEADLINE_S = 120.0  # a module may import torch and vLLM from a cold disk
 
 
 def interpreter(
     python: str, distributions: Iterable[str], modules: Iterable[str], imported: Iterable[str] = ()
 ) -> Interpreter | NotKnown:
-    """What `python` has of `distributions`, and which of `modules` it lacks; those in `imported` are imported too."""
+    """The `distributions` that `python` has, and the faults of `modules`; modules in `imported` are imported too."""
     imports = sorted(set(imported))
-    asked = {"distributions": sorted(set(distributions)), "modules": sorted(set(modules)), "imports": imports}
+    request = {"distributions": sorted(set(distributions)), "modules": sorted(set(modules)), "imports": imports}
     deadline_s = IMPORT_DEADLINE_S if imports else DEADLINE_S
-    answer = ask([python, script("interpreter_program")], deadline_s, given=json.dumps(asked))
+    answer = run_probe([python, script("interpreter_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return answer
     lines = answer.out.splitlines()  # an imported module may print before the answer
     if answer.code != 0 or not lines:
-        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'it said nothing'}")
+        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'no error message'}")
     try:
-        said = json.loads(lines[-1])
+        output = json.loads(lines[-1])
         return Interpreter(
             python,
-            said["version"],
-            tuple(sorted(said["versions"].items())),
-            tuple((name, requirement) for name, requirement in said["requirements"]),
-            said["torch_cuda"],
-            tuple(ModuleFault(name, fault) for name, fault in sorted(said["faults"].items())),
+            output["version"],
+            tuple(sorted(output["versions"].items())),
+            tuple((name, requirement) for name, requirement in output["requirements"]),
+            output["torch_cuda"],
+            tuple(ModuleFault(name, fault) for name, fault in sorted(output["faults"].items())),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return NotKnown(f"{python} is not a Python interpreter: it answered {lines[-1][:80]!r}")

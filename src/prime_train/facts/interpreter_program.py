@@ -1,6 +1,6 @@
-"""Run as a program by the interpreter that a run will use: prints what is installed there as one JSON object.
+"""Program for the run's interpreter: prints its packages as one JSON object.
 
-Imports nothing that it looks for, unless it is told to. The standard library of Python 3.8 is enough for it.
+Imports only the modules in `imports`. Needs only the standard library of Python 3.8.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import sys
 from pathlib import Path
 
 
-def look(asked: dict[str, list[str]]) -> dict[str, object]:
-    """`asked`: names of `distributions`, and of `modules` to find or to `imports`."""
+def read_packages(request: dict[str, list[str]]) -> dict[str, object]:
+    """`request`: names of `distributions`, of `modules` to find, and of modules to import (`imports`)."""
     versions = {}
     requirements = []
-    for name in asked["distributions"]:
+    for name in request["distributions"]:
         try:
             found = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue
         versions[name] = found.version
-        requirements += [[name, text] for text in found.requires or () if _names_a_version(text)]
+        requirements += [[name, text] for text in found.requires or () if _has_version(text)]
     for _, text in requirements:
         required = re.match(r"[A-Za-z0-9._-]+", text)
         if required and required[0] not in versions:
@@ -34,8 +34,8 @@ def look(asked: dict[str, list[str]]) -> dict[str, object]:
                 versions[required[0]] = importlib.metadata.version(required[0])
             except importlib.metadata.PackageNotFoundError:
                 continue
-    faults = {name: fault for name in asked["modules"] if (fault := _not_found(name))}
-    faults.update({name: fault for name in asked["imports"] if name not in faults and (fault := _not_imported(name))})
+    faults = {name: fault for name in request["modules"] if (fault := _find_fault(name))}
+    faults.update({name: fault for name in request["imports"] if name not in faults and (fault := _import_fault(name))})
     return {
         "version": platform.python_version(),
         "versions": versions,
@@ -45,21 +45,21 @@ def look(asked: dict[str, list[str]]) -> dict[str, object]:
     }
 
 
-def _names_a_version(requirement: str) -> bool:
-    """Whether it can be unmet by what is installed; one of an extra counts only for who asked for the extra."""
+def _has_version(requirement: str) -> bool:
+    """Whether the requirement limits the version. Requirements of extras are ignored."""
     before, _, marker = requirement.partition(";")
     return "extra" not in marker and any(sign in before for sign in "<>=!~")
 
 
-def _not_found(module: str) -> str:
+def _find_fault(module: str) -> str:
     try:
-        return "" if _is_there(module) or _in_verifiers(module) else "it is not installed"
+        return "" if _is_installed(module) or _in_verifiers(module) else "it is not installed"
     except (ImportError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
 
-def _is_there(module: str) -> bool:
-    """Whether a module can be found. Looking one up below a package would import the package: its folders are read."""
+def _is_installed(module: str) -> bool:
+    """Whether a module exists. Reads the folders of a package, because find_spec of a submodule imports the package."""
     first, *below = module.split(".")
     spec = importlib.util.find_spec(first)
     if spec is None or not below:
@@ -69,7 +69,7 @@ def _is_there(module: str) -> bool:
 
 
 def _in_verifiers(module: str) -> bool:
-    """Whether verifiers brings it: its own environments are found by the same names as packages."""
+    """Whether verifiers contains the module: its environments have names like packages."""
     spec = importlib.util.find_spec("verifiers")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for _, folders, files in os.walk(folder):
@@ -78,18 +78,18 @@ def _in_verifiers(module: str) -> bool:
     return False
 
 
-def _not_imported(module: str) -> str:
+def _import_fault(module: str) -> str:
     if importlib.util.find_spec(module) is None:
-        return ""  # it is inside verifiers, which imports it by a longer name
+        return ""  # a module inside verifiers, which imports it by a longer name
     try:
         importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever a foreign module raises is the answer to the question
+    except (Exception, SystemExit) as error:  # a module may raise any exception: its text is the result
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 def _torch_cuda() -> str:
-    """The CUDA that torch was built for, "none" for a CPU build, as version.py says: importing torch takes seconds."""
+    """The CUDA of the torch build, "none" for a CPU build. Reads version.py, because importing takes seconds."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         return ""
@@ -103,4 +103,4 @@ def _torch_cuda() -> str:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: a module in it must not stand in for a package
-    print(json.dumps(look(json.load(sys.stdin))))  # noqa: T201 - the answer
+    print(json.dumps(read_packages(json.load(sys.stdin))))  # noqa: T201 - the answer

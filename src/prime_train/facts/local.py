@@ -1,4 +1,4 @@
-"""Facts about what lies on this machine's disk for a run: its directory, its data, its models. Values only."""
+"""Facts about a run's directory, data and models on the local disk. Values only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class StepFolder:
-    """One folder of a checkpoint. `problem` is "" where it is complete, else says what is wrong with it."""
+    """One checkpoint folder. `problem` is "" if it is complete, else the reason."""
 
     step: int
     path: Path
@@ -17,12 +17,11 @@ class StepFolder:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """What stands where the run will write. `checkpoints` are newest first, the incomplete ones among them.
+    """The content of the run directory before the run. `checkpoints` are newest first and include incomplete ones.
 
-    `holder` is the live process that holds the directory, "" where there is none. `leftovers` are names in it that
-    are not this run's: prime-rl takes them for an earlier run's, and of a run.toml no run of ours wrote them.
-    `target` is the folder that resume.dir names, None where it names none. `step_s` is the median time of a step
-    that was taken there, None where none was.
+    `holder` is the live process that uses the directory, or "". `leftovers` are names in the directory that do not
+    belong to this run. `target` is the folder in resume.dir, or None. `step_s` is the median time of the
+    `timed_steps` in the directory, None if there are none.
     """
 
     path: Path
@@ -36,11 +35,10 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class DataLengths:
-    """What was read of one local data set. `field` is the RunSpec field that names it.
+    """The lengths of one local dataset. `field` is its RunSpec field.
 
-    `rows` is None where counting them all would have taken too long. Tokens are those of the first `measured_rows`,
-    by the run's own tokenizer; None where it is not on this machine, or where nothing reads as text.
-    `problem` is "" where the data could be read.
+    `rows` is None if counting took too long. Tokens are counted in the first `measured_rows` with the run's tokenizer;
+    they are None if there is no local tokenizer or no text. `problem` is "" if the data could be read.
     """
 
     field: str
@@ -54,9 +52,9 @@ class DataLengths:
 
 @dataclass(frozen=True, slots=True)
 class ModelContext:
-    """What a model's own config.json says of its positions. `is_scaled` where rope scaling stretches them.
+    """The positions in a model's config.json. `is_scaled`: whether rope scaling extends them.
 
-    `scaled_tokens` is the context that vLLM then allows, None where nothing is scaled or that is not known.
+    `scaled_tokens` is the context that vLLM then allows, None without scaling or if it is not known.
     """
 
     name: str

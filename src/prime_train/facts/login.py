@@ -1,4 +1,4 @@
-"""Looks whether this account is logged in to Weights & Biases. The key itself never leaves this module."""
+"""Finds the login for Weights & Biases. The key itself never leaves this module."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from prime_train.facts.facts import Login
 _DEFAULT_URL = "https://api.wandb.ai"
 
 
-def wandb(home: Path | None = None) -> Login:
-    """Where a key was found: in the environment, else in the netrc file.
+def find_wandb_login(home: Path | None = None) -> Login:
+    """The place of the key: the environment, else the netrc file.
 
     Source: docs.wandb.ai, environment variables.
     """
@@ -28,10 +28,10 @@ def wandb(home: Path | None = None) -> Login:
         except FileNotFoundError:
             continue
         except netrc.NetrcParseError as error:
-            problem = f"{path} line {error.lineno} cannot be read"  # its message may quote the key
+            problem = f"{path} line {error.lineno} cannot be read"  # the parser's message may contain the key
             continue
         except (OSError, UnicodeDecodeError) as error:
-            problem = f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}"
+            problem = f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8 text'}"
             continue
         if entry is not None and entry[2]:
             return Login(str(path), host, mode)

@@ -1,4 +1,4 @@
-"""Reads what an earlier run took: a run directory, a metrics.jsonl of ours or prime-rl's, a JSON of numbers."""
+"""Reads the metrics of a previous run: a run directory, a metrics.jsonl, or a JSON object of numbers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from prime_train.spec import RunSpec
 _MAX_BYTES = 256 * 2**20  # a million steps of metrics
 
 
-class Earlier(NamedTuple):
-    """The lines of its metrics; its RunSpec where it is a run directory of ours, else None."""
+class PreviousRun(NamedTuple):
+    """The lines of its metrics, and its RunSpec if `source` is a run directory of prime-train, else None."""
 
     lines: tuple[dict[str, Any], ...]
     run: RunSpec | None
     source: str
 
 
-def earlier(named: str) -> Earlier:
-    """What the run directory, or the file, says. Raises UserError where it cannot be read or holds no lines."""
+def earlier(named: str) -> PreviousRun:
+    """The metrics in a run directory or a file. Raises UserError if it cannot be read or has none."""
     path = Path(named).expanduser()
     if not path.exists() and (Path("runs") / named).is_dir():
         path = Path("runs") / named
@@ -30,7 +30,7 @@ def earlier(named: str) -> Earlier:
     run_dir = RunDir(path.resolve())
     metrics = run_dir.metrics if is_run else path
     lines = _lines(metrics, named)
-    return Earlier(lines, _resolved(run_dir, named) if is_run else None, named)
+    return PreviousRun(lines, _read_spec(run_dir, named) if is_run else None, named)
 
 
 def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
@@ -41,34 +41,31 @@ def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
         raise UserError(
             what=f"{path} cannot be read: {error.strerror or error}",
             where=f"--calibrate {named}",
-            why="it takes a run, a metrics.jsonl, or a JSON object of numbers",
+            why="it accepts a run, a metrics.jsonl, or a JSON object of numbers",
             fix='a file with {"peak_reserved_gib": 41.5, "step_s": 3.2} is enough',
         ) from None
     if len(content) > _MAX_BYTES:
         raise _unreadable(named, f"{path} has more than {_MAX_BYTES} bytes")
     text = content.decode("utf-8", errors="replace")
-    whole = _parsed(text)
-    values = whole if isinstance(whole, list) else [whole] if whole is not None else _json_lines(text)
+    whole = _parse(text)
+    if whole is None:  # a torn line, such as the last one of a live run, is left out
+        whole = [_parse(line) for line in text.splitlines() if line.strip()]
+    values = whole if isinstance(whole, list) else [whole]
     lines = tuple(value for value in values if isinstance(value, dict))
     if not lines:
-        raise _unreadable(named, f"{path} holds no JSON object")
+        raise _unreadable(named, f"{path} has no JSON object")
     return lines
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _json_lines(text: str) -> list[Any]:
-    """Each line by itself; a torn one, as the last of a run that still goes on, is left out."""
-    return [_parsed(line) for line in text.splitlines() if line.strip()]
-
-
-def _resolved(run_dir: RunDir, named: str) -> RunSpec | None:
-    """The RunSpec that the run was started with; None where the folder keeps none (a prime-rl run)."""
+def _read_spec(run_dir: RunDir, named: str) -> RunSpec | None:
+    """The RunSpec of the run; None if the folder has none (a prime-rl run)."""
     try:
         text = run_dir.resolved.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -89,7 +86,7 @@ def _unreadable(named: str, what: str) -> UserError:
     return UserError(
         what=what,
         where=f"--calibrate {named}",
-        why="peak memory and step time are read out of lines of JSON",
+        why="peak memory and step time are read from lines of JSON",
         fix='a file with {"peak_reserved_gib": 41.5, "step_s": 3.2} is enough',
         exit_code=ExitCode.FINDINGS,
     )

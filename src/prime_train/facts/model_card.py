@@ -1,4 +1,4 @@
-"""Reads the few keys of a model card's front matter that a verdict needs; knows no more of YAML than that. Pure."""
+"""Reads the keys of a model card's front matter that a verdict needs. Not a full YAML parser. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LINE = re.compile(r"^([a-z_]+):[ \t]*(.*)$")
 
 
 def front_matter(text: str) -> dict[str, str]:
-    """Key -> text of the block between the two lines of dashes at the top; of a list, its first element.
+    """Key -> text, from the block between the two `---` lines at the top; for a list, its first element.
 
     Source: huggingface.co/docs/hub/model-cards, metadata.
     """
@@ -28,7 +28,7 @@ def front_matter(text: str) -> dict[str, str]:
                 found[key] = _plain(match[2])
         elif key in _KEYS and key not in found and line.lstrip().startswith("- "):
             found[key] = _plain(line.lstrip()[2:])
-    return {}  # never closed: no front matter
+    return {}  # the block is not closed, so it is no front matter
 
 
 def _plain(value: str) -> str:

@@ -1,4 +1,4 @@
-"""Gathers what a verdict on a model rests on: files, template, tokenizer, packages. Each has a deadline of its own."""
+"""Gathers the evidence about a model: files, chat template, tokenizer, packages. Each has its own deadline."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.facts import chat_template
-from prime_train.facts.architectures import Installed, installed
+from prime_train.facts.architectures import Installed, read_installed
 from prime_train.facts.chat_questions import ANSWER
 from prime_train.facts.chat_template import ChatTemplate, Renderings
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.model_files import model_files
+from prime_train.facts.model_files import read_model_files
 from prime_train.facts.model_source import ModelFiles, Refused
-from prime_train.facts.tokenizer import Tokenized, tokenized
+from prime_train.facts.tokenizer import Tokenized, tokenize
 
-TURN_END = "turn end"  # the name under which what follows an answer is tokenised
+TURN_END = "turn end"  # the name of the text that follows an answer, among the tokenised texts
 
 
 class Evidence(NamedTuple):
-    """All that is known of a model. `config` is the text of config.json; a value is None where there is none."""
+    """All evidence about a model. `config` is the text of config.json. A value is None if there is none."""
 
     files: ModelFiles
     config: str | None
@@ -34,17 +34,19 @@ class Evidence(NamedTuple):
     installed: Installed | NotKnown
 
 
-def evidence(name: str, scratch: Path, python: str, *, revision: str = "", offline: bool = False) -> Evidence | Refused:
-    """What is known of a model of the hub or in a folder. `python` is the interpreter that the run will use.
+def gather_evidence(
+    name: str, scratch: Path, python: str, *, revision: str = "", offline: bool = False
+) -> Evidence | Refused:
+    """The evidence about a model on the hub or in a folder. `python` is the run's interpreter.
 
-    Raises UserError where the name means a folder and there is none.
+    Raises UserError if the name is the path of a missing folder.
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
-        packages = pool.submit(installed, python)
-        files = model_files(name, scratch, revision=revision, offline=offline)
+        packages = pool.submit(read_installed, python)
+        files = read_model_files(name, scratch, f"verify-model {name}", revision=revision, offline=offline)
         if isinstance(files, Refused):
             return files
-        template = chat_template.find(files.folder)
+        template = chat_template.find_template(files.folder)
         renderings: Renderings | NotKnown | None = None
         if isinstance(template, ChatTemplate):
             renderings = _renderings(template, files.folder, python)
@@ -55,22 +57,22 @@ def evidence(name: str, scratch: Path, python: str, *, revision: str = "", offli
             tokenizer_config=_object(files.folder / "tokenizer_config.json"),
             template=template,
             renderings=renderings,
-            tokenized=tokenized(python, files.folder, _texts(renderings)),
+            tokenized=tokenize(python, files.folder, _texts(renderings)),
             installed=packages.result(),
         )
 
 
 def _renderings(template: ChatTemplate, folder: Path, python: str) -> Renderings | NotKnown:
-    """Rendered by this interpreter's jinja2; where it has none, by that of the run's, which transformers brings."""
+    """Renders with this interpreter's jinja2, or with the one in the run's interpreter, which transformers installs."""
     special = chat_template.special_tokens(folder)
-    found = chat_template.renderings(template, special)
+    found = chat_template.render_all(template, special)
     if isinstance(found, NotKnown) and python != sys.executable:
-        return chat_template.renderings(template, special, python)
+        return chat_template.render_all(template, special, python)
     return found
 
 
 def _texts(renderings: Renderings | NotKnown | None) -> dict[str, str]:
-    """What is to be tokenised: all renderings, and what follows an answer."""
+    """The texts to tokenise: all renderings, and the text that follows an answer."""
     if not isinstance(renderings, Renderings):
         return {}
     after = renderings.texts.get("chat_2", "").rpartition(ANSWER)[2].strip()
@@ -85,7 +87,7 @@ def _text(path: Path) -> str | None:
 
 
 def _object(path: Path) -> Mapping[str, Any]:
-    """The object in a JSON file; {} where it is none: what is missing in it has a default."""
+    """The object in a JSON file, or {}: every value in it has a default."""
     try:
         found = json.loads(_text(path) or "{}")
     except (ValueError, RecursionError):

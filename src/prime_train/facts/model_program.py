@@ -1,7 +1,6 @@
-"""Run as a program: reads the small files of a model and the headers of its weights, prints one JSON object.
+"""Program: reads the small files of a model and the headers of its weights, and prints one JSON object.
 
-Of the hub it asks no more than that. It may hang where a mount or a server does: who starts it gives it a deadline.
-The token is huggingface_hub's own affair: it is never read here.
+A stuck mount or server blocks it, so the caller sets a deadline. Only huggingface_hub itself reads the token.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ SINGLE = "model.safetensors"
 
 
 def read_folder(name: str, origin: str, folder: Path, revision: str = "") -> ModelFiles:
-    """A model in a folder of this machine, or in the cache. Raises OSError where the folder cannot be listed."""
+    """A model in a local folder or in the cache. Raises OSError if the folder cannot be listed."""
     sizes = {
         path.relative_to(folder).as_posix(): path.stat().st_size  # follows the links of the cache
         for path in sorted(folder.iterdir())
         if path.is_file()
     }
     unread = tuple(
-        Unread(file, Fault.UNREADABLE, "it may not be read") for file in sizes if not os.access(folder / file, os.R_OK)
+        Unread(file, Fault.UNREADABLE, "permission denied") for file in sizes if not os.access(folder / file, os.R_OK)
     )
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace")[:20_000] if os.access(card, os.R_OK) else ""
@@ -40,12 +39,12 @@ def read_folder(name: str, origin: str, folder: Path, revision: str = "") -> Mod
 def _weights(folder: Path, sizes: dict[str, int]) -> Weights | None:
     faults: list[str] = []
     headers = []
-    for file in _named(folder, sizes, faults):
+    for file in _weight_files(folder, sizes, faults):
         if file not in sizes:
             faults.append(f"{file} is missing: the index names it")
             continue
         try:
-            header = _local_header(folder / file)
+            header = _read_header(folder / file)
         except (HeaderError, OSError) as error:
             faults.append(f"{file}: {error}")
             continue
@@ -55,44 +54,46 @@ def _weights(folder: Path, sizes: dict[str, int]) -> Weights | None:
     return safetensors_header.summarise(headers, faults) if headers or faults else None
 
 
-def _named(folder: Path, sizes: dict[str, int], faults: list[str]) -> Iterator[str]:
-    """The files that hold the weights, as the index says, else the single one, else every one there is."""
+def _weight_files(folder: Path, sizes: dict[str, int], faults: list[str]) -> Iterator[str]:
+    """The weight files: those in the index, else model.safetensors, else every safetensors file."""
     if INDEX in sizes:
         try:
             yield from safetensors_header.shards(json.loads((folder / INDEX).read_text(encoding="utf-8")))
         except (ValueError, AttributeError, OSError) as error:
-            faults.append(f"{INDEX} is of no use: {error}")
+            faults.append(f"{INDEX} is not valid: {error}")
     elif SINGLE in sizes:
         yield SINGLE
     else:
         yield from (file for file in sizes if file.endswith(".safetensors"))
 
 
-def _local_header(path: Path) -> safetensors_header.Header:
+def _read_header(path: Path) -> safetensors_header.Header:
     with open(path, "rb") as file:
         size = safetensors_header.length(file.read(safetensors_header.LENGTH_BYTES))
         content = file.read(size)
     if len(content) < size:
-        raise HeaderError(f"it ends within its header, after {len(content)} of {size} bytes")
+        raise HeaderError(f"the file ends within its header, after {len(content)} of {size} bytes")
     return safetensors_header.parse(content)
 
 
 def main() -> None:
-    """Reads the question from standard input: name, folder or none, offline, scratch, timeout_s."""
-    asked: dict[str, Any] = json.load(sys.stdin)
+    """Standard input is a JSON object: name, folder or "", revision, offline, scratch, timeout_s."""
+    request: dict[str, Any] = json.load(sys.stdin)
     found: ModelFiles | Refused
-    if asked["folder"]:
-        folder = Path(asked["folder"])
+    if request["folder"]:
+        folder = Path(request["folder"])
         try:
-            found = read_folder(asked["name"], "folder", folder)
+            found = read_folder(request["name"], "folder", folder)
         except OSError as error:
             found = Refused(Fault.UNREADABLE, f"{error.filename}: {error.strerror}")
     else:
         from prime_train.facts.model_hub import read_hub
 
-        found = read_hub(asked["name"], asked["revision"], Path(asked["scratch"]), asked["offline"], asked["timeout_s"])
-    said = {"refused": list(found)} if isinstance(found, Refused) else to_json(found)
-    print(json.dumps(said))  # noqa: T201 - the answer
+        found = read_hub(
+            request["name"], request["revision"], Path(request["scratch"]), request["offline"], request["timeout_s"]
+        )
+    output = {"refused": list(found)} if isinstance(found, Refused) else to_json(found)
+    print(json.dumps(output))  # noqa: T201 - the answer
 
 
 if __name__ == "__main__":

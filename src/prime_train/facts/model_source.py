@@ -1,4 +1,4 @@
-"""What is known of a model's files: where they are, what could not be had, what its weights hold. Values, no I/O."""
+"""The files of a model: where they are, which could not be read, what its weights contain. Values, no I/O."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, NamedTuple
 
 
 class Fault(StrEnum):
-    """Why a repository or a file could not be had. The first six are an answer, the others are none."""
+    """Why a repository or a file could not be read. The first six are answers of the hub."""
 
     BAD_NAME = "bad-name"
     MISSING = "missing"  # 404
-    LOGIN = "login"  # 401: private, or not there at all
+    LOGIN = "login"  # 401: private or missing
     BAD_TOKEN = "bad-token"
-    GATED = "gated"  # 403: its terms are not accepted
-    FORBIDDEN = "forbidden"  # 403: the token lacks a right
+    GATED = "gated"  # 403: terms not accepted
+    FORBIDDEN = "forbidden"  # 403: the token lacks a permission
     RATE_LIMITED = "rate-limited"  # 429
     SERVER = "server"  # 5xx
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
-    NOT_HUB = "not-hub"  # something answers, and it is not the hub
-    TRUNCATED = "truncated"  # fewer bytes came than were announced
+    NOT_HUB = "not-hub"  # the server that answers is not the hub
+    TRUNCATED = "truncated"  # fewer bytes arrived than announced
     TOO_LARGE = "too-large"
     NOT_CACHED = "not-cached"
-    UNREADABLE = "unreadable"  # a local file that may not be read, or cannot
+    UNREADABLE = "unreadable"  # a local file without read permission
 
 
 class Refused(NamedTuple):
-    """The repository could not be had at all."""
+    """No file of the repository could be read."""
 
     fault: Fault
     detail: str
 
 
 class Unread(NamedTuple):
-    """A file that is there and could not be had."""
+    """A file that exists but could not be read."""
 
     file: str
     fault: Fault
@@ -44,11 +44,11 @@ class Unread(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What the headers of the safetensors files say. No weight was read.
+    """The summary of the safetensors headers. No weight was read.
 
-    `by_dtype` maps a dtype as safetensors names it to a count of numbers, `stored` counts numbers as stored (a packed
-    int4 matrix has an eighth of its parameters). `layers` is the highest block number + 1. `embedding` is the shape of
-    the token embedding, () where none was found. `faults` are files that are not what they should be.
+    `by_dtype` maps a safetensors dtype to a count of numbers, `stored` counts stored numbers (a packed int4 matrix has
+    an eighth of its parameters). `layers` is the highest block number + 1. `embedding` is the shape of the token
+    embedding, () if none was found. `faults` describes damaged or missing files.
     """
 
     files: int
@@ -63,10 +63,10 @@ class Weights(NamedTuple):
 
 
 class ModelFiles(NamedTuple):
-    """A model that may be read. `folder` holds its small files; `sizes` lists all of its files with their bytes.
+    """A readable model. `folder` has its small files; `sizes` maps every file to its bytes.
 
-    `origin` is folder, cache or hub. `weights` is None where it has no safetensors file. `card` is the front matter
-    of the model card as far as it was read: licence and the like.
+    `origin` is folder, cache or hub. `weights` is None if there is no safetensors file. `card` has some keys of the
+    model card's front matter, the licence among them.
     """
 
     name: str
@@ -84,7 +84,7 @@ class ModelFiles(NamedTuple):
 
 
 def to_json(files: ModelFiles) -> dict[str, Any]:
-    """As the program that reads a model prints it."""
+    """The JSON document that the program prints."""
     weights = files.weights
     return files._asdict() | {
         "folder": str(files.folder),
@@ -93,11 +93,11 @@ def to_json(files: ModelFiles) -> dict[str, Any]:
     }
 
 
-def of_json(said: Mapping[str, Any]) -> ModelFiles:
-    """The value that `to_json` printed. Raises KeyError, TypeError or ValueError where it is not one."""
-    weights = said["weights"]
+def from_json(document: Mapping[str, Any]) -> ModelFiles:
+    """The value for a document of `to_json`. Raises KeyError, TypeError or ValueError for any other document."""
+    weights = document["weights"]
     if weights is not None:
         embedding, faults = tuple(weights["embedding"]), tuple(weights["faults"])
         weights = Weights(**(weights | {"embedding": embedding, "faults": faults}))
-    unread = tuple(Unread(file, Fault(fault), detail) for file, fault, detail in said["unread"])
-    return ModelFiles(**({**said} | {"folder": Path(said["folder"]), "unread": unread, "weights": weights}))
+    unread = tuple(Unread(file, Fault(fault), detail) for file, fault, detail in document["unread"])
+    return ModelFiles(**({**document} | {"folder": Path(document["folder"]), "unread": unread, "weights": weights}))

@@ -1,4 +1,4 @@
-"""Reads which file system a path lies on from /proc/self/mountinfo. Touches no file system but proc."""
+"""Finds the file system of a path in /proc/self/mountinfo. Reads only proc."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 class Mount(NamedTuple):
-    """`point` is where it hangs in the tree, `kind` what mount(8) calls a type: ext4, nfs4, overlay, tmpfs."""
+    """`point` is the mount point, `kind` the type as in mount(8): ext4, nfs4, overlay, tmpfs."""
 
     point: str
     kind: str
 
 
 def mount_of(path: Path, mountinfo: Path = MOUNTINFO) -> Mount | None:
-    """The mount that `path`, absolute and without links, lies on; None where the table names none.
+    """The mount of `path`, which is absolute and without links; None if the table has none.
 
-    Source: proc_pid_mountinfo(5). Of two mounts on one point the later one hides the earlier.
+    Source: proc_pid_mountinfo(5). A later mount on the same point hides an earlier one.
     """
     best: Mount | None = None
     for line in mountinfo.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
@@ -27,12 +27,12 @@ def mount_of(path: Path, mountinfo: Path = MOUNTINFO) -> Mount | None:
         columns, kinds = before.split(" "), after.split(" ")
         if not separator or len(columns) < 5:
             continue
-        point = _unescaped(columns[4])
+        point = _unescape(columns[4])
         if path.is_relative_to(point) and (best is None or len(point) >= len(best.point)):
             best = Mount(point, kinds[0])
     return best
 
 
-def _unescaped(text: str) -> str:
-    r"""Blanks, tabs, newlines and backslashes stand there as \040 and the like."""
+def _unescape(text: str) -> str:
+    r"""The table writes a blank as \040, and tabs, newlines and backslashes in the same way."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

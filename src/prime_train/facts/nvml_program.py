@@ -1,6 +1,6 @@
-"""Run as a program: prints what NVML says of this machine's GPUs as one JSON object. Starts no CUDA context.
+"""Program: prints NVML's facts about this machine's GPUs as one JSON object. Creates no CUDA context.
 
-It is a program of its own because a wedged driver holds whoever asks it (see child.py).
+A separate program, because a stuck driver blocks the process that calls NVML.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 _NO_DRIVER = ("LibraryNotFound", "DriverNotLoaded")
 
 
-def look() -> dict[str, Any]:
+def read_gpus() -> dict[str, Any]:
     """{"devices": [...], "driver": ..., "driver_cuda": ...}, or {"none": why}, or {"unknown": why}."""
     import pynvml
 
@@ -36,7 +36,7 @@ def look() -> dict[str, Any]:
 
 
 def _device(index: int) -> dict[str, Any]:
-    """One GPU; where it does not answer, only its `fault`."""
+    """One GPU, or only its `fault` if it does not answer."""
     import pynvml
 
     try:
@@ -55,7 +55,7 @@ def _device(index: int) -> dict[str, Any]:
 
 
 def _users(handle: Any) -> list[dict[str, Any]]:
-    """The processes that compute on a GPU. In a container their numbers are the host's, and may name nobody here."""
+    """The processes that compute on a GPU. In a container the pids are those of the host."""
     import pynvml
 
     found = _optional(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
@@ -72,7 +72,7 @@ def _name(pid: int) -> str:
 
 
 def _optional(call: Any, *arguments: Any) -> Any:
-    """What a call says that older drivers do not have; None where this one does not."""
+    """The result of a call; None if the driver is too old for it."""
     import pynvml
 
     try:
@@ -88,4 +88,4 @@ def _text(value: str | bytes) -> str:
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: a module in it must not stand in for a package
-    print(json.dumps(look()))  # noqa: T201 - the answer
+    print(json.dumps(read_gpus()))  # noqa: T201 - the answer

@@ -1,4 +1,4 @@
-"""Looks whether this interpreter, which starts the trainer too, has the trainer's packages. Imports none of them."""
+"""Checks whether this interpreter, which also runs the trainer, has the trainer's packages. Imports none of them."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from prime_train.facts.facts import Packages
 TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "datasets", "transformers", "matplotlib")
 
 
-def packages() -> Packages:
+def find_packages() -> Packages:
     return Packages(tuple(name for name in TRAIN if find_spec(name) is None))

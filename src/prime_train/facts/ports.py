@@ -1,4 +1,4 @@
-"""Looks which of the ports that a run will listen on are taken on this machine. Connects to nobody."""
+"""Checks which ports are in use on this machine. Makes no connection."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ _EPHEMERAL = range(49152, 65536)  # RFC 6335, s. 6: dynamic ports
 _LISTENING = "0A"  # TCP_LISTEN of include/net/tcp_states.h in the Linux kernel
 
 
-def busy(ports: Iterable[int], *, offline: bool) -> tuple[BusyPort, ...]:
-    """Those of `ports` that nothing more can listen on. Offline no socket is opened: the kernel's table is read."""
+def find_busy_ports(ports: Iterable[int], *, offline: bool) -> tuple[BusyPort, ...]:
+    """The ports that a server cannot listen on. With `offline`, reads the kernel's table instead of opening sockets."""
     wanted = sorted(set(ports))
     if not offline:
-        return tuple(BusyPort(port, why) for port in wanted if (why := _refusal(port)))
+        return tuple(BusyPort(port, why) for port in wanted if (why := _listen_error(port)))
     listening = _listening(TABLES)
-    return tuple(BusyPort(port, "something listens there") for port in wanted if port in listening)
+    return tuple(BusyPort(port, "a process listens on it") for port in wanted if port in listening)
 
 
-def unused() -> int:
-    """A port that nothing listens on, without opening a socket to find it: another may take it meanwhile."""
+def find_free_port() -> int:
+    """A free port, from the kernel's table. Another process may take it before its use."""
     taken = _listening(TABLES)
     return next(port for port in random.sample(_EPHEMERAL, len(_EPHEMERAL)) if port not in taken)
 
 
-def _refusal(port: int) -> str:
+def _listen_error(port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was just closed is free
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just closed is free
         try:
             probe.bind(("127.0.0.1", port))
-            probe.listen(1)  # two sockets may be bound with SO_REUSEADDR: only one of them may listen
+            probe.listen(1)  # SO_REUSEADDR allows two binds, but only one listener
         except OSError as error:
             return "it is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
     return ""
 
 
 def _listening(tables: Iterable[Path]) -> frozenset[int]:
-    """Ports with a listener, whatever its address. Source: proc_pid_net(5): the port is hexadecimal."""
+    """The ports with a listener on any address. Source: proc_pid_net(5): the port is hexadecimal."""
     found: set[int] = set()
     for table in tables:
         if not table.exists():  # a kernel without IPv6

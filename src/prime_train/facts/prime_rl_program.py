@@ -1,4 +1,4 @@
-"""Run as a program by an interpreter that has prime-rl: prints every legal key of its configs as JSON rows.
+"""Program for an interpreter with prime-rl: prints every legal key of its configs as JSON rows.
 
 Walks the pydantic models of the root configs. Builds none of them and reads no file. A row is one key: its dotted
 path ("[]" marks an array of tables, "*" any name), type, default, bounds, aliases, and when it applies in a union.
@@ -14,7 +14,7 @@ import sys
 import types
 import typing
 
-# Root -> where its class stands, the latest release of prime-rl first.
+# Root -> the places of its class, those of the latest prime-rl release first.
 ROOTS = {
     "rl": ("prime_rl.configs.rl:RLConfig", "prime_rl.rl_config:RLConfig", "prime_rl.rl:RLConfig"),
     "sft": (
@@ -38,8 +38,8 @@ ROOTS = {
 _BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
 
-def look() -> dict[str, object]:
-    """{"version": ..., "rows": [...], "missing": [roots]}, or {"fault": why} where there is nothing to walk."""
+def read_keys() -> dict[str, object]:
+    """{"version": ..., "rows": [...], "missing": [roots]}, or {"fault": why}."""
     if importlib.util.find_spec("prime_rl") is None:
         return {"fault": "prime-rl is not installed"}
     rows: list[dict[str, object]] = []
@@ -63,7 +63,7 @@ def _version() -> str:
 
 
 def _class_of(places: tuple[str, ...], faults: dict[str, str]) -> typing.Any:
-    """The class at the first place that has it; an import that fails otherwise is told in `faults`."""
+    """The class at the first place that has it. Any other import error is added to `faults`."""
     for place in places:
         module, _, name = place.partition(":")
         try:
@@ -73,13 +73,13 @@ def _class_of(places: tuple[str, ...], faults: dict[str, str]) -> typing.Any:
                 faults[place] = f"{module} does not import: {error}"
         except AttributeError:
             continue
-        except Exception as error:  # whatever a foreign module raises at its import keeps this root out
+        except Exception as error:  # a module may raise any exception: its root is left out
             faults[place] = f"{module} does not import: {type(error).__name__}: {error}"
     return None
 
 
 class Walk:
-    """The rows of one root. One path met in several members of a union is one row."""
+    """The rows of one root. A path in several members of a union is one row."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -119,7 +119,7 @@ class Walk:
         if not members:
             return
         row["section"] = True
-        if any(member in around for member in members):  # a model within itself has no end: any key passes there
+        if any(member in around for member in members):  # a model that contains itself accepts any key
             row["open"] = True
             return
         if tag is None and len(members) > 1:
@@ -149,7 +149,7 @@ class Walk:
 
 
 def _names(name: str, field: typing.Any, model: typing.Any) -> tuple[str, list[str]]:
-    """(the key, its other names). pydantic takes the field's own name beside an alias only where it is told to."""
+    """(the key, its other names). Beside an alias pydantic accepts the field's own name only with populate_by_name."""
     alias = field.validation_alias or field.alias
     choices = getattr(alias, "choices", None) or ([alias] if alias else [])
     known = [choice for choice in choices if isinstance(choice, str)]
@@ -166,7 +166,7 @@ def _bare(annotation: typing.Any) -> typing.Any:
 
 
 def _parts(annotation: typing.Any) -> list[typing.Any]:
-    """The members of a union, or the one type there is."""
+    """The members of a union, or the single type."""
     bare = _bare(annotation)
     if typing.get_origin(bare) in (typing.Union, types.UnionType):
         return [part for argument in typing.get_args(bare) for part in _parts(argument)]
@@ -174,7 +174,7 @@ def _parts(annotation: typing.Any) -> list[typing.Any]:
 
 
 def _tag(annotation: typing.Any) -> str | None:
-    """The discriminator that an Annotated carries, on the union itself or on the items of a list of them."""
+    """The discriminator in an Annotated, of the union itself or of the items of a list of unions."""
     while typing.get_origin(annotation) is typing.Annotated:
         inner, *notes = typing.get_args(annotation)
         for note in notes:
@@ -194,7 +194,7 @@ def _is_model(kind: typing.Any) -> bool:
 
 
 def _kind(annotation: typing.Any) -> tuple[str, list[typing.Any], str | None]:
-    """(table, array or map; the models in it; its discriminator)."""
+    """("table", "array" or "map"; the models in it; its discriminator)."""
     for part in _parts(annotation):
         origin, arguments = typing.get_origin(part), typing.get_args(part)
         if _is_model(part):
@@ -245,7 +245,7 @@ def _default(field: typing.Any) -> object:
 
 
 def _constraints(field: typing.Any) -> str | None:
-    """Bounds as "ge=0, lt=1", those of the field and of an Annotated within an optional."""
+    """The bounds as "ge=0, lt=1", from the field and from an Annotated inside an optional."""
     notes = list(field.metadata)
     bare = field.annotation
     for argument in typing.get_args(bare):
@@ -258,23 +258,23 @@ def _constraints(field: typing.Any) -> str | None:
 
 
 def _literals(model: typing.Any, tag: str | None) -> list[object]:
-    """The values of the discriminator that mean this member."""
+    """The discriminator values of this member."""
     if tag is None or tag not in model.model_fields:
         return []
     return [value for part in _parts(model.model_fields[tag].annotation) for value in typing.get_args(part)]
 
 
 def _common_tag(members: list[typing.Any]) -> str | None:
-    """A key that has literals of its own in every member of a union that names no discriminator."""
+    """A key with different literals in every member, for a union without a discriminator."""
     for name in members[0].model_fields:
         values = [_literals(member, name) for member in members]
-        told = [value for of_one in values for value in of_one]
-        if all(values) and len(set(map(str, told))) == len(told):
+        flat = [str(value) for literals in values for value in literals]
+        if all(values) and len(set(flat)) == len(flat):
             return str(name)
     return None
 
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: a module in it must not stand in for a package
-    answer, sys.stdout = sys.stdout, sys.stderr  # what modules print at their import is no part of the answer
-    print(json.dumps(look(), default=str), file=answer)
+    answer, sys.stdout = sys.stdout, sys.stderr  # modules may print to stdout at their import
+    print(json.dumps(read_keys(), default=str), file=answer)

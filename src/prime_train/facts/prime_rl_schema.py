@@ -6,30 +6,39 @@ import json
 from datetime import date
 from typing import Any
 
-from prime_train.dialects.prime_rl.schema import newest_shipped
+from prime_train.dialects.prime_rl.schema import Generation, shipped_generations
 from prime_train.dialects.prime_rl.table import Origin, compact
 from prime_train.errors import ExitCode, UserError
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import NotKnown
 
 DEADLINE_S = 300.0  # prime-rl's configs import torch and transformers
 
 
 def table(python: str, generation: str, today: date) -> dict[str, Any]:
-    """The compact table of the prime-rl that `python` has. Which keys rules read is taken from the newest one shipped.
+    """The compact table of the prime-rl that `python` has.
 
+    What its classes do not show comes from the shipped generation with the most keys in common: the features, and
+    which keys feed a RunSpec. "inherits" names that generation.
     Raises UserError where there is no such interpreter, no prime-rl in it, or none of its root classes.
     """
     said = _said(python)
     rows = said["rows"]
     paths = {(row["root"], row["path"].replace("[]", "")) for row in rows}
+    nearest = max(reversed(shipped_generations()), key=lambda one: _keys_in_common(one, paths))
     kept = {
         root: {field: there for field, keys in of_root.items() if (there := _those_there(root, keys, paths))}
-        for root, of_root in newest_shipped().feeds.items()
+        for root, of_root in nearest.feeds.items()
     }
     version = said["version"]
-    origin = Origin(generation, f"prime-rl {version}".strip(), today.isoformat(), (version, ""))
-    return compact(rows, origin, kept)
+    features = nearest.features._asdict()
+    origin = Origin(generation, f"prime-rl {version}".strip(), today.isoformat(), version, features)
+    return compact(rows, origin, kept) | {"inherits": nearest.name}
+
+
+def _keys_in_common(generation: Generation, paths: set[tuple[str, str]]) -> int:
+    known = ((root, ".".join(map(str, path))) for root in generation.roots for path, _ in generation.paths(root))
+    return sum(key in paths for key in known)
 
 
 def _those_there(root: str, keys: list[str], paths: set[tuple[str, str]]) -> list[str]:
@@ -38,7 +47,7 @@ def _those_there(root: str, keys: list[str], paths: set[tuple[str, str]]) -> lis
 
 
 def _said(python: str) -> dict[str, Any]:
-    answer = ask([python, script("prime_rl_program")], DEADLINE_S)
+    answer = run_probe([python, script("prime_rl_program")], DEADLINE_S)
     if isinstance(answer, NotKnown):
         raise _refused(python, answer.reason, "it must be an interpreter that can be run", ExitCode.USAGE)
     lines = answer.out.splitlines()

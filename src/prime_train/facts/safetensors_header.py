@@ -1,4 +1,4 @@
-"""Reads what the header of a safetensors file says of its tensors. Reads no weights, opens no file.
+"""Parses the header of a safetensors file: dtype and shape of its tensors. Reads no weights, opens no file.
 
 Source: huggingface.co/docs/safetensors, Format: 8 bytes of little-endian length, then a JSON object of that length.
 """
@@ -38,37 +38,37 @@ _HEAD = re.compile(r"(?:^|\.)(?:lm_head|output|embed_out)\.weight$")
 
 
 class HeaderError(ValueError):
-    """A file that is no whole safetensors file; the text says in which way."""
+    """The file is not a complete safetensors file; the message is the reason."""
 
 
 class Header(NamedTuple):
-    """One file: (name, dtype, shape) of each tensor, and the size that the file must have."""
+    """(name, dtype, shape) of each tensor of one file, and the size that the file must have."""
 
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
     file_bytes: int
 
 
 def length(start: bytes) -> int:
-    """How long the header is, from the first bytes of a file. Raises HeaderError."""
+    """The length of the header, from the first bytes of a file. Raises HeaderError."""
     if len(start) < LENGTH_BYTES:
-        raise HeaderError(f"it has {len(start)} bytes, and the length of its header takes {LENGTH_BYTES}")
+        raise HeaderError(f"it has {len(start)} bytes, fewer than the {LENGTH_BYTES} of the header length")
     size = int.from_bytes(start[:LENGTH_BYTES], "little")
     if not 2 <= size <= MAX_HEADER_BYTES:
-        raise HeaderError(f"it says that its header has {size} bytes: it is no safetensors file")
+        raise HeaderError(f"its header length is {size} bytes: it is not a safetensors file")
     return size
 
 
 def parse(content: bytes) -> Header:
-    """The header, from its JSON text. Raises HeaderError where that is none."""
+    """The header, from its JSON text. Raises HeaderError."""
     try:
-        said = json.loads(content)
+        table = json.loads(content)
     except (ValueError, RecursionError):
         raise HeaderError("its header is not JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(table, dict):
         raise HeaderError("its header is not a JSON object")
     tensors: list[tuple[str, str, tuple[int, ...]]] = []
     end = 0
-    for name, about in said.items():
+    for name, about in table.items():
         if name == "__metadata__":
             continue
         tensors.append((name, *_tensor(name, about)))
@@ -81,16 +81,16 @@ def _tensor(name: str, about: Any) -> tuple[str, tuple[int, ...]]:
         dtype, shape, (start, end) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
         whole = all(type(number) is int and number >= 0 for number in (*shape, start, end))
     except (TypeError, KeyError, ValueError):
-        raise HeaderError(f"its header says nothing useful of {name[:80]}") from None
+        raise HeaderError(f"its header has no valid entry for {name[:80]}") from None
     if not whole or dtype not in BITS:
-        raise HeaderError(f"its header gives {name[:80]} dtype {dtype}, shape {list(shape)}")
+        raise HeaderError(f"its header has {name[:80]} with dtype {dtype}, shape {list(shape)}")
     if (end - start) * 8 != math.prod(shape) * BITS[dtype]:
-        raise HeaderError(f"{name[:80]} takes {end - start} bytes, and {dtype} {list(shape)} takes another number")
+        raise HeaderError(f"{name[:80]} has {end - start} bytes, which does not match {dtype} {list(shape)}")
     return dtype, shape
 
 
 def summarise(headers: Iterable[Header], faults: Iterable[str] = ()) -> Weights:
-    """What all files of a model hold together."""
+    """The summary of all files of a model."""
     by_dtype: Counter[str] = Counter()
     files = layers = vision = 0
     embedding: tuple[int, ...] = ()
@@ -115,9 +115,9 @@ def summarise(headers: Iterable[Header], faults: Iterable[str] = ()) -> Weights:
 
 
 def shards(index: Mapping[str, Any]) -> tuple[str, ...]:
-    """The files that a model.safetensors.index.json names. Raises HeaderError where it names none."""
-    placed = index.get("weight_map")
-    named = sorted({file for file in placed.values() if isinstance(file, str)}) if isinstance(placed, dict) else []
-    if not named:
-        raise HeaderError("model.safetensors.index.json names no file")
-    return tuple(named)
+    """The files listed in a model.safetensors.index.json. Raises HeaderError if it lists none."""
+    weight_map = index.get("weight_map")
+    files = {file for file in weight_map.values() if isinstance(file, str)} if isinstance(weight_map, dict) else set()
+    if not files:
+        raise HeaderError("model.safetensors.index.json lists no file")
+    return tuple(sorted(files))

@@ -1,4 +1,4 @@
-"""Has a tokenizer loaded by the run's interpreter, in a child with a deadline. Imports no tokenizer here."""
+"""Loads a tokenizer in the run's interpreter, as a child with a deadline. Imports no tokenizer itself."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.facts.child import ask, script
+from prime_train.facts.child import run_probe, script
 from prime_train.facts.facts import NotKnown
+from prime_train.facts.hub import TOKENIZER_FILES
 
 DEADLINE_S = 30.0  # transformers on a cold disk
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
 class Tokenized(NamedTuple):
-    """What a tokenizer does. `size` counts its tokens, `highest` is the largest id, `ids` are our texts as tokens.
+    """The results of a tokenizer. `size` counts its tokens, `highest` is the largest id, `ids` has the tokenised texts.
 
-    `restored`: a text with digits, tabs, accents and an emoji comes back as it went in. `fault` is what it says
-    instead of loading.
+    `restored`: a text with digits, tabs, accents and an emoji is the same after encoding and decoding. `fault` is the
+    error if it does not load.
     """
 
     size: int
@@ -28,21 +28,23 @@ class Tokenized(NamedTuple):
     fault: str = ""
 
 
-def tokenized(python: str, folder: Path, texts: Mapping[str, str]) -> Tokenized | NotKnown | None:
-    """None where the folder has no tokenizer."""
+def tokenize(python: str, folder: Path, texts: Mapping[str, str]) -> Tokenized | NotKnown | None:
+    """The results for a folder and named texts; None if the folder has no tokenizer."""
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         return None
-    asked = {"folder": str(folder), "texts": dict(texts)}
+    request = {"folder": str(folder), "texts": dict(texts)}
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    answer = ask([python, script("tokenizer_program")], DEADLINE_S, given=json.dumps(asked), environment=offline)
+    answer = run_probe(
+        [python, script("tokenizer_program", __file__)], DEADLINE_S, stdin=json.dumps(request), environment=offline
+    )
     if isinstance(answer, NotKnown):
         return answer
     try:
-        said = json.loads(answer.out.splitlines()[-1])
-        if "unable" in said:
-            return NotKnown(f"{python}: {said['unable']}")
-        if "fault" in said:
-            return Tokenized(0, -1, False, {}, said["fault"])
-        return Tokenized(said["size"], said["highest"], said["restored"], said["ids"])
+        output = json.loads(answer.out.splitlines()[-1])
+        if "unable" in output:
+            return NotKnown(f"{python}: {output['unable']}")
+        if "fault" in output:
+            return Tokenized(0, -1, False, {}, output["fault"])
+        return Tokenized(output["size"], output["highest"], output["restored"], output["ids"])
     except (ValueError, KeyError, IndexError):
-        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'it said nothing'}")
+        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'no error message'}")

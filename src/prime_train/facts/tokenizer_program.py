@@ -1,6 +1,6 @@
-"""Run as a program by the interpreter that a run will use: loads a tokenizer, prints what it makes of texts as JSON.
+"""Program for the run's interpreter: loads a tokenizer and prints the tokens of some texts as JSON.
 
-Loads tokenizer.json by the tokenizers package alone; only what has none goes through transformers, which takes seconds.
+Uses the tokenizers package for a tokenizer.json, and transformers only without one, because its import takes seconds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 _ROUND_TRIP = "Hello, world! 3.14 is no 42.\n\tdef f(x): return x\u00e9\u6f22\u5b57\U0001f642"
 
 
-def look(asked: dict[str, Any]) -> dict[str, Any]:
-    """`asked`: folder, and texts by name. The answer has `unable`, `fault`, or size, highest, ids and restored."""
-    folder = Path(asked["folder"])
+def tokenize(request: dict[str, Any]) -> dict[str, Any]:
+    """`request`: folder, texts by name. Returns {"unable": why}, {"fault": why} or size, highest, ids and restored."""
+    folder = Path(request["folder"])
     encode: Any
     try:
         if (folder / "tokenizer.json").is_file():
@@ -38,16 +38,16 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
             restored = str(slow.decode(encode(_ROUND_TRIP), skip_special_tokens=False))
     except ImportError as error:
         return {"unable": str(error)}
-    except Exception as error:  # tokenizers raises bare Exceptions: whatever it says is the answer
+    except Exception as error:  # tokenizers raises bare Exceptions: the text is the result
         return {"fault": f"{type(error).__name__}: {error}"[:500]}
     return {
         "size": len(numbers),
         "highest": max(numbers, default=-1),
         "restored": restored.strip() == _ROUND_TRIP.strip(),
-        "ids": {name: encode(text) for name, text in asked["texts"].items()},
+        "ids": {name: encode(text) for name, text in request["texts"].items()},
     }
 
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: a module in it must not stand in for a package
-    print(json.dumps(look(json.load(sys.stdin))))  # noqa: T201 - the answer
+    print(json.dumps(tokenize(json.load(sys.stdin))))  # noqa: T201 - the answer

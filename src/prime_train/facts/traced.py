@@ -1,4 +1,4 @@
-"""Has one block and the head of a training traced by a child, which imports torch; this process never does."""
+"""Traces the activations of one block and the LM head in a child that imports torch; this process never does."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import sys
 from collections.abc import Mapping
 
 from prime_train.errors import ExitCode, UserError
-from prime_train.facts.child import ask
+from prime_train.facts.child import run_probe
 from prime_train.facts.facts import NotKnown
 
-DEADLINE_S = 180.0  # importing torch takes seconds, on a busy machine half a minute; the tracing itself one
+DEADLINE_S = 180.0  # importing torch takes up to half a minute on a busy machine, tracing one second
 
 
-def trace(question: Mapping[str, int | bool]) -> dict[str, int]:
-    """Live bytes as `prime_train.trainer.exact` counted them. Raises UserError with exit code 4 where it could not."""
-    answer = ask([sys.executable, "-m", "prime_train.trainer.exact"], DEADLINE_S, given=json.dumps(dict(question)))
+def trace(setup: Mapping[str, int | bool]) -> dict[str, int]:
+    """Live bytes from `prime_train.trainer.exact`. Raises UserError with exit code 4 if the trace fails."""
+    answer = run_probe([sys.executable, "-m", "prime_train.trainer.exact"], DEADLINE_S, stdin=json.dumps(dict(setup)))
     if isinstance(answer, NotKnown):
-        raise _untraced(answer.reason)
+        raise _trace_error(answer.reason)
     if answer.code != 0:
-        raise _untraced(answer.last_line or f"it ended with exit code {answer.code}")
-    said: dict[str, int] = json.loads(answer.out)
-    return said
+        raise _trace_error(answer.last_line or f"it ended with exit code {answer.code}")
+    live_bytes: dict[str, int] = json.loads(answer.out)
+    return live_bytes
 
 
-def _untraced(reason: str) -> UserError:
+def _trace_error(reason: str) -> UserError:
     return UserError(
-        what=f"the tracing came to nothing: {reason}",
+        what=f"the trace failed: {reason}",
         where="--exact",
-        why="it needs torch, which this command itself never loads",
-        fix="pip install 'prime-train[train]', or leave --exact out",
+        why="it needs torch, which this command itself does not load",
+        fix="pip install 'prime-train[train]', or remove --exact",
         exit_code=ExitCode.OUT_OF_REACH,
     )

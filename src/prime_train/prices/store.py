@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
@@ -16,6 +15,7 @@ from prime_train.errors import UserError
 from prime_train.prices import table
 from prime_train.prices.price import Fault, Price, Rows
 from prime_train.rundir import write_atomic
+from prime_train.user_cache import cache_path
 
 
 class PriceTable(NamedTuple):
@@ -31,12 +31,7 @@ def today() -> date:
 
 
 def user_file() -> Path:
-    """$PRIME_TRAIN_CACHE/prices.toml, else the same in $XDG_CACHE_HOME/prime-train or ~/.cache/prime-train."""
-    chosen = os.environ.get("PRIME_TRAIN_CACHE")
-    if chosen:
-        return Path(chosen).absolute() / "prices.toml"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "prime-train" / "prices.toml"
+    return Path(cache_path("prices.toml"))
 
 
 def load(day: date) -> PriceTable:

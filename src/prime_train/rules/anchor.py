@@ -1,4 +1,4 @@
-"""Where a finding about a run as a whole points: a field that a file of its kind has. Pure."""
+"""The field to which a finding about a whole run points, and how many GPUs a run takes. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prime_train.spec import RunSpec
 
 
 def anchor(run: RunSpec) -> str:
-    """The RunSpec field that says how much of the machine a run takes, in whichever format it is written."""
+    """The RunSpec field that sets how much of the machine a run takes, out of those that its format has."""
     if run.deployment is not None and run.deployment.train_gpu_ids is not None:
         return "deployment.train_gpu_ids"
     if run.deployment is not None and run.deployment.train_gpus is not None:
@@ -18,15 +18,3 @@ def anchor(run: RunSpec) -> str:
     if run.trainer is not None:
         return "trainer.model_name"
     return "parallel.processes"
-
-
-def gpus_asked(run: RunSpec) -> int | None:
-    """GPUs that a prime-rl run takes on one machine; None where its file does not say."""
-    deployment = run.deployment
-    if deployment is None or (deployment.kind or "single_node") != "single_node":
-        return None
-    infers = run.inference is not None  # without a server of its own the run takes nothing for one
-    if deployment.train_gpu_ids is not None or deployment.infer_gpu_ids is not None:
-        infer_ids = deployment.infer_gpu_ids if infers else ()
-        return max((*(deployment.train_gpu_ids or ()), *(infer_ids or ())), default=-1) + 1
-    return (deployment.train_gpus or 0) + (deployment.infer_gpus or 0 if infers else 0) or None

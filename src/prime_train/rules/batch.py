@@ -1,7 +1,8 @@
-"""Batch sizes that a run cannot take or does not take as written. Pure."""
+"""Batch sizes that a run cannot use, or not as written. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
@@ -13,7 +14,7 @@ from prime_train.spec import RunSpec
 def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
     """The global batch must divide by micro_batch x processes.
 
-    each process takes whole micro-batches, the same number as every other: no remainder can be placed
+    every process takes the same number of whole micro-batches, so a remainder has no place
 
     Source: trainer/data/batch.py, which deals whole micro-batches to the ranks.
 
@@ -66,9 +67,9 @@ def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
 def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
     """global_batch and global_batch_tokens must not contradict each other.
 
-    a run has one batch size, and which of the two was meant cannot be known
+    a run has one batch size, and it is not clear which of the two is meant
 
-    Source: the two keys say the same number (docs/config.md, batch).
+    Source: the two keys give the same number (docs/config.md, batch).
 
     Bad:
         [batch]
@@ -94,7 +95,7 @@ def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
 def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
     """global_batch_tokens must be a multiple of ctx_tokens.
 
-    a batch is made of whole sequences: the tokens that are over are not trained on
+    a batch holds whole sequences only: the remaining tokens are not trained on
 
     Less than one sequence is an error.
 
@@ -120,6 +121,113 @@ def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
             f"{tokens} tokens are {tokens / ctx_tokens:.2f} sequences of `data.ctx_tokens` {ctx_tokens}",
             patch={"batch.global_batch_tokens": whole},
             severity=Severity.ERROR if tokens < ctx_tokens else None,
+        )
+
+
+@rule("BAT010", Severity.ERROR)
+def sequences_not_whole_micro_batches(run: RunSpec) -> Iterator[Problem]:
+    """A fine-tuning batch must be made of whole micro-batches.
+
+    gradients are accumulated over whole micro-batches: prime-rl refuses a batch that ends in a part of one
+
+    Source: prime-rl's sft validator on batch_size and micro_batch_size.
+
+    Bad (prime-rl 2026-08 sft):
+        [data]
+        micro_batch_size = 5
+    Good (prime-rl 2026-08 sft):
+        [data]
+        micro_batch_size = 4
+    """
+    finetune = run.finetune
+    if finetune is None or finetune.batch_sequences is None or not finetune.micro_batch_sequences:
+        return
+    if finetune.batch_sequences % finetune.micro_batch_sequences:
+        yield Problem(
+            "finetune.micro_batch_sequences",
+            f"`finetune.batch_sequences` {finetune.batch_sequences} does not divide by "
+            f"{finetune.micro_batch_sequences}",
+            patch={
+                "finetune.micro_batch_sequences": math.gcd(finetune.batch_sequences, finetune.micro_batch_sequences)
+            },
+        )
+
+
+@rule("BAT011", Severity.ERROR)
+def micro_batch_under_context_parallel(run: RunSpec) -> Iterator[Problem]:
+    """Under context parallelism a micro-batch is one sequence.
+
+    the ranks of a context-parallel group share one sequence at a time: prime-rl refuses more
+
+    Source: prime-rl's sft validator (micro batch 1 with context parallelism).
+
+    Bad (prime-rl 2026-08 sft):
+        [data]
+        micro_batch_size = 2
+        [model]
+        cp = 2
+        [deployment]
+        num_train_gpus = 2
+    Good (prime-rl 2026-08 sft):
+        [data]
+        micro_batch_size = 1
+        [model]
+        cp = 2
+        [deployment]
+        num_train_gpus = 2
+    """
+    finetune, trainer = run.finetune, run.trainer
+    if finetune is None or trainer is None or (trainer.context_parallel or 1) < 2:
+        return
+    if (finetune.micro_batch_sequences or 1) > 1:
+        yield Problem(
+            "finetune.micro_batch_sequences",
+            f"{finetune.micro_batch_sequences} sequences, and `trainer.context_parallel` is {trainer.context_parallel}",
+            patch={"finetune.micro_batch_sequences": 1},
+        )
+
+
+@rule("BAT012", Severity.ERROR)
+def finetune_probs_wrong(run: RunSpec) -> Iterator[Problem]:
+    """Subsets, splits and probabilities must have the same length, and the probabilities must sum to 1.
+
+    each subset is read from its split and drawn with its probability
+
+    Source: prime-rl's sft validator on subsets, splits and probabilities.
+
+    Bad (prime-rl 2026-08 sft):
+        [data]
+        subsets = ["math", "code"]
+        splits = ["train", "train"]
+        probabilities = [1.0]
+    Bad (prime-rl 2026-08 sft):
+        [data]
+        subsets = ["math", "code"]
+        splits = ["train", "train"]
+        probabilities = [0.5, 0.6]
+    Good (prime-rl 2026-08 sft):
+        [data]
+        subsets = ["math", "code"]
+        splits = ["train", "train"]
+        probabilities = [0.5, 0.5]
+    """
+    finetune = run.finetune
+    if finetune is None or finetune.sampling_probs is None:
+        return
+    probs, subsets = finetune.sampling_probs, finetune.subsets or finetune.splits
+    total = math.fsum(probs)
+    if subsets is not None and len(subsets) != len(probs):
+        yield Problem(
+            "finetune.sampling_probs",
+            f"{len(probs)} probabilities for {len(subsets)} subsets",
+            fix="one for each, or take them out",
+            patch={"finetune.sampling_probs": None},
+        )
+    elif abs(total - 1) > 1e-6 and total > 0:
+        yield Problem(
+            "finetune.sampling_probs",
+            f"they sum to {total:g}, not to 1",
+            patch={"finetune.sampling_probs": [prob / total for prob in probs]},
         )
 
 

@@ -1,4 +1,4 @@
-"""How long a run takes and what it costs, against what it may. Pure: the facts are given."""
+"""Duration and cost of a run, compared with its budget. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
     from prime_train.facts.local import RunFolder
 
-_ENOUGH_STEPS = 10  # of an earlier run, for its time of a step to count: the first ones compile and fill caches
+_ENOUGH_STEPS = 10  # timed steps that a previous run needs, because the first ones compile and fill caches
 
 
 class _Step(NamedTuple):
@@ -28,12 +28,12 @@ class _Step(NamedTuple):
 
 @facts_rule("RUN005", Severity.WARNING, needs=("gpus",), uses=("run_folder",))
 def longer_than_its_hours(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """A run should end within the hours that it is given.
+    """A run should end within its budget of hours.
 
-    it is ended before its last step, or goes on for longer than anybody reckoned with
+    the run is stopped before its last step, or takes longer than planned
 
-    The time of a step is the one that an earlier run in the same directory took; else it is estimated, as
-    `prime-train estimate` does. Where only the upper end of the estimate is beyond the budget, it is a note.
+    The step time is that of a previous run in the same directory; without one, it is estimated as by
+    `prime-train estimate`. If only the upper end of the estimate exceeds the budget, the finding is a note.
 
     Source: estimate/throughput.py; metrics.jsonl of the run.
 
@@ -69,7 +69,7 @@ def longer_than_its_hours(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     if hours.high > budget:
         yield Problem(
             at,
-            f"{steps} steps take {_span(hours, 'h')}, {step.known_from}; {budget:g} h are given",
+            f"{steps} steps take {_span(hours, 'h')}, {step.known_from}; the budget is {budget:g} h",
             fix=f"`run.max_steps` = {worth}, or more hours" if worth else "more hours, or a faster machine",
             severity=None if hours.typical > budget else Severity.NOTE,
         )
@@ -77,12 +77,12 @@ def longer_than_its_hours(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 @facts_rule("RUN006", Severity.WARNING, needs=("gpus",), uses=("run_folder",))
 def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """A run should cost no more than it may.
+    """A run should cost no more than its budget.
 
-    the money is gone before the last step
+    the budget is spent before the last step
 
-    The price is that of the machine's GPU on demand, over the offers of registry/offers.toml, interruptions
-    included. Where only the upper end is beyond the budget, it is a note.
+    The price is the on-demand price of the machine's GPU in registry/offers.toml, interruptions included. If only the
+    upper end exceeds the budget, the finding is a note.
 
     Source: estimate/cost.py; registry/offers.toml, each row with its source and date.
 
@@ -118,9 +118,10 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     if cost is None:
         yield _not_judged(at, f"{budget:g} USD", Unknown(f"registry/offers.toml has no price of {hardware.id}"))
     elif cost.usd.high > budget:
+        usd = _span(cost.usd, "USD")
         yield Problem(
             at,
-            f"{hardware.gpus} x {hardware.id} cost {_span(cost.usd, 'USD')}, {step.known_from}; {budget:g} are given",
+            f"{hardware.gpus} x {hardware.id} cost {usd}, {step.known_from}; the budget is {budget:g}",
             fix="fewer `run.max_steps`, a cheaper machine (prime-train find), or more money",
             severity=None if cost.usd.typical > budget else Severity.NOTE,
         )
@@ -131,12 +132,9 @@ def _not_judged(at: str, budget: str, unknown: Unknown) -> Problem:
         at,
         f"whether {budget} are enough is not known: {unknown.reason}",
         fix="prime-train estimate, with --gpus and --model-config",
-        why="a budget that nobody can hold the run to is none",
+        why="a budget that cannot be checked has no effect",
         severity=Severity.NOTE,
     )
-
-
-# --- the time of a step --------------------------------------------------------------------------
 
 
 def _step(run: RunSpec, facts: Facts) -> _Step | Unknown:
@@ -169,6 +167,6 @@ def _estimated(run: RunSpec, facts: Facts) -> _Step | Unknown:
 
 
 def _span(values: Interval, unit: str) -> str:
-    """ "2.5 h", "2.5 to 4.1 h": low and high where they differ by more than what is shown."""
+    """The range in three digits, as "2.5 h" or "2.5 to 4.1 h"."""
     low, high = f"{values.low:.3g}", f"{values.high:.3g}"
     return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"

@@ -1,4 +1,4 @@
-"""Checkpoints that would not be there when they are needed, or more of them than the disk holds. Pure."""
+"""Checkpoints that are missing when they are needed, or too many for the disk. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USUAL_INTERVAL = 50
 def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
     """A run should have a checkpoint before its end.
 
-    a crash would start it again from the first step
+    after a crash the run starts again from the first step
 
     Source: trainer/pretrain.py (a save at each multiple of the interval, and one at the end).
 
@@ -41,7 +41,7 @@ def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
 def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
     """keep_every_steps should be a multiple of interval_steps.
 
-    only a step that has a checkpoint can be kept: most of those asked for are never written
+    only a step with a checkpoint can be kept, and most steps at other multiples have none
 
     Source: checkpoints/retention.py (only a complete checkpoint can be kept).
 
@@ -93,7 +93,7 @@ def no_checkpoint_at_all(run: RunSpec) -> Iterator[Problem]:
 def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
     """Checkpoints should have an interval.
 
-    the only one is written at the end: a crash starts the run again from the first step
+    the only checkpoint is written at the end: after a crash the run starts again from the first step
 
     Source: prime-rl, ckpt.interval (unset: only a final checkpoint).
 
@@ -107,7 +107,7 @@ def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
     """
     if run.saving is None or run.trainer is None or run.checkpoint.interval_steps is not None:
         return
-    if run.saving.keep_last is None:  # else keep_last has a finding of its own
+    if run.saving.keep_last is None:  # otherwise CKP005 reports it
         yield Problem(
             "checkpoint.interval_steps",
             "no interval: the only checkpoint is the one at the end",
@@ -117,9 +117,9 @@ def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
 
 @rule("CKP005", Severity.WARNING)
 def keep_last_without_interval(run: RunSpec) -> Iterator[Problem]:
-    """keep_last counts only with an interval.
+    """keep_last has an effect only with an interval.
 
-    one checkpoint is written, at the end: there is nothing to choose from, and nothing to go on from before it
+    without an interval the only checkpoint is written at the end: there is nothing to resume from before that
 
     Source: prime-rl, ckpt.interval (unset: only a final checkpoint).
 
@@ -142,7 +142,7 @@ def keep_last_without_interval(run: RunSpec) -> Iterator[Problem]:
 
 @rule("CKP006", Severity.WARNING)
 def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
-    """Many checkpoints should not all be kept.
+    """A run with many checkpoints should not keep them all.
 
     each holds the weights and the optimizer's two moments, 12 bytes per parameter: a full disk ends the run
 
@@ -170,9 +170,9 @@ def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
 
 @rule("CKP007", Severity.NOTE)
 def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
-    """keep_last should be 2 at least.
+    """keep_last should be at least 2.
 
-    prime-rl takes the newest step folder, complete or not: with one kept, a crash while saving leaves nothing else
+    prime-rl resumes from the newest step folder, complete or not: with one kept, a crash while saving leaves no other
 
     Source: prime-rl pull request 1825 (a half-written checkpoint is chosen on resume).
 
@@ -191,7 +191,7 @@ def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
 def checkpoint_intervals_disagree(run: RunSpec) -> Iterator[Problem]:
     """Trainer and orchestrator must save at the same steps.
 
-    a checkpoint is whole when both halves of it are there: prime-rl refuses two intervals
+    a checkpoint is complete when trainer and orchestrator have both saved: prime-rl refuses two intervals
 
     Source: prime-rl's validator on ckpt.interval.
 

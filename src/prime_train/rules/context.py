@@ -1,4 +1,4 @@
-"""Contexts that do not fit each other: of the trainer, the orchestrator, the server and the model. Pure."""
+"""Context lengths of trainer, orchestrator, server and model that do not fit each other. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @rule("LEN003", Severity.ERROR)
 def trainer_shorter_than_rollouts(run: RunSpec) -> Iterator[Problem]:
-    """The trainer's sequences must be as long as the orchestrator's.
+    """The trainer's sequences must be at least as long as the orchestrator's.
 
     the trainer cannot hold what the orchestrator sends it: prime-rl refuses to start
 
@@ -51,9 +51,9 @@ def trainer_shorter_than_rollouts(run: RunSpec) -> Iterator[Problem]:
 def completion_beyond_training(run: RunSpec) -> Iterator[Problem]:
     """A completion should not be longer than the sequence that is trained on.
 
-    what is beyond the training sequence is cut off: the model is paid for an end it is never shown
+    the part beyond the training sequence is cut off: its tokens are generated and never trained on
 
-    Source: prime-rl, orchestrator.seq_len (what is longer is truncated).
+    Source: prime-rl, orchestrator.seq_len (longer samples are truncated).
 
     Bad (prime-rl 2026-08):
         seq_len = 2048
@@ -115,11 +115,11 @@ def length_not_divisible_by_context_parallel(run: RunSpec) -> Iterator[Problem]:
 def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """The server's context must not be longer than the model's positions.
 
-    vLLM refuses to start: positions beyond those are ones the model has never seen
+    vLLM refuses to start, because the model has never seen positions beyond those
 
-    Where the model's own config.json is on this machine it counts, and this is an error. Else the registry does, and
-    this is a warning: a model may have changed since. Rope scaling, the model's own or that of `inference.rope_scaling`
-    in its place, is reckoned with as vLLM does. A model that is in neither is not judged.
+    If the model's config.json is on this machine, its positions count and the finding is an error. Otherwise those of
+    the registry count and it is a warning, because a model may have changed since. Rope scaling, of the model or of
+    `inference.rope_scaling` in its place, is applied as in vLLM. A model that is in neither is not judged.
 
     Source: config.json of the models (max_position_embeddings); vLLM's "User-specified max_model_len is greater
     than the derived max_model_len".
@@ -167,15 +167,15 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Prob
     inference = run.inference
     if inference is None or inference.ctx_tokens is None:
         return
-    read: tuple[ModelContext, ...] = if_known(facts, "model_contexts") or ()
-    own = next((context for context in read if context.name == inference.model_name), None)
+    contexts: tuple[ModelContext, ...] = if_known(facts, "model_contexts") or ()
+    own = next((context for context in contexts if context.name == inference.model_name), None)
     sizes = sizes_of(inference.model_name)
     if own is not None:
         limit = own.scaled_tokens if own.is_scaled else own.tokens
-        positions, said = own.tokens, f"{own.config} has {own.tokens} positions"
+        positions, source = own.tokens, f"{own.config} has {own.tokens} positions"
     elif sizes is not None:
         limit = positions = sizes.ctx_tokens
-        said = f"{sizes.name} has {positions} positions"
+        source = f"{sizes.name} has {positions} positions"
     else:
         return
     if inference.rope_scaling is not None:
@@ -186,7 +186,7 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Prob
         return
     yield Problem(
         "inference.ctx_tokens",
-        f"{inference.ctx_tokens} tokens, and {said}" + (f", {limit} with rope scaling" if limit != positions else ""),
+        f"{inference.ctx_tokens} tokens, and {source}" + (f", {limit} with rope scaling" if limit != positions else ""),
         patch={"inference.ctx_tokens": limit},
         severity=Severity.ERROR if own is not None else None,
     )
@@ -221,9 +221,7 @@ def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
     sizes = sizes_of(trainer.model_name)
     if sizes is not None and ctx_tokens is not None and ctx_tokens > sizes.ctx_tokens:
         yield Problem(
-            at,
-            f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions",
-            patch={at: sizes.ctx_tokens},
+            at, f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions", patch={at: sizes.ctx_tokens}
         )
 
 
@@ -231,7 +229,7 @@ def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
 def server_shorter_than_training(run: RunSpec) -> Iterator[Problem]:
     """A server context below the training sequence caps every rollout.
 
-    no rollout can be as long as the sequences the trainer makes room for: the memory is spent for nothing
+    no rollout can reach the length for which the trainer reserves memory
 
     Source: vLLM, max_model_len (prompt and output of a request).
 

@@ -1,4 +1,4 @@
-"""Data sources and tokenizers that cannot be read as written. Pure."""
+"""Data sources that cannot be read, or not as written. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import if_known, rule, sharper_rule
-from prime_train.spec import RunSpec, Source, Tokenizer
+from prime_train.rules.base import facts_rule, known, rule
+from prime_train.spec import RunSpec, Source
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_SUM_TOLERANCE = 1e-6  # what is lost by writing thirds with seven digits
+_SUM_TOLERANCE = 1e-6  # the rounding error of thirds written with seven digits
 
 
 @rule("DAT001", Severity.ERROR)
 def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
     """sampling_probs must have one entry per source and sum to 1.
 
-    the draw between sources needs a probability for each of them, and for nothing else
+    each source is drawn with a probability of its own
 
     Source: trainer/data/order.py (a draw between the sources).
 
@@ -50,7 +50,7 @@ def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
         yield Problem(
             "data.sampling_probs",
             f"{len(probs)} probabilities for {sources} source{'s' if sources != 1 else ''}",
-            fix="one per source, or take it out to draw in proportion to their documents",
+            fix="one per source, or take it out to draw each source in proportion to its documents",
             patch={"data.sampling_probs": None},
         )
     elif abs(total - 1) > _SUM_TOLERANCE:
@@ -64,7 +64,7 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
 
     without a path there is nothing to read
 
-    A path beside `python-stdlib` is a warning: it is not read.
+    A path beside `python-stdlib` is a warning, because it is not read.
 
     Source: trainer/data/sources.py.
 
@@ -87,7 +87,7 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
                 yield Problem(
                     f"{at}.path",
                     'kind = "python-stdlib" reads the interpreter\'s own files and no path',
-                    why="what stands there is not read",
+                    why="the path is not read",
                     fix='take the path out, or kind = "files"',
                     patch={f"{at}.path": None},
                     safe=True,
@@ -95,67 +95,41 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
                 )
             case Source(kind="files" | "hf-dataset", path=None | ""):
                 example = "corpus/*.jsonl" if source.kind == "files" else "HuggingFaceFW/fineweb-edu"
-                yield Problem(f"{at}.path", f'kind = "{source.kind}" has no path', fix=f'path = "{example}", say')
+                yield Problem(
+                    f"{at}.path", f'kind = "{source.kind}" has no path', fix=f'for example path = "{example}"'
+                )
             case _:
                 pass
 
 
-@rule("TOK002", Severity.WARNING)
-def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
-    """vocab_size counts only where a tokenizer is trained.
+@facts_rule("DAT003", Severity.ERROR, needs=("source_files",))
+def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The files of a data source must exist, be readable, and not be empty.
 
-    a tokenizer folder brings its own vocabulary
+    the trainer ends before its first step if a source has no text
 
-    Source: trainer/tokenizer.py.
-
-    Bad:
-        [tokenizer]
-        path = "tokenizers/mine"
-        vocab_size = 8192
-    Good:
-        [tokenizer]
-        path = "tokenizers/mine"
-    """
-    if (
-        run.tokenizer.path is not None
-        and run.tokenizer.vocab_size != Tokenizer.__dataclass_fields__["vocab_size"].default
-    ):
-        yield Problem(
-            "tokenizer.vocab_size",
-            f"{run.tokenizer.vocab_size} is not used: `tokenizer.path` is set",
-            fix="take it out",
-            patch={"tokenizer.vocab_size": None},
-            safe=True,
-        )
-
-
-@sharper_rule("TOK003", Severity.WARNING, uses=("model_folder",))
-def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
-    """Loaded weights need the tokenizer they were trained with.
-
-    every embedding belongs to one token: under another vocabulary what was learnt is noise
-
-    Source: trainer/hf.py (weights are loaded by row of the embedding).
+    Source: trainer/data/sources.py.
 
     Bad:
-        [model]
-        path = "models/qwen3-0.6b"
+        [[data.sources]]
+        kind = "files"
+        path = "corpus/*.txt"
+        [[facts.source_files]]
+        source = 0
+        path = "corpus/*.txt"
+        problem = "no .txt, .jsonl or .parquet file matches"
     Good:
-        [model]
-        path = "models/qwen3-0.6b"
-        [tokenizer]
-        path = "models/qwen3-0.6b"
-    Good:
-        [model]
-        path = "models/qwen3-0.6b"
-        init = "random"
+        [[data.sources]]
+        kind = "files"
+        path = "corpus/*.txt"
+        [[facts.source_files]]
+        source = 0
+        path = "corpus/*.txt"
+        files = 12
     """
-    folder = if_known(facts, "model_folder")
-    if folder is not None and folder.problem:
-        return  # there are no weights to load, and MOD002 says so
-    if run.model.path is not None and run.model.init == "weights" and run.tokenizer.path is None:
-        yield Problem(
-            "tokenizer.path",
-            f"`model.path` loads weights, and a {run.tokenizer.vocab_size}-token BPE would be trained for them",
-            patch={"tokenizer.path": run.model.path},
-        )
+    for found in known(facts.source_files):
+        if found.problem:
+            fix = "correct the path: it is relative to the working directory"
+            if "may not be read" in found.problem:
+                fix = f"chmod -R u+rX {found.path}"
+            yield Problem(f"data.sources.{found.source}.path", f"{found.path}: {found.problem}", fix=fix)

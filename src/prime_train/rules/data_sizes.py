@@ -1,4 +1,4 @@
-"""Batches and steps against the data that is there, as it was measured. Pure: the facts are given."""
+"""Batch size and number of steps, compared with the measured size of the data. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
     from prime_train.facts.local import DataLengths
 
-_WORTH_EPOCHS = 4  # repeated so often, data is nearly as good as fresh. Source: arXiv 2305.16264, s. 1
+_WORTH_EPOCHS = 4  # up to here repeated data is nearly as good as fresh data. Source: arXiv 2305.16264, s. 1
 
 
 class _Need(NamedTuple):
-    """What one step takes of the data, and what all of the data is, in the same unit."""
+    """How much data one step takes, and how much there is, in the same unit."""
 
     at: str
     per_step: float
-    there: float
+    available: float
     unit: str
-    said: str  # what a step takes, in the run's own words
+    per_step_text: str
 
 
 @facts_rule("BAT015", Severity.WARNING, needs=("data_lengths",))
 def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A batch should not be larger than the data.
 
-    every step sees all of it, some of it more than once: its gradient is that of the whole data, step after step
+    every step uses all of the data, some of it more than once: each gradient is that of the whole data set
 
     Judged for local data, whose rows are counted.
 
@@ -62,10 +62,10 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         rows = 20000
     """
     for need in _needs(run, known(facts.data_lengths)):
-        if 0 < need.there < need.per_step:
+        if 0 < need.available < need.per_step:
             yield Problem(
                 need.at,
-                f"{need.said}, and there are {format_count(need.there)} {need.unit}",
+                f"{need.per_step_text}, and there are {format_count(need.available)} {need.unit}",
                 fix=f"a smaller batch, or more {'data' if need.unit == 'tokens' else need.unit}",
             )
 
@@ -74,9 +74,10 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """Data should not be trained on more than about four times.
 
-    up to four epochs repeated text is nearly as good as fresh text; beyond that each one teaches less, and memorises
+    for up to four epochs repeated text is nearly as good as fresh text; later epochs teach less, and are memorised
 
-    Judged for local data of pretraining and fine-tuning. Several rows in one sequence make it more epochs than told.
+    Judged for local data of pretraining and fine-tuning. With several rows packed into one sequence there are more
+    epochs than reported.
 
     Source: Scaling Data-Constrained Language Models, arXiv 2305.16264, s. 1.
 
@@ -106,36 +107,36 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     if run.rollout is not None or steps >= ENDLESS_STEPS:
         return
     for need in _needs(run, known(facts.data_lengths)):
-        epochs = steps * need.per_step / need.there if need.there else 0.0
-        if epochs > _WORTH_EPOCHS and need.there >= need.per_step:
-            worth = max(1, int(_WORTH_EPOCHS * need.there / need.per_step))
+        epochs = steps * need.per_step / need.available if need.available else 0.0
+        if epochs > _WORTH_EPOCHS and need.available >= need.per_step:
+            worth = max(1, int(_WORTH_EPOCHS * need.available / need.per_step))
             yield Problem(
                 "run.max_steps",
                 f"{steps} steps take {format_count(steps * need.per_step)} {need.unit}: {epochs:.1f} epochs of "
-                f"{format_count(need.there)}",
+                f"{format_count(need.available)}",
                 fix=f"more data, or `run.max_steps` = {worth} for {_WORTH_EPOCHS} epochs",
             )
 
 
 def _needs(run: RunSpec, found: tuple[DataLengths, ...]) -> Iterator[_Need]:
     measured = {data.field: data for data in found}
-    if run.is_native:
-        yield from _of_text(run, measured)
+    if run.data.sources:
+        yield from _text_need(run, measured)
     elif run.finetune is not None:
         data, batch = measured.get("finetune.data_name"), run.finetune.batch_sequences
         if data is not None and data.rows is not None and batch:
-            said = f"`finetune.batch_sequences` {batch} takes as many rows at least"
-            yield _Need("finetune.batch_sequences", batch, data.rows, "rows", said)
+            text = f"`finetune.batch_sequences` {batch} takes at least as many rows"
+            yield _Need("finetune.batch_sequences", batch, data.rows, "rows", text)
     elif run.rollout is not None and run.environments is not None and len(run.environments.train or ()) == 1:
         batch, group = run.rollout.batch_rollouts, run.rollout.group_size
         data = next((data for field, data in measured.items() if field.startswith("environments.train.0.")), None)
         if data is not None and data.rows is not None and batch and group:
-            said = f"`rollout.batch_rollouts` {batch} in groups of {group} takes {batch / group:g} tasks a step"
-            yield _Need("rollout.batch_rollouts", batch / group, data.rows, "tasks", said)
+            text = f"`rollout.batch_rollouts` {batch} in groups of {group} takes {batch / group:g} tasks a step"
+            yield _Need("rollout.batch_rollouts", batch / group, data.rows, "tasks", text)
 
 
-def _of_text(run: RunSpec, measured: dict[str, DataLengths]) -> Iterator[_Need]:
-    """Tokens of all sources; nothing where one of them is not measured."""
+def _text_need(run: RunSpec, measured: dict[str, DataLengths]) -> Iterator[_Need]:
+    """Tokens of all sources; nothing if one of them is not measured."""
     tokens = 0.0
     for number in range(len(run.data.sources)):
         data = measured.get(f"data.sources.{number}.path")

@@ -24,7 +24,7 @@ _OBJECT_STORES = ("fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.rclone", "fu
 def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The checkpoints that are kept, and the one being written, must fit on the disk.
 
-    a full disk ends the run at a checkpoint, and what was trained since the one before is lost
+    a full disk ends the run at a checkpoint, and the training since the previous checkpoint is lost
 
     A checkpoint is counted with 12 bytes per parameter: weights and the two moments of AdamW in fp32.
 
@@ -58,11 +58,11 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The checkpoints that prime-rl keeps, and the one it is writing, must fit on the disk.
 
-    a full disk ends the run at a checkpoint, and prime-rl takes the half of it that is there for the newest
+    a full disk ends the run at a checkpoint, and prime-rl later resumes from that incomplete checkpoint
 
-    Counted are the trainer's weights and AdamW's two moments, 12 bytes per parameter, 6 with bfloat16 weights; other
-    optimizers keep one moment at least. Judged for full training of models in the registry, where checkpoints go to
-    the run directory.
+    The trainer's weights and AdamW's two moments are counted: 12 bytes per parameter, 6 with bfloat16 weights; other
+    optimizers keep at least one moment. Judged for full training of models in the registry, if checkpoints go to the
+    run directory.
 
     Source: ZeRO, arXiv 1910.02054, s. 3.1; a 32B model's checkpoint is about 300 GB (prime-rl issue 786).
 
@@ -79,7 +79,7 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem
     trainer, saving, folder = run.trainer, run.saving, known(facts.save_dir)
     if trainer is None or saving is None or saving.output_dir is not None or run.lora is not None or folder.refusal:
         return
-    one, count = _prime_rl_checkpoint_bytes(run), _kept_by_prime_rl(run)
+    one, count = _prime_rl_checkpoint_bytes(run), _prime_rl_checkpoints_at_once(run)
     if one is None or count is None:
         return
     room = folder.free_bytes + folder.held_bytes
@@ -94,7 +94,7 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem
 
 
 def _prime_rl_checkpoint_bytes(run: RunSpec) -> int | None:
-    """The fewest bytes of one checkpoint of full training; None where the model is not in the registry."""
+    """Lower bound on one checkpoint of full training; None if the model is not in the registry."""
     trainer, sizes = run.trainer, sizes_of(run.trainer.model_name if run.trainer is not None else None)
     if trainer is None or sizes is None or run.saving is None or run.lora is not None or trainer.fake_data:
         return None
@@ -102,8 +102,8 @@ def _prime_rl_checkpoint_bytes(run: RunSpec) -> int | None:
     return sizes.parameters * states * (2 if trainer.optimization_dtype == "bfloat16" else 4)
 
 
-def _kept_by_prime_rl(run: RunSpec) -> int | None:
-    """The most checkpoints that are on the disk at one time; None where the run has no end and keeps them all."""
+def _prime_rl_checkpoints_at_once(run: RunSpec) -> int | None:
+    """The most checkpoints that are on the disk at one time; None if the run has no end and keeps them all."""
     interval, every, max_steps = run.checkpoint.interval_steps, run.checkpoint.keep_every_steps, run.run.max_steps
     if interval is None:
         return 1
@@ -135,11 +135,11 @@ def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """
     folder = known(facts.save_dir)
     if folder.refusal:
-        at = "run.dir" if run.is_native else "launch.output_dir"
+        at = run.write_root_field
         yield Problem(
             at,
             f"{folder.existing} takes no file: {folder.refusal}",
-            fix=f'`{at}` = "{"runs" if run.is_native else "outputs"}", below a folder of your own',
+            fix=f'`{at}` = "{run.usual_write_root}", below a folder of your own',
         )
 
 
@@ -147,11 +147,11 @@ def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """Checkpoints should go to a disk that outlives the process, and that can rename and append.
 
-    what is kept in memory or in a container's own layer is gone with it: a run cannot go on from there
+    files in memory or in a container's own layer disappear with it, and the run cannot resume from them
 
-    A bucket that is mounted as a folder is an error for the bundled trainer: it appends to its event file, and
-    takes a checkpoint for complete when a rename made it so. A container's layer and NFS are notes: the one is
-    lost with the container, the other is as fast as its network.
+    A bucket that is mounted as a folder is an error for the bundled trainer, because it appends to its event file and
+    completes a checkpoint by a rename. A container's layer and NFS are notes: the layer is lost with the container,
+    and NFS is as fast as its network.
 
     Source: proc_pid_mountinfo(5); README of s3fs-fuse, limitations; docs.docker.com, storage drivers.
 
@@ -172,7 +172,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
         file_system = "ext4"
     """
     folder = known(facts.save_dir)
-    at = "run.dir" if run.is_native else "launch.output_dir"
+    at = run.write_root_field
     move = f"give `{at}` a folder on another disk"
     if folder.file_system in _IN_MEMORY:
         yield Problem(at, f"{folder.existing} is held in memory ({folder.file_system})", fix=move)
@@ -182,7 +182,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
             f"{folder.existing} is a bucket mounted as a folder ({folder.file_system})",
             fix=f"{move}, and copy to the bucket from there",
             why="it can neither append nor rename: checkpoints look complete when they are not",
-            severity=Severity.ERROR if run.is_native else None,
+            severity=Severity.ERROR if run.writes_run_directory else None,
         )
     elif folder.file_system in _OF_A_CONTAINER:
         yield Problem(
@@ -195,20 +195,20 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
         yield Problem(
             at,
             f"{folder.existing} is on a network ({folder.file_system})",
-            fix="see how fast it is: prime-train validate --deep",
-            why="every rank writes at once: a slow server holds the step, and its outage the run",
+            fix="measure its speed: prime-train validate --deep",
+            why="every rank writes at once: a slow server delays each save, and an outage stops the run",
             severity=Severity.NOTE,
         )
 
 
 @facts_rule("DSK004", Severity.WARNING, needs=("save_dir", "disk_speed", "model_folder", "tokenizer_folder"))
 def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """A checkpoint should be written in less time than counts as a hang.
+    """Writing a checkpoint should take less time than the limit for a hang.
 
     a save that lasts longer counts as a hang, and ends the attempt
 
-    For run.toml the supervisor has that limit, for prime-rl its collectives. Looked at with --deep alone: a file is
-    written for at most two seconds.
+    For a run.toml it is the supervisor's limit, for prime-rl that of its collectives. Judged only with --deep, which
+    writes a file for at most two seconds.
 
     Source: supervise/policy.py (silence beyond slow_phase_limit_s is a hang); prime-rl, dist_timeout_seconds, and
     "Watchdog caught collective operation timeout" after a slow save.
@@ -231,13 +231,9 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         bytes_per_s = 1000000000.0
     """
     speed = known(facts.disk_speed).bytes_per_s
-    decoder = architecture(run, facts) if run.is_native else None
-    if run.is_native:
-        at, limit_s = "prime_train.heartbeat.slow_phase_limit_s", run.prime_train.heartbeat.slow_phase_limit_s
-        one = None if decoder is None else checkpoint_bytes(decoder)
-    else:
-        at, one = "trainer.dist_timeout_s", _prime_rl_checkpoint_bytes(run)
-        limit_s = float((run.trainer.dist_timeout_s if run.trainer is not None else None) or 0)
+    at, limit_s = run.silence_field, run.silence_limit_s
+    decoder = architecture(run, facts) if run.has_size_fields else None
+    one = _prime_rl_checkpoint_bytes(run) if decoder is None else checkpoint_bytes(decoder)
     if one is None or speed <= 0 or limit_s <= 0:
         return
     needed_s = one / speed
@@ -247,5 +243,5 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             at,
             f"a checkpoint of {format_bytes(one)} takes {format_seconds(needed_s)} at "
             f"{format_bytes(speed)}/s, and {format_seconds(limit_s)} of silence count as a hang",
-            patch={at: float(wanted_s) if run.is_native else wanted_s},
+            patch={at: type(limit_s)(wanted_s)},
         )

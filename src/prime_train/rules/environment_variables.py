@@ -9,12 +9,12 @@ from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
-_WIRED = ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SHARED_LABEL")
+_SET_BY_LAUNCHER = ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SHARED_LABEL")
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _NO_PROXY = ("no_proxy", "NO_PROXY")
 _JAX_COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 _JAX_PREEMPTION = "JAX_ENABLE_PREEMPTION_SERVICE"
-_JAX_COUNTS = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")  # what programs call it: JAX itself reads neither
+_JAX_COUNTS = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")  # names that programs use; JAX itself reads neither
 _PARTS = ("env_vars", "trainer_env_vars", "orchestrator_env_vars", "inference_env_vars")
 
 
@@ -22,7 +22,7 @@ _PARTS = ("env_vars", "trainer_env_vars", "orchestrator_env_vars", "inference_en
 def variable_overridden(run: RunSpec) -> Iterator[Problem]:
     """Variables that prime-rl sets itself have no effect in a file.
 
-    the launcher's own wiring of GPUs and of the shared W&B run comes last
+    the launcher sets the variables of its GPUs and of the shared W&B run last
 
     Source: prime-rl's launcher (os.environ < defaults < env_vars < WANDB and CUDA wiring).
 
@@ -34,7 +34,7 @@ def variable_overridden(run: RunSpec) -> Iterator[Problem]:
         NCCL_DEBUG = "WARN"
     """
     for at, name, value in _variables(run):
-        if name in _WIRED:
+        if name in _SET_BY_LAUNCHER:
             yield Problem(
                 at,
                 f"{name} = {value} is overridden by the launcher",
@@ -48,7 +48,7 @@ def variable_overridden(run: RunSpec) -> Iterator[Problem]:
 def proxy_before_local_services(run: RunSpec) -> Iterator[Problem]:
     """A proxy needs no_proxy for the services of the run itself.
 
-    the orchestrator asks inference on localhost: through the proxy it reaches another machine, or none
+    the orchestrator calls inference on localhost: through the proxy it reaches another machine, or none
 
     Source: curl and Python's urllib, http_proxy and no_proxy.
 
@@ -92,7 +92,7 @@ def every_kernel_waited_for(run: RunSpec) -> Iterator[Problem]:
 def segments_expand_in_inference(run: RunSpec) -> Iterator[Problem]:
     """Inference should not use expandable segments.
 
-    vLLM maps its memory by itself when weights are exchanged: prime-rl switches them off there for that reason
+    vLLM maps its memory itself when weights are exchanged, so prime-rl turns expandable segments off there
 
     Source: prime-rl's launcher (expandable_segments:True for the trainer, False for inference).
 
@@ -113,10 +113,10 @@ def segments_expand_in_inference(run: RunSpec) -> Iterator[Problem]:
 def jax_without_a_coordinator(run: RunSpec) -> Iterator[Problem]:
     """A JAX program of several processes needs JAX_COORDINATOR_ADDRESS.
 
-    jax.distributed.initialize ends with "coordinator_address should be defined" where no cluster manager tells it
+    without a cluster manager, jax.distributed.initialize ends with "coordinator_address should be defined"
 
-    Under SLURM, Open MPI and on Cloud TPUs JAX finds it out by itself. The address is host:port of process 0;
-    localhost is one machine's alone.
+    Under SLURM, Open MPI and on Cloud TPUs JAX finds the address itself. It is host:port of process 0; localhost works
+    on one machine only.
 
     Source: JAX 0.10.2, jax/_src/distributed.py; docs.jax.dev, jax.distributed.initialize.
 
@@ -150,9 +150,9 @@ def jax_without_a_coordinator(run: RunSpec) -> Iterator[Problem]:
 def jax_takes_sigterm(run: RunSpec) -> Iterator[Problem]:
     """JAX's preemption service takes SIGTERM for itself.
 
-    a stop is then a mere notice: a program that does not ask for it trains on until it is killed, and saves nothing
+    SIGTERM then only sets a notice: a program that does not check for it trains on until it is killed, and never saves
 
-    A program that polls multihost_utils.reached_preemption_sync_point and saves there wants it.
+    A program that polls multihost_utils.reached_preemption_sync_point and saves there needs the service.
 
     Source: JAX 0.10.2, jax/_src/distributed.py (jax_enable_preemption_service, on by default).
 
@@ -170,7 +170,7 @@ def jax_takes_sigterm(run: RunSpec) -> Iterator[Problem]:
             yield Problem(
                 address.at,
                 f"the program starts jax.distributed, and {_JAX_PREEMPTION} is not set",
-                fix=f'{_JAX_PREEMPTION} = "false", or "true" where the program saves when it is told',
+                fix=f'{_JAX_PREEMPTION} = "false", or "true" if the program checks for the notice and saves',
             )
 
 
@@ -178,10 +178,10 @@ def jax_takes_sigterm(run: RunSpec) -> Iterator[Problem]:
 def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
     """The coordinator of a JAX program must not be reached through a proxy.
 
-    jax.distributed.initialize waits through the proxy for a port that it cannot reach, until its time is over
+    jax.distributed.initialize waits for a port that it cannot reach through the proxy, until it times out
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); grpc@0638416,
-    src/core/handshaker/http_connect/http_proxy_mapper.cc (small letters alone, name endings and networks).
+    src/core/handshaker/http_connect/http_proxy_mapper.cc (lower case only; name endings and networks).
 
     Bad (prime-rl 2026-08):
         [env_vars]
@@ -199,13 +199,13 @@ def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
         address = variables.get(_JAX_COORDINATOR)
         if address is None:
             continue
-        from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, is_passed  # here: few files name a coordinator
+        from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy  # here: few files need it
 
         proxy = next((name for name in PROXIES if name in variables), None)
         around = next((name for name in NO_PROXIES if name in variables), None)
         host = (address.value.rpartition(":")[0] or address.value).strip("[]")
-        passed = variables[around].value if around is not None else ""
-        if proxy is not None and variables[proxy].value and not is_passed(host, passed):
+        no_proxy = variables[around].value if around is not None else ""
+        if proxy is not None and variables[proxy].value and not bypasses_proxy(host, no_proxy):
             yield Problem(
                 variables[proxy].at,
                 f"{proxy}, and the coordinator {host} is not in {around or 'no_proxy'}",
@@ -213,37 +213,32 @@ def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
             )
 
 
-class _Set(NamedTuple):
+class _Variable(NamedTuple):
     """A variable: the RunSpec field that sets it, and its value."""
 
     at: str
     value: str
 
 
-def _by_process(run: RunSpec) -> Iterator[dict[str, _Set]]:
-    """The variables of each process that the file gives some of its own, or all of them where it gives none."""
-    if run.launch is None:
-        return
-    shared = _set(run, "env_vars")
-    own = [_set(run, part) for part in _PARTS[1:]]
+def _by_process(run: RunSpec) -> Iterator[dict[str, _Variable]]:
+    """The variables of each process that has its own in the file; the shared ones if no process has."""
+    shared = _variables_of(run, "env_vars")
+    own = [_variables_of(run, part) for part in _PARTS[1:]]
     yield from ({**shared, **part} for part in own if part)
     if shared and not any(own):
         yield shared
 
 
-def _set(run: RunSpec, part: str) -> dict[str, _Set]:
-    given = getattr(run.launch, part) or {}
-    return {name: _Set(f"launch.{part}.{name}", str(value)) for name, value in given.items()}
+def _variables_of(run: RunSpec, part: str) -> dict[str, _Variable]:
+    given = getattr(run.launch, part, None) or {}
+    return {name: _Variable(f"launch.{part}.{name}", str(value)) for name, value in given.items()}
 
 
-def _count(variable: _Set | None) -> int:
+def _count(variable: _Variable | None) -> int:
     return int(variable.value) if variable is not None and variable.value.isdecimal() else 0
 
 
 def _variables(run: RunSpec) -> Iterator[tuple[str, str, str]]:
     """(RunSpec field, variable, value) of every variable the file sets."""
-    if run.launch is None:
-        return
     for part in _PARTS:
-        for name, value in (getattr(run.launch, part) or {}).items():
-            yield f"launch.{part}.{name}", name, str(value)
+        yield from ((variable.at, name, variable.value) for name, variable in _variables_of(run, part).items())

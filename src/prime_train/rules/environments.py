@@ -1,18 +1,46 @@
-"""Where tasks come from and where their tools run. Pure."""
+"""The trainer's packages, and task environments: their names and where their tools run. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.rules.base import facts_rule, known, rule
 from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Environment
 
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
 _REMOTE = "prime"
 _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subprocess" and "docker" are on this machine
-_RESERVED = "agg"
+
+
+@facts_rule("ENV001", Severity.ERROR, needs=("packages",))
+def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The trainer's packages must be installed beside prime-train.
+
+    the command line works without them, the trainer does not
+
+    Source: pyproject.toml, the extra `train`.
+
+    Bad:
+        [facts.packages]
+        missing = ["torch", "tokenizers"]
+    Good:
+        [facts.packages]
+        missing = ["matplotlib"]
+    """
+    needed = {*_ALWAYS_NEEDED}
+    if any(source.kind == "hf-dataset" for source in run.data.sources):
+        needed |= {"datasets", "pyarrow"}
+    missing = [name for name in known(facts.packages).missing if name in needed]
+    if missing:
+        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')
 
 
 @rule("ENV002", Severity.WARNING)
@@ -73,9 +101,9 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
 
 @rule("ENV003", Severity.NOTE)
 def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
-    """An environment with an agent should say where the agent runs.
+    """An environment with an agent should set where the agent runs.
 
-    unsaid, the runtime is the environment's own choice, and for agents with tools that is a remote sandbox
+    without the key the environment chooses, and for agents with tools it chooses a remote sandbox
 
     Source: prime-rl's examples, env.agent.runtime.
 
@@ -100,16 +128,16 @@ def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
         if source.has_agent and source.runtime is None and source.harness not in (None, "null"):
             yield Problem(
                 f"{at}.runtime",
-                f'the harness "{source.harness}" runs wherever its default is',
-                fix=f'`{at}.runtime` = "subprocess" for this machine, or the sandbox that is meant',
+                f'no runtime is set for the harness "{source.harness}"',
+                fix=f'`{at}.runtime` = "subprocess" for this machine, or the sandbox that you want',
             )
 
 
 @rule("ENV004", Severity.ERROR)
 def names_not_unique(run: RunSpec) -> Iterator[Problem]:
-    """Environments must have names of their own.
+    """Environments must have different names.
 
-    servers, metrics and checkpoints are told apart by the name: prime-rl refuses two of one name
+    servers, metrics and checkpoints are identified by the name: prime-rl refuses two of one name
 
     Source: prime-rl's validator on source names; an environment without a name is called by its id.
 
@@ -140,9 +168,7 @@ def names_not_unique(run: RunSpec) -> Iterator[Problem]:
             if seen[name] > 1:
                 at = f"environments.{part}.{number}.name"
                 yield Problem(
-                    at,
-                    f'"{name}" names {names.count(name)} environments',
-                    patch={at: f"{name}-{seen[name]}"},
+                    at, f'"{name}" names {names.count(name)} environments', patch={at: f"{name}-{seen[name]}"}
                 )
 
 
@@ -150,7 +176,7 @@ def names_not_unique(run: RunSpec) -> Iterator[Problem]:
 def name_reserved(run: RunSpec) -> Iterator[Problem]:
     """No environment may be called "agg".
 
-    metrics over all environments go by that name, and prime-rl refuses it
+    prime-rl uses that name for metrics over all environments, and refuses it for a single one
 
     Source: prime-rl's validator on source names.
 
@@ -163,11 +189,12 @@ def name_reserved(run: RunSpec) -> Iterator[Problem]:
         name = "gsm8k"
         env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
     """
-    if run.launch is None or run.launch.generation != "2026-08":
+    if run.launch is None:
         return
+    reserved = features_of(run).reserved_environment_names
     for at, source in _sources(run):
-        if source.name == _RESERVED:
-            yield Problem(f"{at}.name", f'"{_RESERVED}" is reserved', patch={f"{at}.name": source.id or "tasks"})
+        if source.name in reserved:
+            yield Problem(f"{at}.name", f'"{source.name}" is reserved', patch={f"{at}.name": source.id or "tasks"})
 
 
 def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:

@@ -1,4 +1,4 @@
-"""Evaluations that would not be made, or cost more than they tell. Pure."""
+"""Evaluations that are never made, or that cost more than they show. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from prime_train.spec import RunSpec
 
 @rule("EVA001", Severity.NOTE)
 def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
-    """eval.interval_steps beyond max_steps leaves the evaluation at the end alone.
+    """eval.interval_steps beyond max_steps leaves only the evaluation at the end.
 
-    a loss that stops falling is then seen when the run is over
+    a loss that stops falling is then noticed only after the run
 
     Source: trainer/pretrain.py (an evaluation at each multiple of the interval, and one at the end).
 
@@ -24,20 +24,14 @@ def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
         [eval]
         interval_steps = 500
     """
-    interval, max_steps = run.eval.interval_steps, run.run.max_steps
-    if interval is not None and interval > max_steps:
-        yield Problem(
-            "eval.interval_steps",
-            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
-            patch={"eval.interval_steps": max(1, max_steps // 10)},
-        )
+    yield from _never_before_the_end("eval.interval_steps", run.eval.interval_steps, run.run.max_steps)
 
 
 @rule("EVA002", Severity.WARNING)
 def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
     """Evaluation should not sample more than training does.
 
-    the same GPUs sample both: past that point most of the run is spent on measuring it
+    the same GPUs sample both: beyond that point most of the run is spent on evaluation
 
     Source: prime-rl, num_examples x group_size per environment against batch_size x interval.
 
@@ -70,17 +64,17 @@ def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
     interval = evaluation.interval_steps
     if interval is None or interval > run.run.max_steps:
         return
-    asked = 0
+    evaluated = 0
     for source in environments.evaluate or ():
         examples = source.examples if source.examples is not None else evaluation.examples
         group = source.group_size or evaluation.group_size or 1
-        asked += max(0, examples or 0) * group
+        evaluated += max(0, examples or 0) * group
     trained = rollout.batch_rollouts * interval
-    if asked > trained:
-        needed = -(-asked // rollout.batch_rollouts)
+    if evaluated > trained:
+        needed = -(-evaluated // rollout.batch_rollouts)
         yield Problem(
             "evaluation.interval_steps",
-            f"{asked} rollouts of evaluation for every {trained} of training ({interval} steps of "
+            f"{evaluated} rollouts of evaluation for every {trained} of training ({interval} steps of "
             f"`rollout.batch_rollouts` {rollout.batch_rollouts})",
             patch={"evaluation.interval_steps": -(-4 * needed // 5) * 5},
         )
@@ -88,9 +82,9 @@ def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
 
 @rule("EVA003", Severity.NOTE)
 def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
-    """An evaluation interval beyond max_steps leaves none on the way.
+    """An evaluation interval beyond max_steps means no evaluation during the run.
 
-    a policy that gets worse is then seen when the run is over
+    a policy that gets worse is then noticed only after the run
 
     Source: prime-rl, orchestrator.eval.interval.
 
@@ -117,20 +111,16 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
         [orchestrator.eval.source.env.agent.runtime]
         type = "subprocess"
     """
-    interval, max_steps = (run.evaluation.interval_steps if run.evaluation else None), run.run.max_steps
-    if interval is not None and interval > max_steps:
-        yield Problem(
-            "evaluation.interval_steps",
-            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
-            patch={"evaluation.interval_steps": max(1, max_steps // 10)},
-        )
+    if run.evaluation is not None:
+        interval = run.evaluation.interval_steps
+        yield from _never_before_the_end("evaluation.interval_steps", interval, run.run.max_steps)
 
 
 @rule("EVA004", Severity.WARNING)
 def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
     """At temperature 0 one sample per task is enough.
 
-    the likeliest token is the same each time: every further sample costs its time and says nothing
+    greedy sampling gives the same completion each time: further samples cost time and add nothing
 
     Source: vLLM, SamplingParams (temperature 0 is greedy sampling).
 
@@ -169,3 +159,12 @@ def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
         f"{evaluation.group_size} samples per task, and `evaluation.temperature` is 0",
         patch={"evaluation.group_size": 1},
     )
+
+
+def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Iterator[Problem]:
+    if interval is not None and interval > max_steps:
+        yield Problem(
+            at,
+            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
+            patch={at: max(1, max_steps // 10)},
+        )

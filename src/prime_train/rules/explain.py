@@ -1,4 +1,4 @@
-"""Reads a rule's docstring: what it says, why, and its Bad and Good examples. Pure.
+"""Parses a rule's docstring: summary, reason, notes, Bad and Good examples. Pure.
 
     One line: the rule.
 
@@ -15,7 +15,7 @@
         a whole Python script
 
 A `[facts.NAME]` table in an overlay changes a fact of the machine. Paragraphs after the why are notes; one
-that begins with "Source:" says where the rule has its numbers from.
+that begins with "Source:" names where the rule's numbers come from.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether each role of a run fits on the GPUs that are there, by the estimate of its memory. Pure."""
+"""Whether trainer and server fit into the memory of their GPUs, by the estimate. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SHOW = "prime-train estimate shows every term, and what to change"
 def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The server must fit on its GPUs, with room for one request of full length.
 
-    vLLM loads the weights before it reckons what is left for the cache: it ends out of memory or without cache blocks
+    vLLM loads the weights before it sizes the cache from the rest: it ends out of memory or without cache blocks
 
-    By the estimate: an error where its lower bound is beyond the GPU or nothing is left for the cache, a warning where
-    only the upper bound is. A model that is not in the registry is not judged.
+    An error if the estimate's lower bound exceeds the GPU or leaves nothing for the cache, a warning if only its upper
+    bound exceeds the GPU. A model that is not in the registry is not judged.
 
-    Source: estimate/inference.py, held to what vLLM printed; docs/estimate.md.
+    Source: estimate/inference.py, compared with what vLLM printed; docs/estimate.md.
 
     Bad (prime-rl 2026-08):
         [model]
@@ -62,19 +62,19 @@ def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
         ]
     """
-    yield from _judged(run, facts, "inference", "inference.tensor_parallel")
+    yield from _check_role(run, facts, "inference", "inference.tensor_parallel")
 
 
 @facts_rule("MEM005", Severity.ERROR, needs=("gpus",))
 def trainer_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The trainer must fit on its GPUs.
 
-    it would run out of memory in its first steps
+    the trainer runs out of memory in its first steps
 
-    By the estimate: an error where its lower bound is beyond the GPU, a warning where only the upper bound is. A model
-    that is not in the registry is not judged.
+    An error if the estimate's lower bound exceeds the GPU, a warning if only its upper bound does. A model that is not
+    in the registry is not judged.
 
-    Source: estimate/training.py, held to measured peaks; docs/estimate.md.
+    Source: estimate/training.py, compared with measured peaks; docs/estimate.md.
 
     Bad (prime-rl 2026-08):
         [model]
@@ -110,10 +110,10 @@ def trainer_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [facts.gpus]
         devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
     """
-    yield from _judged(run, facts, "trainer", anchor(run))
+    yield from _check_role(run, facts, "trainer", anchor(run))
 
 
-def _judged(run: RunSpec, facts: Facts, role_name: str, at: str) -> Iterator[Problem]:
+def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Iterator[Problem]:
     from prime_train.estimate.estimate_memory import memory_of
 
     fraction = run.inference.gpu_memory_fraction if run.inference is not None else None
@@ -134,13 +134,13 @@ def _judged(run: RunSpec, facts: Facts, role_name: str, at: str) -> Iterator[Pro
         surely = need.reserved.low + outside > hardware.usable_bytes or not starts
         yield Problem(
             at,
-            _told(role, hardware, outside, starts),
+            _describe(role, hardware, outside, starts),
             fix=_advice(run, hardware, shape, memory) or _SHOW,
             severity=None if surely else Severity.WARNING,
         )
 
 
-def _told(role: Role, hardware: Hardware, outside_bytes: float, starts: bool) -> str:
+def _describe(role: Role, hardware: Hardware, outside_bytes: float, starts: bool) -> str:
     need = role.memory
     low, high = (format_bytes(bound + outside_bytes) for bound in (need.reserved.low, need.reserved.high))
     span = low if low == high else f"{low} to {high}"
@@ -151,7 +151,7 @@ def _told(role: Role, hardware: Hardware, outside_bytes: float, starts: bool) ->
 
 
 def _advice(run: RunSpec, hardware: Hardware, shape: ModelShape, memory: Memory) -> str:
-    """The first change that is enough, else the first one that helps; "" where none does."""
+    """The first change that is enough, or else the first one that helps; "" if none does."""
     from prime_train.estimate.estimate_advice import Case, Keys, advise
 
     found = advise(Case(run, hardware, shape, memory), Keys(lambda field: f"`{field}`", bool))

@@ -1,7 +1,7 @@
-"""Applies the patches of findings to a config's text, as far as that makes it no worse. No I/O.
+"""Applies the patches of findings to a config's text. No I/O.
 
-A patch is kept only where the text still parses, says what the patch asked for, and has no more errors than
-before. Patches that do not touch each other are applied together; where that fails, one by one.
+A patch is kept only if the text still parses, has the patched values, and has no more errors than before. Patches of
+unrelated keys are applied together; if that fails, one by one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from prime_train.findings import Finding, Severity
 from prime_train.rules.judge import Verdict
 
 Judge = Callable[[str], Verdict]
-_MAX_ROUNDS = 12  # a cured finding may uncover another: a renamed table, then its keys
+_MAX_ROUNDS = 12  # a fix may uncover another finding: a renamed table, then its keys
 _MAX_ALONE = 100  # patches that are tried one by one; each costs a judgement
 
 
 class Fixed(NamedTuple):
-    """The text with its verdict, the findings that were cured, and those whose patch could not be applied."""
+    """The text with its verdict, the findings that were fixed, and those whose patch could not be applied."""
 
     text: str
     verdict: Verdict
@@ -27,15 +27,15 @@ class Fixed(NamedTuple):
     refused: tuple[Finding, ...]
 
 
-def fixed(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = lambda verdict: verdict) -> Fixed:
-    """The text with every patch that helps. `judge` gives the whole verdict on a text, `selected` what of it to fix."""
+def fix_text(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = lambda verdict: verdict) -> Fixed:
+    """The text with every patch that helps. `judge` returns the verdict on a text, `selected` the part of it to fix."""
     state = Fixed(text, judge(text), (), ())
     tried: set[tuple[str, str, str]] = set()
     alone_left = _MAX_ALONE
     for _ in range(_MAX_ROUNDS):
         found = selected(state.verdict).findings
         open_ = [finding for finding in found if finding.patch and _id(finding) not in tried]
-        batch = _apart(open_)
+        batch = _choose_unrelated(open_)
         if not batch:
             break
         tried.update(_id(finding) for finding in batch)
@@ -51,7 +51,7 @@ def fixed(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = lamb
 
 
 def _try(state: Fixed, findings: list[Finding], judge: Judge) -> Fixed | None:
-    """The state with these patches applied; None where one cannot be, or where it would be worse for them."""
+    """The state with these patches applied; None if one cannot be applied, or if the text has more errors."""
     text = state.text
     try:
         for finding in findings:
@@ -64,8 +64,8 @@ def _try(state: Fixed, findings: list[Finding], judge: Judge) -> Fixed | None:
     return state._replace(text=text, verdict=verdict, applied=(*state.applied, *findings))
 
 
-def _apart(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, in order, whose patches touch no key of an earlier one's, nor anything above or below it."""
+def _choose_unrelated(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, in order, whose patches change no key of an earlier patch, nor one above or below it."""
     touched: list[tuple[str, ...]] = []
     chosen: list[Finding] = []
     for finding in findings:

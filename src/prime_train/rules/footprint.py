@@ -1,4 +1,4 @@
-"""Plain lower bounds on what a run takes of memory and disk. Pure."""
+"""Simple lower bounds on a run's memory and disk. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOGIT_BYTES = 8  # per position and token of the vocabulary: the fp32 logit and
 
 
 def architecture(run: RunSpec, facts: Facts) -> Architecture | None:
-    """The decoder of this run; None where the facts do not say what it is. Needs model_folder, tokenizer_folder."""
+    """The decoder of this run; None if the facts do not define it. Needs model_folder, tokenizer_folder."""
     folder = known(facts.model_folder)
     if folder is not None:
         return folder.architecture
@@ -41,7 +41,7 @@ def checkpoint_bytes(decoder: Architecture) -> int:
 def checkpoints_at_once(run: RunSpec) -> int:
     """The most checkpoints that are on the disk at one time: those kept, and the one being written."""
     interval, max_steps = run.checkpoint.interval_steps, run.run.max_steps
-    written = 1 + (max_steps // interval if interval is not None else 0)  # the last one is of the end
+    written = 1 + (max_steps // interval if interval is not None else 0)  # 1 for the save at the end
     every = run.checkpoint.keep_every_steps
     kept_for_ever = max_steps // every if every is not None else 0
     return min(written, run.checkpoint.keep_last + 1 + kept_for_ever)

@@ -1,4 +1,4 @@
-"""The GPUs of the machine: as many as the run asks for, in order, and free. Pure: the facts are given."""
+"""The machine's GPUs: enough for the run, without faults, and free. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.anchor import anchor, gpus_asked
+from prime_train.rules.anchor import anchor
 from prime_train.rules.base import facts_rule, known
 from prime_train.spec import RunSpec
 from prime_train.units import GIB, format_bytes
@@ -14,7 +14,7 @@ from prime_train.units import GIB, format_bytes
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts, Gpu
 
-_IN_USE_BYTES = GIB  # a context of CUDA alone takes a few hundred MiB; a desktop as much
+_IN_USE_BYTES = GIB  # a CUDA context or a desktop takes a few hundred MiB
 _DEFAULT_MEMORY_FRACTION = 0.9  # vLLM's gpu_memory_utilization, in every generation of prime-rl
 
 
@@ -22,7 +22,7 @@ _DEFAULT_MEMORY_FRACTION = 0.9  # vLLM's gpu_memory_utilization, in every genera
 def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """Every visible GPU must answer the driver.
 
-    CUDA counts a GPU that is lost too: the first process that is given it ends, and the launch with it
+    CUDA also counts a lost GPU: the first process on it ends, and the launch with it
 
     Source: NVML API reference, nvmlReturn_t (NVML_ERROR_GPU_IS_LOST).
 
@@ -45,7 +45,7 @@ def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 @facts_rule("GPU002", Severity.ERROR, needs=("gpus",))
 def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """A run may not ask for more GPUs than there are.
+    """A run must not use more GPUs than the machine has.
 
     the launcher refuses to start, or the last rank finds no device
 
@@ -64,12 +64,12 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [deployment]
         num_infer_gpus = 2
     """
-    asked, gpus = gpus_asked(run), known(facts.gpus)
-    if asked is None or asked <= len(gpus.devices):
+    requested, gpus = run.gpus, known(facts.gpus)
+    if requested is None or run.runs_without_gpu or requested <= len(gpus.devices):
         return
     there = f"{len(gpus.devices)} visible" if gpus.devices else f"none visible: {gpus.reason}"
     yield Problem(
-        anchor(run), f"the run takes {asked} GPUs, and there are {there}", fix="fewer GPUs, or another machine"
+        anchor(run), f"the run takes {requested} GPUs, and there are {there}", fix="fewer GPUs, or another machine"
     )
 
 
@@ -77,7 +77,7 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The GPUs of a run should be free of other processes.
 
-    they take memory and time from every step, and the slowest rank sets the pace of all
+    other processes take memory and time from every step, and all ranks wait for the slowest one
 
     Source: NVML API reference, nvmlDeviceGetComputeRunningProcesses.
 
@@ -114,7 +114,7 @@ def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The part of a GPU's memory that vLLM reserves must be free.
 
-    vLLM ends at its start where less is free than gpu_memory_utilization asks for
+    vLLM ends at its start if less is free than gpu_memory_utilization requests
 
     Source: vLLM's "Free memory on device ... is less than desired GPU memory utilization".
 
@@ -147,7 +147,7 @@ def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             "inference.gpu_memory_fraction",
             f"{part:g} of GPU {number} is {format_bytes(part * gpu.memory_bytes)}, and {format_bytes(free_bytes)} of "
             f"{format_bytes(gpu.memory_bytes)} are free",
-            fix=f"`inference.gpu_memory_fraction` = {fits:.2f} or less, or end what else is on that GPU",
+            fix=f"`inference.gpu_memory_fraction` = {fits:.2f} or less, or end the other processes on that GPU",
         )
 
 
@@ -157,7 +157,7 @@ def _memory_fraction(run: RunSpec) -> float:
 
 
 def _too_full_for_inference(run: RunSpec, devices: tuple[Gpu, ...]) -> list[tuple[int, Gpu]]:
-    """The GPUs of which less is free than vLLM will ask for."""
+    """The GPUs with less free memory than vLLM reserves."""
     part = _memory_fraction(run)
     if run.inference is None or not 0 < part <= 1:
         return []
@@ -169,7 +169,7 @@ def _too_full_for_inference(run: RunSpec, devices: tuple[Gpu, ...]) -> list[tupl
 
 
 def _inference_gpus(run: RunSpec, devices: tuple[Gpu, ...]) -> list[tuple[int, Gpu]]:
-    """The GPUs that vLLM gets: those named, else as many as inference asks for from the first on."""
+    """The GPUs that vLLM gets: those with the ids in the file, or else the first `infer_gpus`."""
     numbered = list(enumerate(devices))
     deployment = run.deployment
     if deployment is not None and deployment.infer_gpu_ids is not None:

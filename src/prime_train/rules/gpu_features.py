@@ -1,4 +1,4 @@
-"""What GPUs, driver, CUDA and torch can do together, against what the run asks. Pure: the facts are given."""
+"""What GPUs, driver, CUDA and torch support together, compared with what the run needs. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prime_train.spec import RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-# What a feature needs: lowest compute capability, first one too high (0 = none), what it is called.
+# Feature -> lowest compute capability, first one that is too high (0 = none), name in messages.
 _FEATURES = {
     "bf16": ((8, 0), (0, 0), "bf16"),
     "fp8": ((8, 9), (0, 0), "fp8"),
@@ -26,13 +26,13 @@ _FEATURES = {
 
 @facts_rule("GPU005", Severity.ERROR, needs=("gpus",))
 def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The GPUs must have what the config asks for: bf16, fp8, flash attention 3 or 4.
+    """The GPUs must support what the config needs: bf16, fp8, flash attention 3 or 4.
 
-    the kernels are not built for another architecture: the first step ends in "no kernel image", or in a refusal
+    the kernels are not built for other GPUs: the first step ends with "no kernel image", or is refused
 
-    bf16 and flash attention 2 need compute capability 8.0, fp8 8.9, mxfp8 10.0; flash attention 3 is written for
-    9.0 alone, 4 for 9.0 to 11.0: not for the Blackwell of workstations, 12.0. With fp8 weights vLLM falls back to
-    16-bit products below 8.9: a warning.
+    bf16 and flash attention 2 need compute capability 8.0, fp8 8.9, mxfp8 10.0; flash attention 3 needs 9.0 exactly,
+    4 needs 9.0 to 11.0 and does not run on workstation Blackwell, 12.0. fp8 weights below 8.9 are a warning, because
+    vLLM falls back to 16-bit products.
 
     Source: CUDA C++ programming guide, compute capabilities; README of Dao-AILab/flash-attention; its CLAUDE.md
     ("Targets Hopper (SM90) and Blackwell (SM100/SM110) GPUs"), and pypi.org/project/flash-attn-4.
@@ -74,7 +74,7 @@ def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         attn = "flash_attention_3"
     """
     devices = [gpu for gpu in known(facts.gpus).devices if not gpu.fault]
-    for field, feature, severity in _asked_features(run):
+    for field, feature, severity in _needed_features(run):
         lowest, too_high, name = _FEATURES[feature]
         unfit = [
             gpu for gpu in devices if gpu.compute_capability < lowest or (0, 0) < too_high <= gpu.compute_capability
@@ -91,8 +91,8 @@ def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             )
 
 
-def _asked_features(run: RunSpec) -> Iterator[tuple[str, str, Severity]]:
-    """(RunSpec field, feature, severity) of what the config asks of the hardware."""
+def _needed_features(run: RunSpec) -> Iterator[tuple[str, str, Severity]]:
+    """(RunSpec field, feature, severity) of each hardware feature that the config needs."""
     if run.trainer is not None:
         if run.trainer.attention in _FEATURES:
             yield "trainer.attention", run.trainer.attention, Severity.ERROR
@@ -107,9 +107,9 @@ def _asked_features(run: RunSpec) -> Iterator[tuple[str, str, Severity]]:
 
 @facts_rule("GPU006", Severity.ERROR, needs=("interpreter",))
 def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The flash attention that the config asks for must be installed where the run runs.
+    """The flash attention of the config must be installed in the interpreter of the run.
 
-    it is no part of torch: without the package the model does not load
+    it is not part of torch: without the package the model does not load
 
     Source: prime-rl, model.attn; the packages flash-attn, flash-attn-interface and flash-attn-4.
 
@@ -149,8 +149,8 @@ def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     torch then finds no GPU: "The NVIDIA driver on your system is too old"
 
-    Within one major version of CUDA an older driver does; across them it does not, unless NVIDIA's package for
-    forward compatibility is installed.
+    Within one major version of CUDA an older driver works; across major versions it works only with NVIDIA's forward
+    compatibility package.
 
     Source: CUDA compatibility guide, minor version compatibility.
 
@@ -192,7 +192,7 @@ def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """On a machine with GPUs, torch should be built with CUDA.
 
-    a torch for CPUs sees no GPU: prime-rl ends at once, the bundled trainer runs on the processor
+    a torch for CPUs sees no GPU: prime-rl ends at once, the bundled trainer runs on the CPU
 
     For the bundled trainer it is a warning: the run works, slowly.
 
@@ -215,7 +215,7 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             anchor(run),
             f"torch in {interpreter.python} is built without CUDA, and there are {len(known(facts.gpus).devices)} GPUs",
             fix="install torch from PyPI, without +cpu",
-            severity=Severity.WARNING if run.is_native else None,
+            severity=Severity.WARNING if run.runs_without_gpu else None,
         )
 
 
@@ -225,7 +225,7 @@ def no_cuda_context(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     a driver that lists its GPUs may still be unable to use them: no fabric manager, another library version
 
-    Looked at with --deep alone: torch makes a context on each GPU, in a process of its own.
+    Judged only with --deep: torch creates a context on each GPU, in a separate process.
 
     Source: CUDA driver API, cuCtxCreate.
 

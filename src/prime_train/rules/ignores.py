@@ -18,16 +18,9 @@ from prime_train.findings import Finding, Severity, Span
 from prime_train.rules.base import RULES, file_rule
 
 UNUSED = "IGN001"
-_MARK = "ignore["  # what is looked for before anything is parsed
-_MAX_TOLD = 1000  # nobody reads on
+_MARK = "ignore["  # checked before the comments are parsed
+_MAX_FINDINGS = 1000
 _COMMENT = r"#\s*prime-train:\s*ignore\[([A-Za-z0-9, ]*)\]"
-
-
-class Silenced(NamedTuple):
-    """The findings that no comment silences, and the codes of those that one does."""
-
-    kept: list[Finding]
-    ignored: tuple[str, ...]
 
 
 class _Ignore(NamedTuple):
@@ -42,9 +35,9 @@ class _Ignore(NamedTuple):
 def unused_ignore(_: Reading) -> Iterator[Fault]:
     """An ignore comment must silence something.
 
-    it hides the finding that comes back one day, and tells a reader of a fault that is not there
+    it would hide the finding if it came back, and it names a fault that is not there
 
-    Source: ruff, RUF100 (a noqa that silences nothing is told too).
+    Source: ruff, RUF100 (reports a noqa that silences nothing).
 
     Bad:
         # prime-train: ignore[BAT001]
@@ -55,25 +48,31 @@ def unused_ignore(_: Reading) -> Iterator[Fault]:
         [eval]
         interval_steps = 5000
     """
-    return iter(())  # what the other rules find decides: `silence` yields these, once all have judged
+    return iter(())  # `silence` reports these, after all other rules have judged
 
 
-def silence(found: Sequence[Finding], document: Document, judged: frozenset[str]) -> Silenced:
-    """What is left of the findings, and the comments that silence none. `judged` are the rules that were asked."""
+def silence(
+    found: Sequence[Finding], document: Document, judged: frozenset[str]
+) -> tuple[list[Finding], tuple[str, ...]]:
+    """The findings that no comment silences, and the codes of those that one does.
+
+    A comment that silences nothing is a finding, too. `judged` are the codes of the rules that ran.
+    """
     if _MARK not in document.text or (document.fault is not None and not document.readable):
-        return Silenced(list(found), ())
-    from prime_train.rules import catalogue  # noqa: F401 - registers every rule: a code that none has is told
+        return list(found), ()
+    from prime_train.rules.families import load_all
 
+    load_all()  # because a code that no rule has is reported
     ignores = _Ignores(document)
     kept = [finding for finding in found if not ignores.cover(finding)]
     if document.fault is None:
-        told = (_unused(document, ignore) for ignore in ignores.unused(judged))
-        kept.extend(islice((finding for finding in told if not ignores.cover(finding)), _MAX_TOLD))
-    return Silenced(kept, tuple(sorted(ignores.used_codes())))
+        unused = (_unused(document, ignore) for ignore in ignores.unused(judged))
+        kept.extend(islice((finding for finding in unused if not ignores.cover(finding)), _MAX_FINDINGS))
+    return kept, tuple(sorted(ignores.used_codes()))
 
 
 class _Ignores:
-    """The comments of a file by the code that they silence, and which of them did. A hostile file has many thousand."""
+    """The ignore comments of a file by code, and which of them were used. A hostile file has thousands of them."""
 
     def __init__(self, document: Document) -> None:
         self._on_top: dict[str, list[_Ignore]] = {}
@@ -84,7 +83,7 @@ class _Ignores:
             (self._on_top if ignore.comment.on_top else self._by_line).setdefault(ignore.code, []).append(ignore)
 
     def cover(self, finding: Finding) -> bool:
-        """Whether a comment silences the finding; those that do count as used."""
+        """Whether a comment silences the finding; such comments count as used."""
         here = self._by_line.get(finding.code, [])
         first = bisect_left(here, finding.span.line, key=_line)
         beside = here[first : bisect_right(here, finding.span.end_line, key=_line)]
@@ -94,7 +93,7 @@ class _Ignores:
         return bool(beside) or finding.code in self._on_top
 
     def unused(self, judged: frozenset[str]) -> Iterator[_Ignore]:
-        """Those that silenced nothing though their rule was asked, then those that name no rule."""
+        """Comments that silenced nothing although their rule ran, then those that name no rule."""
         left = [ignore for code, ignores in self._on_top.items() if code not in self._used_on_top for ignore in ignores]
         left += [ignore for ignores in self._by_line.values() for ignore in ignores if ignore not in self._used]
         left.sort(key=_line)
@@ -119,6 +118,8 @@ def _ignores(document: Document) -> Iterator[_Ignore]:
 
 
 def _unused(document: Document, ignore: _Ignore) -> Finding:
+    from prime_train.rules.explain import explain
+
     known = ignore.code in RULES
     where = "in the file" if ignore.comment.on_top else "on its line"
     return Finding(
@@ -130,6 +131,6 @@ def _unused(document: Document, ignore: _Ignore) -> Finding:
         field="",
         what=f"ignore[{ignore.code}] silences nothing: "
         + (f"{ignore.code} finds nothing {where}" if known else "no rule has that code"),
-        why="it hides the finding that comes back one day, and tells a reader of a fault that is not there",
+        why=explain(RULES[UNUSED]).why,
         fix=f"take {ignore.code} out of the comment" if known else "prime-train rule lists the codes",
     )

@@ -1,6 +1,6 @@
-"""The processes that a Python script starts jax.distributed with: where they meet, and which one each is. Pure.
+"""How a Python script starts jax.distributed: coordinator address, number of processes, process ids. Pure.
 
-A rule speaks of what stands in the script literally. What is computed there may be right.
+Rules judge only literal values, because values that the script computes may be right.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ADDRESS = "JAX_COORDINATOR_ADDRESS"
 def no_coordinator(run: RunSpec) -> Iterator[Problem]:
     """A start of several processes needs a coordinator address.
 
-    without one that JAX finds out from the cluster it ends with "coordinator_address should be defined"
+    without an address, and without a cluster that JAX detects, it ends with "coordinator_address should be defined"
 
-    Under SLURM, Open MPI, Kubernetes and on Cloud TPUs JAX finds it out by itself, and the process number too; then
-    the number of processes need not be given either. JAX_COORDINATOR_ADDRESS in the environment does as well.
+    Under SLURM, Open MPI, Kubernetes and on Cloud TPUs JAX finds the address, the process number and the number of
+    processes itself. JAX_COORDINATOR_ADDRESS in the environment sets the address, too.
 
     Source: JAX 0.10.2, jax/_src/distributed.py and jax/_src/clusters/cluster.py.
 
@@ -65,7 +65,7 @@ def no_coordinator(run: RunSpec) -> Iterator[Problem]:
 def coordinator_without_port(run: RunSpec) -> Iterator[Problem]:
     """A coordinator address is host:port.
 
-    JAX takes the port from behind the last colon, and ends with an IndexError where there is none
+    JAX reads the port after the last colon, and ends with an IndexError if there is none
 
     Source: JAX 0.10.2, jax/_src/distributed.py (the default of coordinator_bind_address).
 
@@ -125,9 +125,9 @@ def process_outside_the_count(run: RunSpec) -> Iterator[Problem]:
 
 @rule("JAX004", Severity.WARNING)
 def one_number_for_all(run: RunSpec) -> Iterator[Problem]:
-    """Each process needs a number of its own.
+    """Each process needs its own process_id.
 
-    every host runs the same script: all of them are this process, and wait for the others until the time is over
+    every host runs the same script: all have this process_id, and wait for the other processes until they time out
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("a dense range 0, 1, ..., num_processes - 1").
 
@@ -154,17 +154,17 @@ def one_number_for_all(run: RunSpec) -> Iterator[Problem]:
             yield Problem(
                 f"{at}.process_id",
                 f"process_id is {number} in each of {count} processes",
-                fix='process_id=int(os.environ["RANK"]), or what your launcher calls it',
+                fix='process_id=int(os.environ["RANK"]), or the variable of your launcher',
             )
 
 
 @file_rule(WRONG_ARGUMENT, Severity.ERROR)
 def no_such_argument(reading: Reading) -> Iterator[Fault]:
-    """What a script passes to jax.distributed.initialize must be what it takes.
+    """A script must pass only arguments that jax.distributed.initialize accepts.
 
-    the call ends with a TypeError on every host, once all of them are paid for
+    the call ends with a TypeError on every host, after all hosts are paid for
 
-    A warning where no argument has a name like it: a later JAX may know it.
+    A name that resembles no argument is a warning, because a later JAX may accept it.
 
     Source: JAX 0.10.2, jax/_src/distributed.py.
 
@@ -192,12 +192,12 @@ def no_such_argument(reading: Reading) -> Iterator[Fault]:
 
 
 def starts(run: RunSpec) -> Iterator[tuple[str, JaxStart, Jax]]:
-    """(RunSpec field, start, all of the script) of each start."""
+    """(RunSpec field, start, whole script) of each start."""
     if run.jax is not None:
         for number, start in enumerate(run.jax.starts):
             yield f"jax.starts.{number}", start, run.jax
 
 
 def _is_all_known(start: JaxStart, jax: Jax) -> bool:
-    """Whether what is not there is not given."""
+    """Whether the script shows every argument of the start and every variable that it sets."""
     return not start.passes_more and bool(jax.environment_is_known)

@@ -1,6 +1,6 @@
-"""What a Python script lets jax.distributed wait for, listen to and pass through: limits, preemption, proxies. Pure.
+"""Time limits, preemption notices and proxies of jax.distributed in a Python script. Pure.
 
-A rule speaks of what stands in the script literally. What is computed there may be right.
+Rules judge only literal values, because values that the script computes may be right.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
-from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, is_passed
+from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
 from prime_train.rules.jax_processes import starts
 from prime_train.spec import RunSpec
 
@@ -25,12 +25,12 @@ _COLD_START_S = 1800
 
 @rule("JAX005", Severity.WARNING)
 def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
-    """A first compile may take longer than the heartbeat limit.
+    """The heartbeat limit should be longer than a first compile.
 
-    a host that is busy compiling sends no heartbeat, is taken for dead, and all others end with it
+    a host that compiles sends no heartbeat and counts as dead, and all other hosts end with it
 
-    A note where the script leaves it at JAX's 100 s. The argument is there from JAX 0.7.0 on. Of compiles on several
-    slices, 327 s have been measured.
+    JAX's default of 100 s is a note. The argument exists since JAX 0.7.0. A compile on several slices was measured at
+    327 s.
 
     Source: JAX 0.10.2, jax/_src/distributed.py; github.com/jax-ml/jax/issues/23599;
     github.com/GoogleCloudPlatform/ml-auto-solutions/pull/1166.
@@ -65,12 +65,12 @@ def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
 
 @rule("JAX006", Severity.WARNING)
 def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
-    """All processes must have the time to come up.
+    """All processes need enough time to start.
 
-    the first to be there waits for the last, and past the limit it ends with DEADLINE_EXCEEDED and takes all along
+    the first process waits for the last one: after the limit it ends with DEADLINE_EXCEEDED, and all others with it
 
-    Hosts of a spot fleet come up minutes apart, and install and read before they start: with eight of them JAX's own
-    300 s have been found too short after a preemption, and 1800 s enough. A longer limit costs nothing else.
+    Hosts of a spot fleet start minutes apart, and install packages and read data first: with eight hosts JAX's default
+    of 300 s was too short after a preemption, and 1800 s was enough. A longer limit has no other cost.
 
     Source: JAX 0.10.2, jax/_src/distributed.py; github.com/marin-community/marin/pull/7232.
 
@@ -98,27 +98,27 @@ def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
     """
     for at, start, _ in starts(run):
         limit_s, count = start.initialization_timeout_s, start.num_processes or 0
-        said = "initialization_timeout_s" in start.given or bool(start.passes_more)
+        is_given = "initialization_timeout_s" in start.given or bool(start.passes_more)
         many = f" for {count} processes" if count >= _MANY_PROCESSES else ""
-        shown_s = _DEFAULT_INITIALIZATION_S if limit_s is None and not said else limit_s
+        shown_s = _DEFAULT_INITIALIZATION_S if limit_s is None and not is_given else limit_s
         if count == 1 or shown_s is None or shown_s > _DEFAULT_INITIALIZATION_S:
             continue
         if many or shown_s < _DEFAULT_INITIALIZATION_S:
             yield Problem(
                 f"{at}.initialization_timeout_s",
-                f"initialization_timeout of {shown_s} s{many}" + ("" if said else ", JAX's own"),
+                f"initialization_timeout of {shown_s} s{many}" + ("" if is_given else ", JAX's default"),
                 fix=f"initialization_timeout={_COLD_START_S}",
             )
 
 
 @rule("JAX007", Severity.WARNING)
 def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
-    """A script that leaves the preemption service on must answer it.
+    """A script that leaves the preemption service on must check for its notice.
 
-    JAX takes SIGTERM for itself: a stop is then a mere notice, and a script that never asks for it is killed unsaved
+    JAX takes SIGTERM and only sets a notice: a script that never checks for the notice is killed before it saves
 
-    jax.experimental.multihost_utils.reached_preemption_sync_point asks for it, and orbax's CheckpointManager does so
-    by itself. JAX reads JAX_ENABLE_PREEMPTION_SERVICE when it is imported, and not after.
+    jax.experimental.multihost_utils.reached_preemption_sync_point checks for it, and so does orbax's CheckpointManager.
+    JAX reads JAX_ENABLE_PREEMPTION_SERVICE only when it is imported.
 
     Source: JAX 0.10.2, jax/_src/distributed.py (jax_enable_preemption_service, on by default).
 
@@ -155,21 +155,21 @@ def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
     variable = _PREEMPTION.upper()
     config, environment = jax.config or {}, jax.variables
     off = f'jax.config.update("{_PREEMPTION}", False) above the start'
-    fix = f"{off}, or save where multihost_utils.reached_preemption_sync_point(step) says so"
+    fix = f"{off}, or save when multihost_utils.reached_preemption_sync_point(step) is true"
     if _PREEMPTION in config:
         if config[_PREEMPTION] is True:
-            yield Problem(
-                f"jax.config.{_PREEMPTION}", "it is on, and nothing in the script asks for the notice", fix=fix
-            )
+            yield Problem(f"jax.config.{_PREEMPTION}", "it is on, and the script never checks for the notice", fix=fix)
         return
     if variable in environment:
         value = environment[variable]
         if variable in jax.set_after_import:
-            yield Problem(f"jax.environment.{variable}", "it is set below `import jax`, which has read it", fix=off)
+            yield Problem(f"jax.environment.{variable}", "it is set after `import jax`, which reads it", fix=off)
         elif value is not None and value.lower() not in _OFF:
-            yield Problem(f"jax.environment.{variable}", "it is on, and nothing in the script asks for it", fix=fix)
+            yield Problem(
+                f"jax.environment.{variable}", "it is on, and the script never checks for the notice", fix=fix
+            )
     elif jax.environment_is_known:
-        what = f"{_PREEMPTION} is left on, and nothing in the script asks for the notice"
+        what = f"{_PREEMPTION} is left on, and the script never checks for the notice"
         yield Problem(f"jax.config.{_PREEMPTION}", what, fix=fix)
 
 
@@ -177,10 +177,10 @@ def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
 def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
     """The coordinator must not be reached through a proxy.
 
-    gRPC sends what goes to the coordinator through it, and the start waits for an answer until its time is over
+    gRPC connects to the coordinator through the proxy, and the start waits for an answer until it times out
 
-    gRPC reads grpc_proxy, https_proxy and http_proxy, and what it leaves out in no_grpc_proxy or no_proxy: in small
-    letters, the end of a host name or a network as 10.0.0.0/8.
+    gRPC reads grpc_proxy, https_proxy and http_proxy, and exceptions from no_grpc_proxy or no_proxy, all in lower case.
+    An exception is the end of a host name, or a network such as 10.0.0.0/8.
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); grpc@0638416,
     src/core/handshaker/http_connect/http_proxy_mapper.cc.
@@ -217,8 +217,8 @@ def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
         if proxy is None or environment[proxy] == "" or (around is None and not jax.environment_is_known):
             continue
         host = _host(start.coordinator_address or environment.get(_ADDRESS))
-        passed = environment[around] if around is not None else ""
-        if passed is None or (around is not None and not host) or (host and is_passed(host, passed)):
+        no_proxy = environment[around] if around is not None else ""
+        if no_proxy is None or (around is not None and not host) or (host and bypasses_proxy(host, no_proxy)):
             continue
         missing = f"{host} is not in {around}" if around is not None else "there is no no_proxy"
         value = ",".join(part for part in ("localhost,127.0.0.1", host or "HOST_OF_PROCESS_0") if part)

@@ -1,6 +1,7 @@
-"""Judges a config: reads it, runs every rule that can run, and places what they found. No I/O.
+"""Judges a config: runs the rules and places each finding in the file. No I/O.
 
-`lint` and `validate` are the same judgement; validate has facts.
+A command judges its config once: `judge` runs every rule in one pass; `judge_config` and `judge_rest` run them in two,
+so that facts are gathered only for a config without errors.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from prime_train.document import dotted, to_toml
 from prime_train.findings import Finding, Patch, Problem, Severity, Skipped
 from prime_train.rules.base import RULES, Rule
 from prime_train.rules.ignores import silence
-from prime_train.rules.placing import key_path, placed, unreadable
+from prime_train.rules.placing import key_path, locate, locate_syntax_fault
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_MAX_TOLD = 1000
-_FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled when something is found: not at start-up
+_MAX_FINDINGS = 1000
+_FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled only for a finding, to keep start-up fast
 
 
 class Verdict(NamedTuple):
-    """What was found in one file. `run` is None where no RunSpec can be built from it.
+    """The findings in one file. `run` is None if no RunSpec can be built from the file.
 
-    `passed` are the codes that judged and found nothing, `ignored` those that a comment silenced.
-    `because` says how the generation is known, "" for a dialect that has one only.
+    `passed` are the codes of rules that ran and found nothing, `ignored` the codes that a comment silenced.
+    `because` is the reason for the choice of `generation`, "" for a dialect that has only one.
     """
 
     path: str
@@ -47,13 +48,13 @@ class Verdict(NamedTuple):
     def only(self, wanted: tuple[str, ...] | None, unwanted: tuple[str, ...]) -> Verdict:
         """The verdict without the rules that are not wanted. Both are codes or prefixes of codes."""
 
-        def asked(code: str) -> bool:
+        def is_wanted(code: str) -> bool:
             return (wanted is None or code.startswith(wanted)) and not (unwanted and code.startswith(unwanted))
 
         return self._replace(
-            findings=tuple(finding for finding in self.findings if asked(finding.code)),
-            skipped=tuple(skip for skip in self.skipped if asked(skip.code)),
-            passed=tuple(code for code in self.passed if asked(code)),
+            findings=tuple(finding for finding in self.findings if is_wanted(finding.code)),
+            skipped=tuple(skip for skip in self.skipped if is_wanted(skip.code)),
+            passed=tuple(code for code in self.passed if is_wanted(code)),
         )
 
     @property
@@ -62,57 +63,77 @@ class Verdict(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """No finding at error level: the run may start."""
+        """Whether no finding is at error level: the run may start."""
         return self.worst is not Severity.ERROR
 
 
 def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
-    """The verdict on a config text, without any fact of the machine.
+    """The verdict on a config text without facts. `path` is shown, and its suffix marks a Python script.
 
-    `prime_rl` is the generation to judge a prime-rl file by that names none itself. `path` is shown, and a hint
-    at what the file is.
+    `prime_rl` is the generation of a prime-rl file that names none.
     """
-    return judge(dialect.read(text, path, prime_rl), None)
+    return judge(dialect.read(text, path, prime_rl))
 
 
 def lint_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Verdict:
-    """The verdict on what several prime-rl texts, each with its path, say together: a later one overrules."""
-    return judge(dialect.read_merged(parts, prime_rl), None)
+    """The verdict without facts on several (text, path) of prime-rl, merged; a later file overrules an earlier one."""
+    return judge(dialect.read_merged(parts, prime_rl))
 
 
-def validate(text: str, path: str, facts: Facts, prime_rl: str | None = None) -> Verdict:
-    """The verdict with facts. Rules whose facts are not known are skipped, and say so."""
-    return judge(dialect.read(text, path, prime_rl), facts)
+def judge(reading: Reading, facts: Facts | None = None) -> Verdict:
+    """The verdict of every rule that can run. Rules that need facts run only with `facts`; a rule is skipped, with
+    the reason, if a fact that it needs is not known."""
+    return _run_rules(reading, _rules(reading, facts), facts)
+
+
+def judge_config(reading: Reading) -> Verdict:
+    """The verdict of the rules that neither need nor use facts. `judge_rest` completes it."""
+    rules = (rule for rule in _rules(reading, None) if not (rule.needs or rule.uses))
+    return _run_rules(reading, rules, None)
+
+
+def judge_rest(reading: Reading, verdict: Verdict, facts: Facts | None) -> Verdict:
+    """The verdict of `judge_config`, completed by the rules that it left out: together they equal one `judge`."""
+    done = {*verdict.passed, *verdict.ignored, *(finding.code for finding in verdict.findings)}
+    rest = _run_rules(reading, (rule for rule in _rules(reading, facts) if rule.code not in done), facts)
+    added = [finding for finding in rest.findings if finding not in verdict.findings]
+    findings = tuple(sorted((*verdict.findings, *added), key=_place))
+    found = {finding.code for finding in findings}
+    return rest._replace(
+        findings=findings,
+        passed=tuple(code for code in (*verdict.passed, *rest.passed) if code not in found),
+        ignored=tuple(sorted({*verdict.ignored, *rest.ignored})),
+    )
 
 
 def needs() -> frozenset[str]:
     """Every fact that some rule needs or uses."""
-    from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+    from prime_train.rules.families import load_all
 
-    return frozenset(need for rule in RULES.values() for need in (*rule.needs, *rule.uses))
+    return frozenset(need for rule in load_all().values() for need in (*rule.needs, *rule.uses))
 
 
-def _asked(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
-    """Imports the rules that may have something to say, and gives them."""
+def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
+    """The rules that may find something, imported only here."""
+    from prime_train.rules import families
+
     if reading.dialect == "script":
-        from prime_train.rules import scripts
-
-        return scripts.rules()
+        return families.load_for_script()
     if facts is not None:
-        from prime_train.rules import catalogue  # noqa: F401 - registers every rule
+        families.load_all()
     elif reading.dialect == native.DIALECT and (reading.run is None or reading.run.server is None):
-        from prime_train.rules import run_toml  # noqa: F401 - registers its rules
+        families.load_for_run_toml()
     else:
-        from prime_train.rules import static  # noqa: F401 - registers its rules
+        families.load_for_config()
     return RULES.values()
 
 
-def judge(reading: Reading, facts: Facts | None) -> Verdict:
+def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> Verdict:
     found: list[Finding] = []
     skipped: list[Skipped] = []
     passed: list[str] = []
     shadowed = frozenset(fault.shadows for fault in reading.faults if fault.shadows)
-    for rule in _asked(reading, facts):
+    for rule in rules:
         if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
             continue
         missing = _missing_facts(rule, facts)
@@ -124,34 +145,39 @@ def judge(reading: Reading, facts: Facts | None) -> Verdict:
         if not findings:
             passed.append(rule.code)
     judged = frozenset(passed).union(finding.code for finding in found)
-    kept, ignored = _silenced(found, reading, judged)
-    told = {finding.code for finding in kept}
-    kept.sort(key=lambda finding: (finding.path, finding.span.line, finding.span.column, finding.code))
+    kept, ignored = _remove_ignored(found, reading, judged)
+    kept_codes = {finding.code for finding in kept}
     return Verdict(
         path=reading.document.path,
         dialect=reading.dialect,
         generation=reading.generation,
         root=reading.root,
-        findings=tuple(kept),
+        findings=tuple(sorted(kept, key=_place)),
         skipped=tuple(skipped),
-        passed=tuple(code for code in passed if code not in told),
+        passed=tuple(code for code in passed if code not in kept_codes),
         ignored=ignored,
         run=reading.run,
         because=reading.because,
     )
 
 
+def _place(finding: Finding) -> tuple[str, int, int, str]:
+    return finding.path, finding.span.line, finding.span.column, finding.code
+
+
 def _first(findings: Iterator[Finding]) -> list[Finding]:
-    """The findings of one rule, as many as anybody reads: to place a hundred thousand takes seconds."""
-    told = list(islice(findings, _MAX_TOLD + 1))
-    if len(told) > _MAX_TOLD:
-        what = f"{told[-2].what}; there are more than {_MAX_TOLD} of these, and the rest is not told"
-        told[-2:] = [told[-2]._replace(what=what)]
-    return told
+    """The first findings of one rule. To place a hundred thousand takes seconds, and they are too many to read."""
+    first = list(islice(findings, _MAX_FINDINGS + 1))
+    if len(first) > _MAX_FINDINGS:
+        what = f"{first[-2].what}; there are more than {_MAX_FINDINGS} of these, and the rest is not shown"
+        first[-2:] = [first[-2]._replace(what=what)]
+    return first
 
 
-def _silenced(found: list[Finding], reading: Reading, judged: frozenset[str]) -> tuple[list[Finding], tuple[str, ...]]:
-    """The findings that no comment of their file silences, and the codes of those that one does."""
+def _remove_ignored(
+    found: list[Finding], reading: Reading, judged: frozenset[str]
+) -> tuple[list[Finding], tuple[str, ...]]:
+    """The findings that no ignore comment silences, and the codes of the silenced findings."""
     kept: list[Finding] = []
     ignored: set[str] = set()
     for part in reading.parts:
@@ -162,7 +188,7 @@ def _silenced(found: list[Finding], reading: Reading, judged: frozenset[str]) ->
 
 
 def _missing_facts(rule: Rule, facts: Facts | None) -> Skipped | None:
-    """The first fact the rule needs and that is not known."""
+    """The first needed fact that is not known."""
     if facts is None or not rule.needs:
         return None
     from prime_train.facts.facts import NotKnown
@@ -179,32 +205,33 @@ def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozense
         match found:
             case Fault():
                 yield _of_fault(rule, found, reading)
-            case Problem() if not _is_moot(rule, found, reading) and shadowed.isdisjoint(_fields_of(found)):
+            case Problem() if _applies(rule, found, reading) and shadowed.isdisjoint(_fields_of(found)):
                 yield _of_problem(rule, found, reading)
             case Problem():
-                pass  # it speaks of a default that stands in for a faulty value
+                pass  # the problem is about a default that replaces a faulty value
 
 
-def _is_moot(rule: Rule, problem: Problem, reading: Reading) -> bool:
-    """Whether this format has no such field, or what is unset here may well be set in the rest of the run.
+def _applies(rule: Rule, problem: Problem, reading: Reading) -> bool:
+    """Whether the file's format has the field, and a partial config sets each field that the problem names.
 
-    Of the machine is judged what the run would be as it is.
+    A field that a partial config leaves unset may be set in the rest of the run. Rules that need facts always apply,
+    even to a partial config.
     """
     if not reading.has(problem.at):
-        return True
-    spoken_of = (name for name in _fields_of(problem) if reading.has(name))
-    return reading.partial and not rule.needs and not all(map(reading.says, spoken_of))
+        return False
+    named = (name for name in _fields_of(problem) if reading.has(name))
+    return bool(rule.needs) or not reading.partial or all(map(reading.says, named))
 
 
 def _fields_of(problem: Problem) -> set[str]:
-    """The RunSpec fields that a problem speaks of."""
+    """The RunSpec fields that a problem names."""
     quoted = re.findall(_FIELD, f"{problem.what} {problem.fix} {problem.why}")
     return {problem.at, *problem.patch, *quoted}
 
 
 def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
     key = key_path(reading.key(problem.at))
-    path, span, written = placed(reading, key)
+    path, span, written = locate(reading, key)
     can_patch = all(reading.has(at) for at in problem.patch)
     patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
     return Finding(
@@ -214,9 +241,9 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
         span=span,
         key=dotted(key),
         field=problem.at,
-        what=_in_users_words(problem.what, reading),
-        why=_in_users_words(problem.why, reading) or _why(rule),
-        fix=_in_users_words(problem.fix, reading) or _fix_of(patch),
+        what=_with_users_keys(problem.what, reading),
+        why=_with_users_keys(problem.why, reading) or _why(rule),
+        fix=_with_users_keys(problem.fix, reading) or _fix_of(patch),
         patch=patch,
         written=written,
         safe=problem.safe and bool(patch),
@@ -224,7 +251,7 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
 
 
 def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    path, span, written = unreadable(reading, fault) if fault.code == SYNTAX else placed(reading, fault.key)
+    path, span, written = locate_syntax_fault(reading, fault) if fault.code == SYNTAX else locate(reading, fault.key)
     return Finding(
         code=rule.code,
         severity=rule.severity if fault.severity is None else fault.severity,
@@ -242,16 +269,16 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
 
 
 def _judged_as(fault: Fault, reading: Reading) -> str:
-    """Which generation a key is legal in or not, and how that is known."""
+    """Which generation the file is judged by, and why, for a fault about a key of that generation."""
     if not reading.because or fault.code not in (OTHER_GENERATION, UNKNOWN_KEY):
         return ""
     return f"; the file is judged as {reading.dialect} {reading.generation}: {reading.because}"
 
 
 def _keeps_values(fault: Fault) -> bool:
-    """Whether its patch keeps what the user wrote: under its present name, in its place, in its type."""
+    """Whether the patch keeps the value that the user wrote, under another key, in another place or as another type."""
     if fault.code == UNKNOWN_KEY:
-        return len(fault.patch) > 1  # the value moves; a key that is only taken out takes its value along
+        return len(fault.patch) > 1  # the value moves to another key; a patch of one entry deletes it
     return fault.code in (OTHER_GENERATION, WRONG_TYPE) and bool(fault.patch)
 
 
@@ -261,12 +288,12 @@ def _fix_of(patch: Patch) -> str:
     )
 
 
-def _in_users_words(text: str, reading: Reading) -> str:
-    """Names RunSpec fields as the user's file does."""
+def _with_users_keys(text: str, reading: Reading) -> str:
+    """The text with RunSpec fields replaced by the keys of the user's file."""
     return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
 
 
 def _why(rule: Rule) -> str:
-    from prime_train.rules.explain import explain  # when something is found: not at start-up
+    from prime_train.rules.explain import explain  # imported only for a finding, to keep start-up fast
 
     return explain(rule).why

@@ -1,4 +1,4 @@
-"""LoRA adapters that would not be learnt, or cost more than they save. Pure."""
+"""LoRA settings with which an adapter does not learn, or costs more than it saves. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from prime_train.rules.base import rule
 from prime_train.rules.sizes import sizes_of
 from prime_train.spec import RunSpec
 
-_OTHER_FAMILIES = ("query_key_value", "c_attn", "c_proj", "c_fc", "Wqkv", "W_pack", "dense_h_to_4h", "dense_4h_to_h")
-_OURS = ("Qwen/", "meta-llama/", "PrimeIntellect/", "NousResearch/", "HuggingFaceTB/", "deepseek-ai/")
+_FOREIGN_MODULES = ("query_key_value", "c_attn", "c_proj", "c_fc", "Wqkv", "W_pack", "dense_h_to_4h", "dense_4h_to_h")
+_JUDGED_OWNERS = ("Qwen/", "meta-llama/", "PrimeIntellect/", "NousResearch/", "HuggingFaceTB/", "deepseek-ai/")
 
 
 @rule("LOR001", Severity.WARNING)
@@ -81,7 +81,7 @@ def alpha_zero(run: RunSpec) -> Iterator[Problem]:
 def modules_of_another_architecture(run: RunSpec) -> Iterator[Problem]:
     """target_modules must be modules that the model has.
 
-    a name that matches nothing gets no adapter: less is trained than was asked for
+    a name that matches no module gets no adapter: less is trained than configured
 
     Judged for the models of the registry, which are of the Llama and Qwen families.
 
@@ -107,9 +107,9 @@ def modules_of_another_architecture(run: RunSpec) -> Iterator[Problem]:
     if run.lora is None or not run.lora.target_modules or run.trainer is None:
         return
     name = run.trainer.model_name or ""
-    if sizes_of(name) is None or not name.startswith(_OURS):
+    if sizes_of(name) is None or not name.startswith(_JUDGED_OWNERS):
         return
-    foreign = [module for module in run.lora.target_modules if module in _OTHER_FAMILIES]
+    foreign = [module for module in run.lora.target_modules if module in _FOREIGN_MODULES]
     if foreign:
         left = [module for module in run.lora.target_modules if module not in foreign]
         yield Problem(
@@ -124,7 +124,7 @@ def modules_of_another_architecture(run: RunSpec) -> Iterator[Problem]:
 def dropout_in_rl(run: RunSpec) -> Iterator[Problem]:
     """Dropout in an adapter makes trainer and inference disagree.
 
-    inference samples without dropout: the importance ratio is then noise even for the policy that sampled
+    inference samples without dropout, so the importance ratio is noisy even for the policy that sampled
 
     Source: importance sampling of GRPO, arXiv 2402.03300, s. 4.1.
 

@@ -1,4 +1,4 @@
-"""LoRA adapters that inference could not load as the trainer makes them. Pure."""
+"""LoRA adapters that inference cannot load as the trainer writes them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGEST_RANK = 512  # vLLM, LoRAConfig.max_lora_rank
 def adapter_without_a_name(run: RunSpec) -> Iterator[Problem]:
     """An adapter should have a name.
 
-    inference serves it under that name: a made-up one tells two runs on one server apart only by chance
+    inference serves the adapter under its name, and the generated names of two runs on one server may be equal
 
     Source: prime-rl, orchestrator.model.lora.name.
 
@@ -79,9 +79,7 @@ def rank_beyond_the_server(run: RunSpec) -> Iterator[Problem]:
     rank, limit = run.lora.rank, run.inference.max_lora_rank
     if rank > _LARGEST_RANK:
         yield Problem(
-            "lora.rank",
-            f"{rank} is more than vLLM's largest, {_LARGEST_RANK}",
-            patch={"lora.rank": _LARGEST_RANK},
+            "lora.rank", f"{rank} is more than vLLM's largest, {_LARGEST_RANK}", patch={"lora.rank": _LARGEST_RANK}
         )
     elif limit is not None and rank > limit:
         yield Problem(
@@ -145,7 +143,7 @@ def lora_over_nccl(run: RunSpec) -> Iterator[Problem]:
 def adapters_disagree(run: RunSpec) -> Iterator[Problem]:
     """Trainer and orchestrator must agree on rank and alpha.
 
-    the orchestrator tells inference what it will load, and prime-rl refuses two answers
+    the orchestrator announces rank and alpha to inference: prime-rl refuses values that differ
 
     Source: prime-rl's validator on LoRA rank and alpha.
 
@@ -168,14 +166,14 @@ def adapters_disagree(run: RunSpec) -> Iterator[Problem]:
     """
     if run.lora is None or run.rollout is None:
         return
-    for name, trained, told in (
+    for name, trained, announced in (
         ("rank", run.lora.rank, run.rollout.lora_rank),
         ("alpha", run.lora.alpha, run.rollout.lora_alpha),
     ):
-        if trained is not None and told is not None and trained != told:
+        if trained is not None and announced is not None and trained != announced:
             yield Problem(
                 f"rollout.lora_{name}",
-                f"{told:g} is not `lora.{name}` {trained:g}",
+                f"{announced:g} is not `lora.{name}` {trained:g}",
                 patch={f"rollout.lora_{name}": trained},
             )
 

@@ -1,9 +1,10 @@
-"""Settings that cost GPU memory whatever the GPU. What fits on a GPU is judged in fitting.py. Pure."""
+"""Settings that take too much memory on any GPU. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.rules.sizes import sizes_of
@@ -11,9 +12,8 @@ from prime_train.spec import RunSpec
 from prime_train.units import format_bytes
 
 _MOST_OF_A_GPU = 0.95  # a CUDA context takes 0.5 GiB and graphs 0.2 to 0.8; measured on vLLM's logs
-_LOGIT_BYTES = (
-    15  # per position and token of the vocabulary at the peak: 4 copies in fp32; measured with prime-rl's sft
-)
+# Per position and token of the vocabulary at the peak: 4 copies in fp32; measured with prime-rl's sft.
+_LOGIT_BYTES = 15
 _LOGITS_LIMIT = 40 * 2**30
 _LONG_TOKENS = 32768
 
@@ -22,7 +22,7 @@ _LONG_TOKENS = 32768
 def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
     """gpu_memory_utilization is a fraction of the GPU.
 
-    vLLM refuses less than nothing and more than all; above 0.95 the CUDA context and graphs have no room
+    vLLM refuses values outside 0 to 1; above 0.95 the CUDA context and graphs have no room
 
     Above 0.95 it is a warning.
 
@@ -44,7 +44,9 @@ def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
     meant = fraction / 100 if 1 < fraction <= 95 else 0.9
     yield Problem(
         "inference.gpu_memory_fraction",
-        f"{fraction:g} leaves nothing of the GPU" if 0 < fraction <= 1 else f"{fraction:g} is no fraction of a GPU",
+        f"{fraction:g} leaves too little of the GPU"
+        if 0 < fraction <= 1
+        else f"{fraction:g} is not a fraction of a GPU",
         patch={"inference.gpu_memory_fraction": meant},
         severity=Severity.WARNING if 0 < fraction <= 1 else None,
     )
@@ -54,7 +56,7 @@ def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
 def long_without_checkpointing(run: RunSpec) -> Iterator[Problem]:
     """Long sequences need activation checkpointing.
 
-    the activations of every layer are held until the backward pass: at 32768 tokens they outgrow the model
+    the activations of every layer are held until the backward pass: at 32768 tokens they need more than the model
 
     Source: Reducing Activation Recomputation, arXiv 2205.05198, s. 4.1.
 
@@ -95,9 +97,9 @@ def long_without_checkpointing(run: RunSpec) -> Iterator[Problem]:
 def whole_logits(run: RunSpec) -> Iterator[Problem]:
     """Logits of a long sequence should be computed in chunks.
 
-    at their peak they take 15 bytes for each position and token of the vocabulary, more than the rest together
+    at their peak they take 15 bytes for each position and token of the vocabulary, more than all else together
 
-    More than 40 GiB on a GPU is told of; a model that is not in the registry is not judged.
+    Reported above 40 GiB on a GPU; a model that is not in the registry is not judged.
 
     Source: measured with prime-rl at 16384 tokens and a vocabulary of 151936: 35 GiB.
 
@@ -122,7 +124,7 @@ def whole_logits(run: RunSpec) -> Iterator[Problem]:
     sizes = sizes_of(trainer.model_name)
     if sizes is None or trainer.head_chunk_tokens is not None or run.launch is None:
         return
-    if run.launch.generation == "2026-01":  # its head is chunked over the vocabulary
+    if features_of(run).head_chunk_vocab:
         return
     logit_bytes = _LOGIT_BYTES * trainer.ctx_tokens // max(1, trainer.context_parallel or 1) * sizes.vocab_size
     if logit_bytes > _LOGITS_LIMIT:

@@ -1,4 +1,4 @@
-"""How a model is laid over GPUs: shards, context, experts, heads. Pure."""
+"""How a model is distributed over GPUs: shards, context, experts, heads. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from prime_train.spec import RunSpec
 def trainer_layout_does_not_fill(run: RunSpec) -> Iterator[Problem]:
     """The trainer's GPUs must divide by its replicas, context and tensor parallelism.
 
-    what remains is the number of shards, and it must be a whole number: the mesh cannot be built otherwise
+    the quotient is the number of shards, and the mesh needs a whole number of them
 
     Source: torchtitan's ParallelDims, which prime-rl's trainer uses.
 
@@ -57,7 +57,7 @@ def trainer_layout_does_not_fill(run: RunSpec) -> Iterator[Problem]:
 def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
     """The expert-parallel degree must divide the GPUs of one replica, and the experts.
 
-    experts are spread over the ranks of a replica, as many on each as on every other
+    each rank of a replica holds the same number of experts
 
     Source: torchtitan's ParallelDims, which prime-rl's trainer uses; num_experts in config.json.
 
@@ -102,7 +102,7 @@ def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
 
 @rule("PAR006", Severity.ERROR)
 def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
-    """The tensor-parallel size must divide the model's heads, and its key and value heads or the other way round.
+    """The tensor-parallel size must divide the model's heads, and divide its key-value heads or be a multiple of them.
 
     every GPU takes whole heads; key and value heads may be copied, but not cut
 
@@ -141,7 +141,7 @@ def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
 def context_parallel_without_flash(run: RunSpec) -> Iterator[Problem]:
     """Context parallelism needs flash attention.
 
-    the ring and the all-to-all are built on its kernels: prime-rl refuses another
+    the ring and the all-to-all are built on its kernels: prime-rl refuses other ones
 
     Source: prime-rl's trainer validator on model.cp.
 
@@ -166,12 +166,10 @@ def context_parallel_without_flash(run: RunSpec) -> Iterator[Problem]:
 
 
 def _train_gpus(run: RunSpec) -> int | None:
-    """GPUs of the trainer over all nodes; None where the file does not say."""
+    """GPUs of the trainer over all nodes; None if the file does not set them."""
     gpus = run.deployment
     if gpus is None:
         return None
     if gpus.kind == "multi_node":
-        if gpus.train_nodes is None or gpus.gpus_per_node is None:
-            return None
-        return gpus.train_nodes * gpus.gpus_per_node
+        return (gpus.train_nodes or 0) * (gpus.gpus_per_node or 0) or None
     return gpus.train_gpus or None

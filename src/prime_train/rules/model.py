@@ -1,4 +1,4 @@
-"""Model shapes that no decoder can have. Pure."""
+"""Model folders and sizes that the bundled trainer cannot use. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -7,24 +7,13 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
-from prime_train.rules.base import if_known, rule, sharper_rule
+from prime_train.rules.base import facts_rule, if_known, known, rule, sharper_rule
 from prime_train.spec import Model, RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_SIZES = (
-    "layers",
-    "hidden_size",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "mlp_size",
-    "rope_theta",
-    "norm_eps",
-    "tie_embeddings",
-    "qk_norm",
-)
+_NOT_SIZES = ("path", "init", "compile")
 
 
 @rule("MOD001", Severity.ERROR)
@@ -53,6 +42,62 @@ def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
         f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}",
         patch={"model.kv_heads": below},
     )
+
+
+@facts_rule("MOD002", Severity.ERROR, needs=("model_folder",))
+def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """model.path must be a Hugging Face folder of a model type that the trainer supports.
+
+    the trainer reads the sizes and the weights from there
+
+    The supported types are llama and qwen3.
+
+    Source: trainer/hf_config.py (the model types that it maps).
+
+    Bad:
+        [model]
+        path = "models/gone"
+        init = "random"
+        [facts.model_folder]
+        path = "models/gone"
+        problem = "there is no such folder"
+    Bad:
+        [model]
+        path = "models/gpt2"
+        init = "random"
+        [facts.model_folder]
+        path = "models/gpt2"
+        model_type = "gpt2"
+    Good:
+        [model]
+        path = "models/mine"
+        init = "random"
+        [facts.model_folder]
+        path = "models/mine"
+        model_type = "llama"
+    """
+    from prime_train.architecture import KNOWN_MODEL_TYPES  # here, because a lint has no facts
+
+    folder = known(facts.model_folder)
+    if folder is None:
+        return
+    if folder.problem:
+        fix = f"download one there (hf download OWNER/NAME --local-dir {folder.path}), or correct the path"
+        yield Problem("model.path", f"{folder.path}: {folder.problem}", fix=fix)
+    elif folder.model_type not in KNOWN_MODEL_TYPES:
+        legal = " or ".join(KNOWN_MODEL_TYPES)
+        what = f'{folder.path}: model_type is "{folder.model_type}", not {legal}'
+        yield Problem("model.path", what, fix=f"use a model of type {legal}")
+    elif folder.architecture is None:
+        yield Problem(
+            "model.path", f"{folder.path}: config.json lacks a size of the model", fix="download the folder again"
+        )
+    elif run.model.init == "weights" and not folder.has_weights:
+        yield Problem(
+            "model.path",
+            f"{folder.path}: it has no model.safetensors",
+            fix='download the weights too, or `model.init` = "random" to train from scratch',
+        )
 
 
 @rule("MOD003", Severity.ERROR)
@@ -118,11 +163,10 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     """
     folder = if_known(facts, "model_folder")
     if run.model.path is None or (folder is not None and folder.problem):
-        return  # without a folder that can be read the sizes are all there is, and MOD002 speaks
-    defaults = {item.name: item.default for item in fields(Model)}
-    for name in _SIZES:
-        value = getattr(run.model, name)
-        if value != defaults[name]:
+        return  # MOD002 reports the folder
+    for item in fields(Model):
+        name, value = item.name, getattr(run.model, item.name)
+        if name not in _NOT_SIZES and value != item.default:
             yield Problem(
                 f"model.{name}",
                 f"{value} is not used: `model.path` is set",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
@@ -20,7 +21,7 @@ _USUAL_COLLECTIVE_S = 3600
 def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
     """No two processes of a run can listen on one port.
 
-    the second one dies with "Address already in use", after the first has loaded its model
+    the second one ends with "Address already in use", after the first has loaded its model
 
     Source: prime-rl's ports: server 8000, engine 8100, broadcast 29501, rollouts 5555, environments 5000 and up,
     metrics of the trainer 8000.
@@ -44,16 +45,16 @@ def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
     taken: dict[int, str] = {}
     for at, port in _ports(run):
         if port in taken:
-            yield Problem(at, f"{port} is the port of `{taken[port]}`", patch={at: _free(port, run)})
+            yield Problem(at, f"{port} is the port of `{taken[port]}`", patch={at: _find_free_port(port, run)})
         else:
             taken[port] = at
 
 
 @rule("NET002", Severity.ERROR)
 def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
-    """The orchestrator must ask the port that inference listens on.
+    """The orchestrator must call the port that inference listens on.
 
-    prime-rl refuses two ports; where it does not, the orchestrator waits half an hour for a server that is there
+    prime-rl refuses two ports, or the orchestrator waits half an hour for a server that listens on another one
 
     Source: prime-rl's launcher (port of base_url against inference.server.port).
 
@@ -90,7 +91,7 @@ def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
 def port_of_root(run: RunSpec) -> Iterator[Problem]:
     """Ports below 1024 need root.
 
-    a process of an ordinary user is refused the port, and dies at its start
+    a process of an ordinary user cannot open the port, and ends at its start
 
     Source: Linux, ip(7), privileged ports.
 
@@ -112,7 +113,7 @@ def port_of_root(run: RunSpec) -> Iterator[Problem]:
 def little_time_to_load(run: RunSpec) -> Iterator[Problem]:
     """The orchestrator should give inference minutes to load.
 
-    it gives up while vLLM still loads weights and captures graphs, and the run ends before it began
+    it gives up while vLLM still loads weights and captures graphs, and the run ends before its first step
 
     Source: prime-rl's wait_for_ready_timeout (1800 s) against VLLM_ENGINE_READY_TIMEOUT_S (4200 s).
 
@@ -161,7 +162,7 @@ def little_time_for_collectives(run: RunSpec) -> Iterator[Problem]:
 def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
     """A W&B run that several processes share cannot be offline.
 
-    trainer and orchestrator write to one run through the server: prime-rl refuses it without
+    trainer and orchestrator write to one run through the server, so prime-rl refuses an offline one
 
     Source: prime-rl 2026-08, validator on monitors.wandb.offline.
 
@@ -173,7 +174,9 @@ def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
         [monitors.wandb]
         project = "example"
     """
-    if run.monitor is None or run.launch is None or run.launch.generation != "2026-08" or run.finetune is not None:
+    if run.monitor is None or run.launch is None or run.finetune is not None:
+        return
+    if not features_of(run).refuses_offline_shared_run:
         return
     if run.monitor.offline and run.rollout is not None and run.trainer is not None:
         yield Problem(
@@ -188,7 +191,7 @@ def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
 def broadcasts_disagree(run: RunSpec) -> Iterator[Problem]:
     """Trainer, orchestrator and inference must broadcast weights the same way.
 
-    one would send where the other does not listen: prime-rl refuses it
+    one sends where the other does not listen: prime-rl refuses it
 
     Source: prime-rl's validator on weight_broadcast.type.
 
@@ -260,7 +263,7 @@ def _ports(run: RunSpec) -> Iterator[tuple[str, int]]:
     yield from ((at, port) for at, port in listeners if port is not None)
 
 
-def _free(port: int, run: RunSpec) -> int:
+def _find_free_port(port: int, run: RunSpec) -> int:
     taken = {port for _, port in _ports(run)}
     candidates: tuple[int, ...] = (*range(port + 1, 65536), *range(9000, 9100))
     return next(candidate for candidate in candidates if candidate not in taken)

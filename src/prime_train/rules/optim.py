@@ -1,4 +1,4 @@
-"""Optimizers that would learn nothing, or undo what the model knows. Pure."""
+"""Optimizer settings with which a model learns nothing, or forgets what it knows. Pure."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections.abc import Iterator
 
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
-from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec import RunSpec
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
 _FULL_RL_HIGH, _FULL_SFT_HIGH, _PRETRAIN_HIGH = 1e-4, 1e-3, 3e-2
 _ADAM = ("adamw", None)
 _PRETRAINING_DECAY = 0.1
-_TRACE_STEPS = 10
 
 
 @rule("OPT001", Severity.WARNING)
 def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
-    """The learning rate should be in the range that works for what is trained.
+    """The learning rate should be in the usual range for the kind of training.
 
-    too small and an adapter does not move in the steps of a run; too large and the model forgets what it knew
+    with a smaller rate an adapter hardly changes during the run; with a larger one the model forgets what it knew
 
     With AdamW: LoRA above 2e-6 and at most 2e-3, full fine-tuning at most 1e-3, full RL at most 1e-4, pretraining at
     most 3e-2.
@@ -58,18 +57,14 @@ def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
     else:
         high, what, usual = _PRETRAIN_HIGH, "pretraining", 1e-3
     if not low < lr <= high:
-        yield Problem(
-            "optim.lr",
-            f"{lr:g} is {'low' if lr <= low else 'high'} for {what}",
-            patch={"optim.lr": usual},
-        )
+        yield Problem("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", patch={"optim.lr": usual})
 
 
 @rule("OPT002", Severity.WARNING)
 def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
     """Weight decay of 0.1 belongs to pretraining.
 
-    it pulls a trained model's weights, or an adapter's, towards zero in every step: away from what they know
+    every step pulls the weights of a trained model, or of an adapter, towards zero: the model forgets what it knows
 
     Source: prime-rl's default 0.01 and its examples, 0 to 0.1; AdamW, arXiv 1711.05101.
 
@@ -88,7 +83,7 @@ def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
 def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
     """Gradients should be clipped.
 
-    one batch with a wild gradient can undo the run: the step is as large as the gradient says
+    one batch with a huge gradient can undo the run, because nothing limits the size of the step
 
     Source: On the difficulty of training recurrent neural networks, arXiv 1211.5063, s. 3.2.
 
@@ -107,7 +102,7 @@ def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
 def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
     """A clipping norm of 0 leaves no gradient.
 
-    every gradient is scaled to the norm: at 0 none is left, and nothing is learnt
+    every gradient is scaled to the norm: at 0 all gradients are zero, and nothing is learnt
 
     Source: torch.nn.utils.clip_grad_norm_.
 
@@ -143,7 +138,7 @@ def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
 
 @rule("OPT006", Severity.WARNING)
 def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
-    """Weights in bf16 swallow small updates.
+    """Weights in bf16 lose small updates.
 
     bf16 has 8 bits of mantissa: an update below 1/256 of a weight is rounded away, and at these rates nearly all are
 
@@ -171,7 +166,7 @@ def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
 def betas_swapped(run: RunSpec) -> Iterator[Problem]:
     """The second moment should decay more slowly than the first.
 
-    a step is the first moment over the root of the second: the other way round a single gradient decides both
+    a step is the first moment over the root of the second: a second moment that decays faster makes steps uneven
 
     Source: Adam, arXiv 1412.6980, s. 2.
 
@@ -201,7 +196,7 @@ def betas_swapped(run: RunSpec) -> Iterator[Problem]:
 def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
     """The rate should not end above its peak.
 
-    what is called a decay would raise it
+    the decay would raise the rate
 
     Source: prime-rl, scheduler.min_lr.
 
@@ -220,77 +215,4 @@ def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
     if min_lr is not None and run.schedule.kind != "constant" and min_lr > run.optim.lr > 0:
         yield Problem(
             "trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", patch={"trainer.min_lr": 0.0}
-        )
-
-
-@rule("SCH003", Severity.WARNING)
-def no_last_step(run: RunSpec) -> Iterator[Problem]:
-    """A run should have a last step.
-
-    it goes on, and costs, until somebody stops it; the final checkpoint is never written
-
-    Source: prime-rl, max_steps (unset: no end).
-
-    Bad (prime-rl 2026-08):
-        max_steps = "-"
-    Good (prime-rl 2026-08):
-        max_steps = 200
-    """
-    if run.trainer is not None and run.run.max_steps >= ENDLESS_STEPS:
-        yield Problem("run.max_steps", "no last step is set", fix="`run.max_steps` = 1000, say")
-
-
-@rule("SCH004", Severity.ERROR)
-def step_counts_disagree(run: RunSpec) -> Iterator[Problem]:
-    """Trainer and orchestrator must take the same number of steps.
-
-    one would wait for the other for ever: prime-rl refuses two numbers
-
-    Source: prime-rl's validator on max_steps.
-
-    Bad (prime-rl 2026-08):
-        [trainer]
-        max_steps = 200
-        [orchestrator]
-        max_steps = 100
-    Good (prime-rl 2026-08):
-        max_steps = 200
-    """
-    if run.trainer is None or run.rollout is None:
-        return
-    trained, orchestrated = run.trainer.max_steps, run.rollout.max_steps
-    if trained is not None and orchestrated is not None and trained != orchestrated:
-        yield Problem(
-            "rollout.max_steps",
-            f"{orchestrated} is not `trainer.max_steps` {trained}",
-            patch={"rollout.max_steps": trained},
-        )
-
-
-@rule("SCH005", Severity.ERROR)
-def trace_of_a_long_run(run: RunSpec) -> Iterator[Problem]:
-    """A profiler trace is for fewer than 10 steps.
-
-    a trace grows by gigabytes a step: prime-rl refuses more
-
-    Source: prime-rl's validator on trace_path.
-
-    Bad (prime-rl 2026-08):
-        [trainer]
-        trace_path = "trace"
-    Good (prime-rl 2026-08):
-        max_steps = 5
-        [ckpt]
-        interval = 2
-        [trainer]
-        trace_path = "trace"
-    """
-    if run.trainer is not None and run.trainer.trace_path and run.run.max_steps >= _TRACE_STEPS:
-        yield Problem(
-            "trainer.trace_path",
-            f"a trace, and `run.max_steps` is {run.run.max_steps}"
-            if run.run.max_steps < ENDLESS_STEPS
-            else "a trace, and no last step",
-            fix="take it out, or `run.max_steps` = 5",
-            patch={"trainer.trace_path": None},
         )

@@ -1,4 +1,4 @@
-"""Paths that lead out of the project, to another machine, or to where nothing is kept. Pure."""
+"""Paths that lead out of the project, to another machine, or to a place that does not last. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
 _OTHER_SYSTEM = r"/Users/|[A-Za-z]:[\\/]|\\\\"
-_WHERE_DISKS_HANG = ("/", "/home", "/mnt", "/media", "/srv")
+_MOUNT_PARENTS = ("/", "/home", "/mnt", "/media", "/srv")
 _VOLATILE = r"/tmp(?:/|$)|/dev/shm(?:/|$)|/var/tmp(?:/|$)"
 
 
 @rule("PTH001", Severity.WARNING)
 def path_of_another_machine(run: RunSpec) -> Iterator[Problem]:
-    """A path must be one of the machine that trains.
+    """A path must be valid on the machine that trains.
 
-    /Users and drive letters belong to a laptop: where the run is, the folder is made anew, or not found
+    /Users and drive letters belong to a laptop: on the training machine the folder is created empty, or not found
 
     Source: Filesystem Hierarchy Standard 3.0.
 
@@ -36,12 +36,12 @@ def path_of_another_machine(run: RunSpec) -> Iterator[Problem]:
     """
     for at, path in _paths(run):
         if re.match(_OTHER_SYSTEM, path):
-            yield Problem(at, f"{path} is no path of a Linux machine", fix="a path relative to the project")
+            yield Problem(at, f"{path} is not a path of a Linux machine", fix="a path relative to the project")
 
 
 @rule("PTH002", Severity.WARNING)
 def output_is_volatile(run: RunSpec) -> Iterator[Problem]:
-    """Output should not go where it does not last.
+    """Output should go to a place that lasts.
 
     /tmp is emptied at a restart and /dev/shm is memory: the checkpoints are gone when they are needed
 
@@ -65,7 +65,7 @@ def output_is_volatile(run: RunSpec) -> Iterator[Problem]:
 def path_not_expanded(run: RunSpec) -> Iterator[Problem]:
     """~ and $VARIABLES are not expanded in a config.
 
-    a shell does that, a config file does not pass through one: a folder of that very name is made
+    only a shell expands them, and no shell reads a config: a folder with exactly that name is created
 
     Source: Python, pathlib (expanduser is never called by itself).
 
@@ -78,14 +78,14 @@ def path_not_expanded(run: RunSpec) -> Iterator[Problem]:
     """
     for at, path in _outputs(run):
         if re.match(r"~|\$\{?\w", path):
-            yield Problem(at, f"{path} is taken as it stands", fix="write the path out, or set it on the command line")
+            yield Problem(at, f"{path} is used literally", fix="write the path out, or set it on the command line")
 
 
 @rule("PTH004", Severity.NOTE)
 def path_outside_the_project(run: RunSpec) -> Iterator[Problem]:
     """A path with .. leads out of the project.
 
-    it depends on where the command is started, and a copy of the project elsewhere does not have it
+    it depends on the working directory, and a copy of the project elsewhere does not have the folder
 
     Source: path_resolution(7).
 
@@ -101,9 +101,9 @@ def path_outside_the_project(run: RunSpec) -> Iterator[Problem]:
 
 @facts_rule("PTH005", Severity.WARNING, needs=("save_dir",))
 def output_on_a_disk_that_is_not_here(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The disk or the home that the output goes to should be on this machine.
+    """The disk or the home directory for the output should exist on this machine.
 
-    the folder is made anew on the root disk: where it was meant to be, nobody finds it, and the root disk fills up
+    the folder is created on the root disk instead: the output is not where it is expected, and the root disk fills up
 
     Source: Filesystem Hierarchy Standard 3.0, s. 3.8 and 3.12 (homes and mount points).
 
@@ -126,34 +126,34 @@ def output_on_a_disk_that_is_not_here(run: RunSpec, facts: Facts) -> Iterator[Pr
         existing = "/home/ada"
     """
     folder = known(facts.save_dir)
-    there = str(folder.existing)
-    if folder.refusal or there not in _WHERE_DISKS_HANG:  # rule DSK002
+    existing = str(folder.existing)
+    if folder.refusal or existing not in _MOUNT_PARENTS:  # rule DSK002
         return
     for at, path in _outputs(run):
         if path.startswith("/") and folder.path.is_relative_to(path):
-            yield Problem(at, f"of {path} this machine has {there} alone", fix="mount it, or a folder that is here")
+            yield Problem(
+                at, f"this machine has {existing}, but no {path}", fix="mount it, or use a folder that exists"
+            )
 
 
 def _outputs(run: RunSpec) -> Iterator[tuple[str, str]]:
-    """(RunSpec field, path) of what the run writes to."""
-    yield "run.dir", run.run.dir
-    if run.launch is not None and run.launch.output_dir is not None:
-        yield "launch.output_dir", run.launch.output_dir
-    if run.saving is not None and run.saving.output_dir is not None:
-        yield "saving.output_dir", run.saving.output_dir
+    """(RunSpec field, path) of each folder that the run writes to."""
+    paths = {
+        "run.dir": run.run.dir,
+        "launch.output_dir": run.launch.output_dir if run.launch is not None else None,
+        "saving.output_dir": run.saving.output_dir if run.saving is not None else None,
+    }
+    yield from ((at, path) for at, path in paths.items() if path is not None)
 
 
 def _paths(run: RunSpec) -> Iterator[tuple[str, str]]:
-    """(RunSpec field, path) of all that the run writes and reads."""
+    """(RunSpec field, path) of each path that the run writes or reads."""
     yield from _outputs(run)
-    if run.model.path is not None:
-        yield "model.path", run.model.path
-    if run.tokenizer.path is not None:
-        yield "tokenizer.path", run.tokenizer.path
-    for number, source in enumerate(run.data.sources):
-        if source.path is not None:
-            yield f"data.sources.{number}.path", source.path
-    if run.trainer is not None and run.trainer.model_name is not None:
-        yield "trainer.model_name", run.trainer.model_name
-    if run.finetune is not None and run.finetune.data_name is not None:
-        yield "finetune.data_name", run.finetune.data_name
+    paths = {
+        "model.path": run.model.path,
+        "tokenizer.path": run.tokenizer.path,
+        **{f"data.sources.{number}.path": source.path for number, source in enumerate(run.data.sources)},
+        "trainer.model_name": run.trainer.model_name if run.trainer is not None else None,
+        "finetune.data_name": run.finetune.data_name if run.finetune is not None else None,
+    }
+    yield from ((at, path) for at, path in paths.items() if path is not None)

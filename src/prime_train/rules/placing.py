@@ -1,4 +1,4 @@
-"""Finds where in the user's files a finding stands. Reads nothing but what a dialect has read, judges nothing."""
+"""Finds the place in the user's files to which a finding points. Judges nothing."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from prime_train.document import KeyPath
 from prime_train.findings import Span
 
 
-def unreadable(reading: Reading, fault: Fault) -> tuple[str, Span, str]:
-    """Where a file is not TOML."""
+def locate_syntax_fault(reading: Reading, fault: Fault) -> tuple[str, Span, str]:
+    """(path, span, text) of the place where a file cannot be parsed."""
     for part in reading.parts:
         if part.fault is not None and part.fault.what == fault.what:
             return part.path, part.fault.span, ""
     return reading.parts[0].path, Span(1, 1, 1, 1), ""
 
 
-def placed(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
-    """Where a finding points: the key and its value, else the table that should hold it, else the first line.
+def locate(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
+    """(path, span, text) of the key and its value, else of the table that should hold it, else of the first line.
 
-    Of files that are merged, the one whose word counts.
+    In merged files it is the place whose value counts.
     """
-    if not any(key[0] in part.values for part in reading.parts if key):  # and no position need be looked for
+    if not any(key[0] in part.values for part in reading.parts if key):  # saves looking up positions
         return reading.parts[0].path, Span(1, 1, 1, 1), ""
     for part in reading.parts:
         place = part.place(key)

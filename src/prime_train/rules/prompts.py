@@ -1,12 +1,12 @@
-"""How long the longest prompt of a run is, and how that is known. Reads one shipped file, judges nothing."""
+"""The length of a run's longest prompt, and how it is known. Reads one shipped file, judges nothing."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from prime_train.dialects.prime_rl.shipped import shipped
 from prime_train.rules.base import if_known
+from prime_train.shipped import shipped
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Prompt(NamedTuple):
-    """`is_bound`: no more is known than that the prompts are trained on elsewhere with that many tokens at most."""
+    """`is_bound`: the prompts have at most that many tokens in published runs; their real length is not known."""
 
     tokens: int
     known_from: str
@@ -31,21 +31,21 @@ class EnvironmentPrompt(NamedTuple):
     as_of: str
 
 
-def longest(run: RunSpec, facts: Facts | None, source: int | None = None) -> Prompt | None:
-    """The longest prompt of the run, or of one of its training environments; None where nothing is known of it.
+def find_longest(run: RunSpec, facts: Facts | None, source: int | None = None) -> Prompt | None:
+    """The longest prompt of the run, or of one of its training environments; None if it is not known.
 
-    What the file says counts first, then what was measured, then the registry.
+    The file's value counts first, then measured data, then the registry.
     """
-    said = run.prime_train.expected_prompt_tokens
-    if said is not None:
-        return Prompt(said, "")
+    expected = run.prime_train.expected_prompt_tokens
+    if expected is not None:
+        return Prompt(expected, "")
     listed = run.environments.train if run.environments is not None else None
     numbers = range(len(listed or ())) if source is None else (source,)
-    found = [prompt for number in numbers if (prompt := _of_source(run, facts, number)) is not None]
+    found = [prompt for number in numbers if (prompt := _find_prompt(run, facts, number)) is not None]
     return max(found, default=None, key=lambda prompt: prompt.tokens)
 
 
-def _of_source(run: RunSpec, facts: Facts | None, number: int) -> Prompt | None:
+def _find_prompt(run: RunSpec, facts: Facts | None, number: int) -> Prompt | None:
     front = f"environments.train.{number}."
     measured: tuple[DataLengths, ...] = if_known(facts, "data_lengths") or ()
     for data in measured:
@@ -55,11 +55,9 @@ def _of_source(run: RunSpec, facts: Facts | None, number: int) -> Prompt | None:
     listed = run.environments.train if run.environments is not None else None
     name = ((listed or ())[number].id or "") if listed else ""
     entry = _by_name().get(name.rpartition("/")[2].partition("@")[0].replace("_", "-")) if name else None
-    return (
-        None
-        if entry is None
-        else Prompt(entry.prompt_tokens, f", as {name} may have (registry/environments.toml)", True)
-    )
+    if entry is None:
+        return None
+    return Prompt(entry.prompt_tokens, f", as {name} may have (registry/environments.toml)", True)
 
 
 @cache

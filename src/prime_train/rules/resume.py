@@ -1,9 +1,10 @@
-"""Going on from a checkpoint, and starts that delete what a run would go on from. Pure."""
+"""Resuming from a checkpoint, and starts that delete the checkpoints to resume from. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
@@ -11,10 +12,10 @@ from prime_train.spec import RunSpec
 
 @rule("RES001", Severity.WARNING)
 def resume_without_a_name(run: RunSpec) -> Iterator[Problem]:
-    """A run that resumes must have the name it had.
+    """A run that resumes must have its previous name.
 
-    unnamed, each launch draws a new name and looks into a new directory: nothing is found there, and the run starts
-    from scratch with no more than a warning
+    without a name each launch takes a random one and an empty directory: the run starts from scratch, with only a
+    warning
 
     The name may come from the command line: --run.name.
 
@@ -31,17 +32,17 @@ def resume_without_a_name(run: RunSpec) -> Iterator[Problem]:
         step = 100
     """
     launch = run.launch
-    if run.resume is None or run.resume.dir is not None or launch is None or launch.generation != "2026-08":
+    if run.resume is None or run.resume.dir is not None or launch is None:
         return
     if launch.run_name is None and launch.run_dir is None and run.rollout is not None:
-        yield Problem("launch.run_name", "the run has no name to resume", fix="`launch.run_name` = the name it had")
+        yield Problem("launch.run_name", "the run has no name to resume", fix="`launch.run_name` = its previous name")
 
 
 @rule("RES002", Severity.ERROR)
 def resume_and_clean(run: RunSpec) -> Iterator[Problem]:
     """A run cannot both resume and clean its directory.
 
-    cleaning deletes the checkpoints that it is to go on from
+    cleaning deletes the checkpoints that the run resumes from
 
     Source: prime-rl, clean (clean_output_dir until 2026-05) removes the run directory and ckpt.output_dir.
 
@@ -57,7 +58,7 @@ def resume_and_clean(run: RunSpec) -> Iterator[Problem]:
         [resume]
         step = 100
     """
-    if run.resume is None or run.launch is None or not run.launch.clean or run.launch.generation == "2026-01":
+    if run.resume is None or run.launch is None or not run.launch.clean or features_of(run).cleans_by_default:
         return
     yield Problem(
         "launch.clean",
@@ -71,7 +72,7 @@ def resume_and_clean(run: RunSpec) -> Iterator[Problem]:
 def dry_run_and_clean(run: RunSpec) -> Iterator[Problem]:
     """A dry run must not clean.
 
-    prime-rl cleans before it looks whether the run is a dry one: the data is gone, and nothing is trained
+    prime-rl cleans before it checks for a dry run: the data is deleted, and nothing is trained
 
     Source: prime-rl 2026-08, entrypoints/rl.py (clean precedes the exit of the dry run).
 
@@ -92,9 +93,9 @@ def dry_run_and_clean(run: RunSpec) -> Iterator[Problem]:
 
 @rule("RES004", Severity.WARNING)
 def dry_run_and_resume(run: RunSpec) -> Iterator[Problem]:
-    """A dry run that resumes deletes what is beyond its step.
+    """A dry run that resumes deletes files beyond its step.
 
-    prime-rl removes rollouts and broadcasts past the step before it looks whether the run is a dry one
+    prime-rl removes rollouts and broadcasts beyond the step before it checks for a dry run
 
     Source: prime-rl 2026-08, entrypoints/rl.py (clean_future_steps precedes the exit of the dry run).
 
@@ -134,7 +135,7 @@ def resume_without_saving(run: RunSpec) -> Iterator[Problem]:
         yield Problem(
             "resume.step" if run.resume.dir is None else "resume.dir",
             "the run resumes and has no [ckpt]",
-            fix="`checkpoint.interval_steps` = 50, say",
+            fix="for example `checkpoint.interval_steps` = 50",
         )
 
 
@@ -164,9 +165,9 @@ def resume_at_the_end(run: RunSpec) -> Iterator[Problem]:
 
 @rule("RES007", Severity.WARNING)
 def state_left_behind(run: RunSpec) -> Iterator[Problem]:
-    """A run that resumes should take its optimizer and schedule along.
+    """A run that resumes should load its optimizer and schedule.
 
-    without its moments the first steps are far too large, and without its schedule the rate warms up again
+    without the moments the first steps are far too large, and without the schedule the rate warms up again
 
     Source: Adam, arXiv 1412.6980, s. 3 (moments begin at zero).
 
@@ -200,9 +201,9 @@ def state_left_behind(run: RunSpec) -> Iterator[Problem]:
 def clean_beyond_the_run(run: RunSpec) -> Iterator[Problem]:
     """clean deletes checkpoints outside the run directory too.
 
-    prime-rl removes ckpt.output_dir as a whole: what other runs have saved there goes with it
+    prime-rl removes all of ckpt.output_dir, with the checkpoints of other runs
 
-    Source: prime-rl 2026-08, entrypoints/rl.py (clean removes ckpt.output_dir without looking where it is).
+    Source: prime-rl 2026-08, entrypoints/rl.py (clean removes ckpt.output_dir, no matter where it is).
 
     Bad (prime-rl 2026-08):
         clean = true
@@ -217,5 +218,5 @@ def clean_beyond_the_run(run: RunSpec) -> Iterator[Problem]:
         yield Problem(
             "saving.output_dir",
             f"{run.saving.output_dir} is deleted at the start: `launch.clean` is true",
-            fix="take `launch.clean` out, and name the run anew instead",
+            fix="take `launch.clean` out, and give the run another name",
         )

@@ -1,4 +1,4 @@
-"""Batches of rollouts that cannot be made as written, or teach nothing. Pure."""
+"""Batches of rollouts that cannot be formed as written, or that teach nothing. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
 _USUAL_GROUP = 8
-_EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # what environments call the size of their data
+_EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # an environment's arguments for its number of tasks
 
 
 @rule("BAT004", Severity.WARNING)
 def group_of_one(run: RunSpec) -> Iterator[Problem]:
     """A group under GRPO must have more than one rollout.
 
-    an advantage is a rollout's reward less the mean of its group: alone it is zero everywhere, and nothing is learnt
+    an advantage is a rollout's reward minus the mean of its group: in a group of one it is zero, and nothing is learnt
 
     Source: DeepSeekMath, arXiv 2402.03300, s. 4.1.
 
@@ -50,7 +50,7 @@ def group_of_one(run: RunSpec) -> Iterator[Problem]:
 def batch_not_whole_groups(run: RunSpec) -> Iterator[Problem]:
     """The batch must be made of whole groups.
 
-    a group is rewarded and trained on as one: prime-rl refuses a batch that would cut one in two
+    a group is rewarded and trained on as a whole: prime-rl refuses a batch that splits one
 
     Source: prime-rl's validator "batch_size must be divisible by group_size".
 
@@ -106,7 +106,7 @@ def rollout_batch_given_twice(run: RunSpec) -> Iterator[Problem]:
 def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
     """A batch of a single group is a step on a single task.
 
-    a task that is all solved or all failed gives no gradient, and then the step has none
+    if all rollouts of the task succeed, or all fail, the step has no gradient
 
     Source: GRPO, arXiv 2402.03300, s. 4.1 (a group is the samples of one question).
 
@@ -130,7 +130,7 @@ def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
 
 @rule("BAT008", Severity.ERROR)
 def concurrency_out_of_order(run: RunSpec) -> Iterator[Problem]:
-    """Rollouts in flight: the least, the first and the most must be in that order.
+    """The minimum and the initial number of rollouts in flight must not exceed the maximum.
 
     prime-rl refuses bounds that no number can satisfy
 
@@ -166,7 +166,7 @@ def concurrency_out_of_order(run: RunSpec) -> Iterator[Problem]:
 def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
     """Rollouts in flight should be at least one group.
 
-    a group is complete when its last rollout is: below its size they run one after the other
+    a group is complete when its last rollout is: with fewer in flight they run one after the other
 
     Source: prime-rl, orchestrator.concurrency (max_inflight_rollouts until 2026-05) against group_size.
 
@@ -192,7 +192,7 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
 def always_on_policy(run: RunSpec) -> Iterator[Problem]:
     """max_off_policy_steps = 0 throws away every rollout that a new policy overtakes.
 
-    weights change while rollouts are under way: all that began before the change are cancelled, however far they are
+    weights change while rollouts run: all rollouts that began before the change are cancelled, even if nearly complete
 
     Source: prime-rl, orchestrator.max_off_policy_steps.
 
@@ -216,9 +216,9 @@ def always_on_policy(run: RunSpec) -> Iterator[Problem]:
 def batch_beyond_the_tasks(run: RunSpec) -> Iterator[Problem]:
     """A batch should not need more tasks than the environment has.
 
-    the same tasks come again in one step: the batch is larger, and the gradient knows no more
+    tasks repeat within one step: the batch is larger, but its gradient has no more information
 
-    Judged where the environment's arguments say how many tasks it loads.
+    Judged if the environment's arguments set how many tasks it loads.
 
     Source: prime-rl, batch_size / group_size tasks in a step.
 

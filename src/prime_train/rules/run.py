@@ -1,4 +1,4 @@
-"""The run itself: its name and how it is restarted. Pure."""
+"""A run's name, its directory and its restarts. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
     """run.name must work as the name of a directory, everywhere.
 
-    the run directory carries it, and so do object stores and shells later
+    the name is part of the run directory, of keys in object stores and of shell commands
 
     1 to 64 letters, digits, dots, dashes and underscores; the first one a letter or a digit.
 
@@ -33,8 +33,8 @@ def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
         name = "my-run_1.5b"
     """
     name = run.run.name
-    if re.fullmatch(_NAME, name) or (not name and not run.is_native):
-        return  # prime-rl names a run that its file does not
+    if re.fullmatch(_NAME, name) or (not name and not run.name_is_required):
+        return
     usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
     shown = name if len(name) <= 64 else f"{name[:61]}..."
     yield Problem("run.name", f"{shown!r} cannot name a directory", patch={"run.name": usable})
@@ -44,7 +44,7 @@ def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
 def backoff_above_its_limit(run: RunSpec) -> Iterator[Problem]:
     """backoff_s should not exceed backoff_max_s.
 
-    the limit wins: every restart waits for backoff_max_s, and nothing doubles
+    the limit counts: every restart waits for backoff_max_s, and the wait never doubles
 
     Source: supervise/policy.py (the wait is the smaller of the two).
 

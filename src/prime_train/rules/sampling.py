@@ -1,4 +1,4 @@
-"""Sampling that the training cannot learn from, or that is not the policy's own. Pure."""
+"""Sampling settings from which training cannot learn, or that change the policy's distribution. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SET_BY_PRIME_RL = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids
 
 @rule("SMP001", Severity.ERROR)
 def greedy_rollouts(run: RunSpec) -> Iterator[Problem]:
-    """Rollouts of a group must differ: temperature 0 makes them one.
+    """Rollouts of a group must differ: temperature 0 makes them equal.
 
-    the likeliest token is the same each time: equal rollouts have equal rewards, and every advantage is zero
+    greedy sampling repeats one rollout: equal rollouts have equal rewards, and every advantage is zero
 
     Source: DeepSeekMath, arXiv 2402.03300, s. 4.1.
 
@@ -39,8 +39,8 @@ def greedy_rollouts(run: RunSpec) -> Iterator[Problem]:
 def truncated_distribution(run: RunSpec) -> Iterator[Problem]:
     """Rollouts should be drawn from the whole distribution.
 
-    the trainer reckons with the probabilities of the whole vocabulary: tokens drawn from a part of it have a wrong
-    importance ratio
+    the trainer uses the probabilities of the whole vocabulary: tokens drawn from a part of it have a wrong importance
+    ratio
 
     Source: GRPO, arXiv 2402.03300, s. 4.1; vLLM sampling parameters.
 
@@ -64,7 +64,7 @@ def truncated_distribution(run: RunSpec) -> Iterator[Problem]:
 def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
     """Rollouts should not be drawn with a repetition penalty.
 
-    the penalty changes probabilities in inference alone: the trainer corrects a policy that never sampled
+    the penalty changes probabilities only in inference: the trainer corrects for a policy that never sampled
 
     Source: GRPO, arXiv 2402.03300, s. 4.1; vLLM sampling parameters.
 
@@ -80,11 +80,11 @@ def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
     """
     if run.rollout is None:
         return
-    said = (
+    penalties = (
         ("rollout.repetition_penalty", run.rollout.repetition_penalty),
         ("rollout.extra_body.repetition_penalty", (run.rollout.extra_body or {}).get("repetition_penalty")),
     )
-    for at, penalty in said:
+    for at, penalty in penalties:
         if penalty not in (None, 1, 1.0):
             yield Problem(at, f"{penalty}, not 1", patch={at: 1.0})
 
@@ -93,7 +93,7 @@ def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
 def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
     """Rollouts should not have a sampling seed.
 
-    vLLM starts every request from it: the rollouts of a group draw the same numbers, and become one
+    vLLM seeds every request with it: the rollouts of a group draw the same numbers, and are equal
 
     Source: vLLM sampling parameters (a seed is one request's own).
 
@@ -109,11 +109,11 @@ def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
     """
     if run.rollout is None or (run.rollout.group_size or 1) < 2:
         return
-    said = (
+    seeds = (
         ("rollout.seed", run.rollout.seed),
         ("rollout.extra_body.seed", (run.rollout.extra_body or {}).get("seed")),
     )
-    for at, seed in said:
+    for at, seed in seeds:
         if seed is not None:
             what = f"{seed}, and `rollout.group_size` is {run.rollout.group_size}"
             yield Problem(at, what, fix="take it out", patch={at: None})
@@ -123,7 +123,7 @@ def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
 def parameters_prime_rl_sets(run: RunSpec) -> Iterator[Problem]:
     """extra_body must leave prime-rl's own parameters alone.
 
-    the orchestrator asks for one completion with token ids and logprobs: another shape of answer cannot be trained on
+    the orchestrator needs one completion with token ids and logprobs: other answers cannot be trained on
 
     Source: prime-rl's orchestrator; vLLM's OpenAI-compatible server.
 

@@ -1,4 +1,4 @@
-"""Passes on what a dialect found wrong with the file itself: syntax, keys, types, bounds. Judges nothing itself."""
+"""Faults that the reader found in the file itself: syntax, keys, types, bounds. Judges nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prime_train.findings import Severity
 from prime_train.rules.base import file_rule
 
 
-def _of(reading: Reading, code: str) -> Iterator[Fault]:
+def _faults(reading: Reading, code: str) -> Iterator[Fault]:
     return (fault for fault in reading.faults if fault.code == code)
 
 
@@ -18,9 +18,9 @@ def _of(reading: Reading, code: str) -> Iterator[Fault]:
 def not_toml(reading: Reading) -> Iterator[Fault]:
     """The file must be TOML, and a script Python.
 
-    nothing in the file counts until all of it can be read
+    no value of the file is used unless all of it can be read
 
-    A script is read by the Python that lint runs on, which may be older than the one that is to run it.
+    A script is parsed by the Python that runs the lint, which may be older than the one that runs the script.
 
     Source: TOML 1.0.0, toml.io; docs.python.org/3/reference/grammar.html.
 
@@ -35,14 +35,14 @@ def not_toml(reading: Reading) -> Iterator[Fault]:
         [optim]
         lr = 1e-3
     """
-    return _of(reading, codes.SYNTAX)
+    return _faults(reading, codes.SYNTAX)
 
 
 @file_rule(codes.UNKNOWN_KEY, Severity.ERROR)
 def unknown_key(reading: Reading) -> Iterator[Fault]:
     """Every key must be one that is read.
 
-    nothing reads this key: the run would go on with a default that nobody chose
+    no code reads this key: the run would use a default that you did not choose
 
     Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
@@ -65,14 +65,14 @@ def unknown_key(reading: Reading) -> Iterator[Fault]:
         [optim]
         lr = 1e-3
     """
-    return _of(reading, codes.UNKNOWN_KEY)
+    return _faults(reading, codes.UNKNOWN_KEY)
 
 
 @file_rule(codes.WRONG_TYPE, Severity.ERROR)
 def wrong_type(reading: Reading) -> Iterator[Fault]:
     """A value must have the type of its key.
 
-    a value of another type would have to be guessed at, or fail in the trainer
+    a value of another type has no clear meaning, or fails in the trainer
 
     Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
@@ -95,7 +95,7 @@ def wrong_type(reading: Reading) -> Iterator[Fault]:
         [optim]
         clip_norm = 1
     """
-    return _of(reading, codes.WRONG_TYPE)
+    return _faults(reading, codes.WRONG_TYPE)
 
 
 @file_rule(codes.OUT_OF_BOUNDS, Severity.ERROR)
@@ -119,14 +119,14 @@ def out_of_bounds(reading: Reading) -> Iterator[Fault]:
         [optim]
         weight_decay = 0.0
     """
-    return _of(reading, codes.OUT_OF_BOUNDS)
+    return _faults(reading, codes.OUT_OF_BOUNDS)
 
 
 @file_rule(codes.NOT_A_CHOICE, Severity.ERROR)
 def not_a_choice(reading: Reading) -> Iterator[Fault]:
-    """A value must be one of those its key knows.
+    """A value must be one of the choices of its key.
 
-    there is no code behind any other value
+    no code handles any other value
 
     Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
@@ -140,12 +140,12 @@ def not_a_choice(reading: Reading) -> Iterator[Fault]:
         [precision]
         compute = "fp32"
     """
-    return _of(reading, codes.NOT_A_CHOICE)
+    return _faults(reading, codes.NOT_A_CHOICE)
 
 
 @file_rule(codes.MISSING_KEY, Severity.ERROR)
 def missing_key(reading: Reading) -> Iterator[Fault]:
-    """A key without a default must be there.
+    """A key without a default must be set.
 
     no value fits every run, so none is assumed
 
@@ -158,14 +158,14 @@ def missing_key(reading: Reading) -> Iterator[Fault]:
         [[data.sources]]
         kind = "python-stdlib"
     """
-    return _of(reading, codes.MISSING_KEY)
+    return _faults(reading, codes.MISSING_KEY)
 
 
 @file_rule(codes.OTHER_GENERATION, Severity.ERROR)
 def other_generation(reading: Reading) -> Iterator[Fault]:
     """A prime-rl file must use the keys of one generation of prime-rl.
 
-    prime-rl renames its keys every few months and refuses the old ones, or before 2026-05 lets them fall silently
+    prime-rl renames its keys every few months and refuses the old ones; before 2026-05 it drops them silently
 
     Source: the tables in registry/prime_rl/, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
@@ -184,14 +184,14 @@ def other_generation(reading: Reading) -> Iterator[Fault]:
         [monitors.wandb]
         project = "example"
     """
-    return _of(reading, codes.OTHER_GENERATION)
+    return _faults(reading, codes.OTHER_GENERATION)
 
 
 @file_rule(codes.OTHER_MEMBER, Severity.ERROR)
 def other_member(reading: Reading) -> Iterator[Fault]:
     """A key must belong to the variant that its table chooses.
 
-    a table with a `type` knows the keys of that type alone, and refuses or drops the others
+    a table with a `type` accepts only the keys of that type, and refuses or drops the others
 
     Source: the discriminated unions in prime-rl's config classes.
 
@@ -204,14 +204,14 @@ def other_member(reading: Reading) -> Iterator[Fault]:
         type = "linear"
         warmup_steps = 10
     """
-    return _of(reading, codes.OTHER_MEMBER)
+    return _faults(reading, codes.OTHER_MEMBER)
 
 
 @file_rule(codes.SAID_TWICE, Severity.ERROR)
 def said_twice(reading: Reading) -> Iterator[Fault]:
     """A key must not be set again under another of its names.
 
-    one of the two values is dropped, and nothing says which
+    one of the two values is dropped, and no message names it
 
     Source: the validation aliases in prime-rl's config classes.
 
@@ -223,12 +223,12 @@ def said_twice(reading: Reading) -> Iterator[Fault]:
         rollouts_per_example = 16
         group_size = "-"
     """
-    return _of(reading, codes.SAID_TWICE)
+    return _faults(reading, codes.SAID_TWICE)
 
 
 @file_rule(codes.PASSED_THROUGH, Severity.WARNING)
 def passed_through(reading: Reading) -> Iterator[Fault]:
-    """A key that prime-rl hands on unread should be one that the receiver knows.
+    """A key that prime-rl passes on unread should be one that its receiver knows.
 
     a wrong name shows only when vLLM starts, minutes into the run, or not at all
 
@@ -244,17 +244,17 @@ def passed_through(reading: Reading) -> Iterator[Fault]:
         [inference.vllm]
         max_num_seqs = 64
     """
-    return _of(reading, codes.PASSED_THROUGH)
+    return _faults(reading, codes.PASSED_THROUGH)
 
 
 @file_rule(codes.GENERATION, Severity.NOTE)
 def generation_in_doubt(reading: Reading) -> Iterator[Fault]:
-    """It should be plain which generation of prime-rl a file is of.
+    """The prime-rl generation of a file should be clear.
 
-    what is legal, and what an unset key means, differs from one generation to the next
+    legal keys and defaults differ from one generation to the next
 
-    A file that fits several is judged by the newest of them. One that names its own is judged by it, whatever
-    --prime-rl says: then this is a warning.
+    A file that fits several generations is judged by the newest of them. If a file names another generation than
+    --prime-rl, the file's own counts, and this is a warning.
 
     Source: prime-rl at e794fbe, 618de8a and 559b447 (registry/prime_rl).
 
@@ -265,4 +265,4 @@ def generation_in_doubt(reading: Reading) -> Iterator[Fault]:
         [prime_train]
         prime_rl = "2026-08"
     """
-    return _of(reading, codes.GENERATION)
+    return _faults(reading, codes.GENERATION)

@@ -1,4 +1,4 @@
-"""Secrets that stand in a config file, where everybody who gets the file gets them. Never repeats what it found."""
+"""Secrets in a config file. Never shows a secret that it found."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def secret_in_file(reading: Reading) -> Iterator[Fault]:
                 CODE,
                 key,
                 f"a secret of {len(value)} characters",
-                f"withdraw it, and pass {name} through the environment",
+                f"revoke it, and pass {name} through the environment",
                 hidden=True,
             )
 
 
 def _strings(value: Mapping[str, Any], key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Every string below a table. Nothing is called for a number: there may be a million.
+    """Every string below a table. A number costs no call, because there may be a million.
 
-    A stack of its own: dotted keys nest deeper than Python may call itself.
+    It keeps its own stack, because dotted keys nest deeper than Python's recursion limit.
     """
     entered: list[tuple[KeyPath, Iterator[tuple[str | int, Any]]]] = [(key, iter(value.items()))]
     while entered:

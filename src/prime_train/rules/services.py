@@ -1,4 +1,4 @@
-"""What the run needs of ports, the Hugging Face hub, Weights & Biases and vLLM. Pure: the facts are given."""
+"""What the run needs from ports, the Hugging Face hub, Weights & Biases and vLLM. Pure: the facts are given."""
 
 from __future__ import annotations
 
@@ -12,14 +12,25 @@ from prime_train.spec import RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_PASSED_OVER = ("open", "cached", "unreachable")
+# An answer of facts.HubAnswer that keeps a run from its files -> (what, fix).
+_REFUSALS = {
+    "gated": ("its terms are not accepted (403)", "accept them on https://huggingface.co/{name}, then hf auth login"),
+    "forbidden": ("the token may not read it (403)", "make a token that may read it, then hf auth login"),
+    "login": ("it is private or missing, and no account is logged in (401)", "check the name, or hf auth login"),
+    "bad-token": ("the hub does not know the token (401)", "hf auth login with a token that is still valid"),
+    "not-cached": (
+        "it is not in the local cache, and HF_HUB_OFFLINE is set",
+        "hf download {name} before going offline",
+    ),
+    "missing": ("there is no such repository (404)", "check the name"),
+}
 
 
 @facts_rule("SRV001", Severity.ERROR, needs=("busy_ports",))
 def port_busy(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """Every port that the run listens on must be free.
 
-    the process that cannot have its port ends with "Address already in use", after the others have started
+    a process that cannot open its port ends with "Address already in use", after the others have started
 
     Source: bind(2), EADDRINUSE.
 
@@ -46,9 +57,9 @@ def port_busy(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 def repository_out_of_reach(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """The account must be able to read every repository of the run on the Hugging Face hub.
 
-    the download fails when the GPUs are already paid for
+    the download fails after the GPUs are paid for
 
-    With HF_HUB_OFFLINE=1 the run asks the local cache alone: what is not there is out of reach too.
+    With HF_HUB_OFFLINE=1 the run uses only the local cache, and cannot read a repository that is not in it.
 
     Source: huggingface.co, docs of the hub: gated models, user access tokens.
 
@@ -66,35 +77,11 @@ def repository_out_of_reach(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     fields = repositories(run)
     for repository in known(facts.hub):
-        field = fields.get((repository.kind, repository.name))
-        answer = str(repository.answer)
-        if field is None or answer in _PASSED_OVER:
+        field, refusal = fields.get((repository.kind, repository.name)), _REFUSALS.get(str(repository.answer))
+        if field is None or refusal is None:
             continue
-        what, fix = _refused(answer, repository.name)
-        yield Problem(field, f"{repository.kind} {repository.name}: {what}", fix=fix)
-
-
-def _refused(answer: str, name: str) -> tuple[str, str]:
-    """(what, fix) of each answer of facts.HubAnswer that keeps a run from its files."""
-    match answer:
-        case "gated":
-            return (
-                "its terms are not accepted (403)",
-                f"accept them on https://huggingface.co/{name}, then hf auth login",
-            )
-        case "forbidden":
-            return "the token may not read it (403)", "make a token that may read it, then hf auth login"
-        case "login":
-            return "it is private or does not exist, and nobody is logged in (401)", "check the name, or hf auth login"
-        case "bad-token":
-            return "the hub does not know the token (401)", "hf auth login with a token that is still valid"
-        case "not-cached":
-            return (
-                "it is not in the local cache, and HF_HUB_OFFLINE is set",
-                f"hf download {name}, before going offline",
-            )
-        case _:
-            return "there is no such repository (404)", "check the name"
+        what, fix = refusal
+        yield Problem(field, f"{repository.kind} {repository.name}: {what}", fix=fix.format(name=repository.name))
 
 
 @facts_rule("SRV003", Severity.ERROR, needs=("hub",))
@@ -127,7 +114,7 @@ def repository_without_tokenizer(run: RunSpec, facts: Facts) -> Iterator[Problem
 def no_wandb_login(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """A run that reports to Weights & Biases needs a key.
 
-    without one, wandb asks on a terminal that is not there, and ends the run
+    without a key, wandb tries to read one from a terminal, and ends the run
 
     Source: docs.wandb.ai, wandb login, environment variables.
 
@@ -161,7 +148,7 @@ def engine_does_not_start(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
     trainer and orchestrator would wait half an hour for a server that never comes
 
-    Looked at with --deep alone: vLLM is started once, without weights, and ended again.
+    Judged only with --deep, which starts vLLM once, without weights, and ends it.
 
     Source: vLLM, its own start-up errors.
 

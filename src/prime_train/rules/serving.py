@@ -12,7 +12,7 @@ from prime_train.findings import Problem, Severity
 from prime_train.rules.base import file_rule, rule
 from prime_train.spec import RunSpec
 
-# vLLM's argument -> the key of [inference] that says it.
+# vLLM's argument -> the key of [inference] that sets it.
 _OWN = {
     "model": "model",
     "served_model_name": "served_name",
@@ -25,23 +25,23 @@ _OWN = {
     "enforce_eager": "enforce_eager",
 }
 _SSL = ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs")
-# Arguments under which the server could not be asked how it is, or would be another one than this file says.
+# Arguments with which the server cannot be monitored, or differs from this file -> (what, fix).
 _REFUSED = {
     "api_key": ("a key in an argument can be read by every user of the machine", "export VLLM_API_KEY before the run"),
-    "kv_cache_memory_bytes": ("`server.kv_cache_gib` says it, in GiB", "set `server.kv_cache_gib`"),
-    "uds": ("a server behind a socket file cannot be asked how it is", "take it out; `server.port` says where"),
-    "config": ("what stands in that file would not be judged", "write its settings here"),
-    "headless": ("a server without its front end answers nothing", "take it out"),
+    "kv_cache_memory_bytes": ("`server.kv_cache_gib` sets it, in GiB", "set `server.kv_cache_gib`"),
+    "uds": ("a server behind a socket file cannot be monitored", "take it out; `server.port` sets the port"),
+    "config": ("the settings in that file are not judged", "write its settings here"),
+    "headless": ("a server without its front end answers no request", "take it out"),
     "disable_log_stats": ("without its counters a dead engine looks like an idle one", "take it out"),
-    **dict.fromkeys(_SSL, ("the server is asked over http, on this machine alone", "take it out")),
+    **dict.fromkeys(_SSL, ("the supervisor reaches the server over http, on this machine only", "take it out")),
 }
 
 
 @file_rule("INF001", Severity.ERROR)
 def argument_out_of_place(reading: Reading) -> Iterator[Fault]:
-    """[inference.arguments] must not say what a key of [inference] says, nor hide the server from its supervisor.
+    """[inference.arguments] must not repeat a key of [inference], nor hide the server from its supervisor.
 
-    vLLM takes the last of two values: what was checked, estimated and waited for would not be what runs
+    vLLM uses the last of two values, so the server that runs differs from the one that was checked and estimated
 
     Source: vLLM, arguments of its OpenAI server (vllm/entrypoints/openai/cli_args.py).
 
@@ -67,18 +67,17 @@ def argument_out_of_place(reading: Reading) -> Iterator[Fault]:
         if argument in _OWN:
             key = f"inference.{_OWN[argument]}"
             patch = {name: None} if reading.says(f"server.{_OWN[argument]}") else {name: None, key: value}
-            yield Fault("INF001", path, f"{key} says the same", f"set {key} in its place", patch)
+            yield Fault("INF001", path, f"{key} sets the same", f"set {key} in its place", patch)
         elif argument in _REFUSED:
-            what, fix = _REFUSED[argument]
-            told, cure = (text.replace("`server.", "inference.").replace("`", "") for text in (what, fix))
-            yield Fault("INF001", path, told, cure, hidden=argument == "api_key")
+            what, fix = (text.replace("`server.", "inference.").replace("`", "") for text in _REFUSED[argument])
+            yield Fault("INF001", path, what, fix, hidden=argument == "api_key")
 
 
 @file_rule("INF002", Severity.WARNING)
 def argument_unknown_to_vllm(reading: Reading) -> Iterator[Fault]:
     """vLLM should know each of [inference.arguments].
 
-    an argument that it does not know ends it, half a minute into the start
+    vLLM ends half a minute into its start if it does not know an argument
 
     Source: registry/vllm_arguments.json, the engine and server arguments of vLLM 0.32.0.
 
@@ -107,7 +106,7 @@ def argument_unknown_to_vllm(reading: Reading) -> Iterator[Fault]:
         what = f"vLLM 0.32 has no argument --{argument.replace('_', '-')}"
         meant = nearest(argument, sorted(known))
         if meant is None:
-            yield Fault("INF002", path, what, "take it out, or ask the installed version: --help")
+            yield Fault("INF002", path, what, "take it out, or see --help of the installed version")
         else:
             there = (*path[:-1], meant)
             patch = {dotted(path): None, dotted(there): value}
@@ -126,7 +125,7 @@ def _arguments(reading: Reading) -> Iterator[tuple[KeyPath, Any]]:
 def fraction_without_effect(run: RunSpec) -> Iterator[Problem]:
     """A server takes kv_cache_gib or gpu_memory_fraction, not both.
 
-    vLLM sizes its cache by the bytes it is given and then never looks at the fraction
+    vLLM sizes its cache by the bytes it is given, and ignores the fraction
 
     Source: vLLM 0.32, CacheConfig.kv_cache_memory_bytes.
 

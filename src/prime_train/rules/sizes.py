@@ -1,4 +1,4 @@
-"""Sizes of models that people train, by their name on the hub: what a rule needs of them. Judges nothing."""
+"""Sizes of common models, by their name on the hub. Judges nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from prime_train.estimate import shapes_registry
 
-_ANY_CONTEXT = 2**31  # where the registry does not know the positions: no context is beyond them
+_ANY_CONTEXT = 2**31  # if the registry has no positions: no context exceeds it
 
 
 class ModelSizes(NamedTuple):
@@ -20,12 +20,11 @@ class ModelSizes(NamedTuple):
     parameters: int
     experts: int
     ctx_tokens: int
-    source: str
 
 
 @cache
 def sizes_of(model_name: str | None) -> ModelSizes | None:
-    """The sizes of a model; None where the registry does not have it."""
+    """The sizes of a model; None if the registry does not have it."""
     row = None if model_name is None else shapes_registry.shape_row(model_name)
     if row is None or model_name is None:
         return None
@@ -37,5 +36,4 @@ def sizes_of(model_name: str | None) -> ModelSizes | None:
         parameters=row["parameters"],
         experts=row.get("experts", 0),
         ctx_tokens=row.get("ctx_tokens", _ANY_CONTEXT),
-        source=row["source"],
     )

@@ -13,18 +13,16 @@ from prime_train.spec import RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
-
 
 @facts_rule("PKG001", Severity.ERROR, needs=("interpreter",))
 def packages_clash(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """Packages that are known not to work together may not be installed together.
+    """Packages that are known not to work together must not be installed together.
 
     an import fails, or kernels do not load, after the GPUs are taken
 
-    What is known stands in registry/compatibility.toml, each entry with its source; some are warnings.
+    Some entries are warnings.
 
-    Source: registry/compatibility.toml, each entry with its own.
+    Source: registry/compatibility.toml, each entry with its own source.
 
     Bad:
         [facts.interpreter]
@@ -60,9 +58,9 @@ def packages_clash(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 @facts_rule("PKG002", Severity.WARNING, needs=("interpreter",))
 def requirement_unmet(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """What torch, vLLM, transformers and the like require should be installed in the version they require.
+    """The requirements of torch, vLLM, transformers and the like should be installed in the required versions.
 
-    compiled kernels load with one version of torch only; of the others, calls come and go
+    compiled kernels load with one version of torch only; other packages add and remove functions
 
     Source: PEP 508 and PEP 440; the Requires-Dist of what is installed.
 
@@ -87,7 +85,7 @@ def requirement_unmet(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
-            continue  # older metadata; pip reads it no longer either
+            continue  # older metadata, which pip does not read either
         installed = versions.get(requirement.name)
         applies = requirement.marker is None or requirement.marker.evaluate({**python, "extra": ""})
         if installed and applies and not requirement.specifier.contains(installed, prereleases=True):
@@ -129,26 +127,3 @@ def environment_not_installed(run: RunSpec, facts: Facts) -> Iterator[Problem]:
                 f"{interpreter.python} cannot import {missing.module}: {missing.fault}",
                 fix=f"uv pip install {package}, or prime env install OWNER/{package}",
             )
-
-
-@facts_rule("ENV001", Severity.ERROR, needs=("packages",))
-def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
-    """The trainer's packages must be installed beside prime-train.
-
-    the command line works without them, the trainer does not
-
-    Source: pyproject.toml, the extra `train`.
-
-    Bad:
-        [facts.packages]
-        missing = ["torch", "tokenizers"]
-    Good:
-        [facts.packages]
-        missing = ["matplotlib"]
-    """
-    needed = {*_ALWAYS_NEEDED}
-    if any(source.kind == "hf-dataset" for source in run.data.sources):
-        needed |= {"datasets", "pyarrow"}
-    missing = [name for name in known(facts.packages).missing if name in needed]
-    if missing:
-        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')

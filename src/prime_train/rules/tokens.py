@@ -1,4 +1,4 @@
-"""Completions that do not fit: beside their prompt, into the context of the inference server. Pure."""
+"""Completions that do not fit into the context of the inference server, beside their prompt. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule, sharper_rule
-from prime_train.rules.prompts import longest
+from prime_train.rules.prompts import find_longest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_MARGIN_TOKENS = 500  # chat templates, tool schemas and one long prompt take this much without anybody noticing
+_MARGIN_TOKENS = 500  # chat templates, tool schemas and one long prompt easily take this much
 
 
 @sharper_rule("LEN001", Severity.ERROR, uses=("data_lengths",))
@@ -22,10 +22,10 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Probl
 
     vLLM refuses every request that may grow beyond its context: rollouts stay at 0 and no error reaches the trainer
 
-    The longest prompt is `prime_train.expected_prompt_tokens` where the file says it; else, where the data of an
-    environment is local, the longest one in it, measured by the run's tokenizer without the chat template; else the
-    bound that registry/environments.toml has for the environment, which only warns. Where nothing is known, a
-    completion that leaves no room for any prompt is an error. Less than 500 tokens to spare are a warning.
+    The longest prompt is `prime_train.expected_prompt_tokens` if it is set; else the longest one in the environment's
+    local data, measured with the run's tokenizer and without the chat template; else the bound in
+    registry/environments.toml, which gives only a warning. If nothing is known, a completion that leaves no room for
+    any prompt is an error. Less than 500 tokens to spare is a warning.
 
     Source: vLLM's refusal "This model's maximum context length is N tokens"; prime-rl pull request 699.
 
@@ -79,7 +79,7 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Probl
     if inference is None or inference.ctx_tokens is None:
         return
     for at, completion_tokens, source in _completions(run):
-        prompt = longest(run, facts, source)
+        prompt = find_longest(run, facts, source)
         prompt_tokens = prompt.tokens if prompt is not None else 0
         spare = inference.ctx_tokens - completion_tokens - prompt_tokens
         if spare >= _MARGIN_TOKENS:
@@ -101,7 +101,7 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Probl
 def evaluation_does_not_fit(run: RunSpec) -> Iterator[Problem]:
     """A completion of the evaluation must leave room for its prompt.
 
-    vLLM refuses the requests: the evaluation counts them as failed, and the score says nothing
+    vLLM refuses the requests: the evaluation counts them as failed, and the score means nothing
 
     Source: vLLM's refusal "This model's maximum context length is N tokens".
 

@@ -1,22 +1,23 @@
-"""The model a run names, and whether its parts agree on it. Pure."""
+"""The model that a run names, and whether its parts agree on it. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
+from prime_train.dialects.prime_rl.features import features_of
 from prime_train.findings import Problem, Severity
 from prime_train.rules.base import rule
 from prime_train.spec import RunSpec
 
-_SEES = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
+_VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
 
 
 @rule("MOD005", Severity.WARNING)
 def vision_model_for_text(run: RunSpec) -> Iterator[Problem]:
     """A vision-language model needs [model.vlm], and a text run needs none.
 
-    the vision tower takes memory and its layers other names: without the section images end the run at step 1
+    the vision tower takes memory and its layers have other names: without the section, images end the run at step 1
 
     Judged by the name of the model.
 
@@ -30,11 +31,9 @@ def vision_model_for_text(run: RunSpec) -> Iterator[Problem]:
         name = "Qwen/Qwen2.5-1.5B-Instruct"
     """
     trainer = run.trainer
-    if trainer is None or trainer.model_name is None or trainer.vision:
+    if trainer is None or trainer.model_name is None or trainer.vision is not False:  # None: there is no such section
         return
-    if run.launch is not None and run.launch.generation == "2026-01":  # it has no such section
-        return
-    if re.search(_SEES, trainer.model_name):
+    if re.search(_VISION_NAME, trainer.model_name):
         yield Problem(
             "trainer.model_name",
             f"{trainer.model_name} sees images, and [model.vlm] is not set",
@@ -63,7 +62,7 @@ def code_of_others(run: RunSpec) -> Iterator[Problem]:
             yield Problem(
                 f"{name}.trust_remote_code",
                 "true",
-                fix="take it out, where transformers and vLLM know the model by themselves",
+                fix="take it out if transformers and vLLM support the model themselves",
                 patch={f"{name}.trust_remote_code": None},
             )
             return
@@ -71,12 +70,12 @@ def code_of_others(run: RunSpec) -> Iterator[Problem]:
 
 @rule("MOD012", Severity.NOTE)
 def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
-    """A server of its own should say which revision of a model it serves.
+    """A server without a trainer should pin the revision of its model.
 
-    the hub serves whatever is newest on the day: two starts of one file may be two models
+    the hub serves the newest revision: two starts of one file may use two models
 
-    prime-rl has no such key for its trainer: a server that is pinned beside one starts from other weights, and is
-    told too. A local folder is what it is.
+    prime-rl has no such key for its trainer: a pinned server beside a trainer starts from other weights, and is
+    reported too. A local folder needs no revision.
 
     Source: vLLM, --revision; huggingface.co, docs of the hub, revisions.
 
@@ -99,7 +98,7 @@ def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
         return
     if run.trainer is None and run.rollout is None:
         if inference.revision in (None, "main"):
-            written = "the revision is not said" if inference.revision is None else 'the revision is "main", a branch'
+            written = "the revision is not set" if inference.revision is None else 'the revision is "main", a branch'
             fix = "`inference.revision` = the commit that the model page shows"
             yield Problem("inference.revision", f"{name}: {written}", fix=fix)
     elif run.trainer is not None and inference.revision is not None and run.trainer.model_name == name:
@@ -116,7 +115,7 @@ def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
 def models_disagree(run: RunSpec) -> Iterator[Problem]:
     """Trainer, orchestrator and inference must name one model.
 
-    rollouts of one model say nothing of another: prime-rl refuses them
+    rollouts of one model cannot train another: prime-rl refuses them
 
     Source: prime-rl's validator "inference and orchestrator must have the same model name".
 
@@ -142,7 +141,7 @@ def models_disagree(run: RunSpec) -> Iterator[Problem]:
 def template_without_tools(run: RunSpec) -> Iterator[Problem]:
     """The chat template of a run with tools must show the tools.
 
-    the model is not told what it can call, and answers without: every task that needs a tool fails
+    the model does not see the tools and answers without them: every task that needs a tool fails
 
     A template that is a path is not judged.
 
@@ -211,10 +210,10 @@ def templates_disagree(run: RunSpec) -> Iterator[Problem]:
 
 @rule("MOD010", Severity.WARNING)
 def half_precision_inference(run: RunSpec) -> Iterator[Problem]:
-    """Inference should compute in the type the trainer does, bf16.
+    """Inference should compute in the type of the trainer, bf16.
 
-    fp16 rounds otherwise than bf16: trainer and inference give one token two probabilities, and fp32 takes twice
-    the memory
+    fp16 rounds differently from bf16: trainer and inference give one token two probabilities; fp32 takes twice the
+    memory
 
     Source: arXiv 2510.26788 (trainer and inference mismatch in RL comes from precision).
 
@@ -262,7 +261,7 @@ def vision_needs_bf16(run: RunSpec) -> Iterator[Problem]:
         reduce_dtype = "bfloat16"
     """
     trainer = run.trainer
-    if trainer is None or not trainer.vision or run.launch is None or run.launch.generation != "2026-08":
+    if trainer is None or not trainer.vision or run.launch is None or not features_of(run).vision_needs_bf16:
         return
     for name in ("optimization_dtype", "reduce_dtype"):
         if getattr(trainer, name) == "float32":

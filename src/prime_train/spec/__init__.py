@@ -1,199 +1,57 @@
 """What the user asked for, as one frozen value: the RunSpec. No I/O, no defaults taken from the machine.
 
-The annotations are the schema of prime-train's own run.toml: types, bounds (which pydantic understands too)
-and a Doc each, from which docs/config.md is generated. What one field alone can say wrong is refused by
-its type and bounds; what only a combination of fields can say wrong is a rule in `rules/`. The parts that
-only other formats have are in `elsewhere`, and None in a run.toml.
-Plain dataclasses, because `lint` must start in a tenth of a second: importing pydantic and building
-these models with it takes longer than that by itself. Each has a docstring: dataclasses writes one where there
-is none, out of a signature that costs a quarter of making the class.
+A RunSpec answers questions about itself, so that no other package tests which kind of file it was read from. The
+parts that only other formats have are in `elsewhere`, and None in a run.toml.
+Plain dataclasses, because importing pydantic and building these models with it takes longer than a lint may. Each has
+a docstring: dataclasses writes one where there is none, from a signature that costs a quarter of making the class.
 """
 
+# ruff: noqa: RUF009 - the tables are frozen
+
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Annotated, Literal
 
 from prime_train.spec import elsewhere, scripts
-from prime_train.spec.notes import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
+from prime_train.spec.notes import Doc, Elsewhere, Key
+from prime_train.spec.run import (
+    Batch,
+    Checkpoint,
+    Data,
+    Eval,
+    Model,
+    Optim,
+    Parallel,
+    Precision,
+    Run,
+    Schedule,
+    Source,
+    Tokenizer,
+)
 from prime_train.spec.serving import Server
 from prime_train.spec.supervision import PrimeTrain
 
+__all__ = [
+    "ENDLESS_STEPS",
+    "Batch",
+    "Checkpoint",
+    "Data",
+    "Eval",
+    "Model",
+    "Optim",
+    "Parallel",
+    "Precision",
+    "Run",
+    "RunSpec",
+    "Schedule",
+    "Source",
+    "Tokenizer",
+    "elsewhere",
+    "from_json",
+    "to_json",
+]
+
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
-
-
-Positive = Annotated[int, Gt(0)]
-NotNegative = Annotated[int, Ge(0)]
-Fraction = Annotated[float, Ge(0.0), Le(1.0)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What the run is called, and how long it goes."""
-
-    name: Annotated[str, Doc("Names the run and its directory. The same name goes on with the same run.")]
-    kind: Annotated[
-        Literal["pretrain", "serve"],
-        Doc(
-            "`pretrain` trains a model; `serve` has vLLM serve one and trains nothing: [run] without max_steps, "
-            "[inference] and [prime_train] are then all there is."
-        ),
-    ] = "pretrain"
-    seed: Annotated[NotNegative, Doc("Seeds Python, NumPy, torch, the data order and the loader workers.")] = 1234
-    max_steps: Annotated[Positive, Doc("Optimizer steps to take in all, over every attempt.")]
-    dir: Annotated[str, Doc("Directory that holds run directories. Relative to the working directory.")] = "runs"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """The decoder that is trained."""
-
-    path: Annotated[
-        str | None, Doc("A Hugging Face folder (Llama or Qwen3). Its config.json replaces the size fields below.")
-    ] = None
-    init: Annotated[
-        Literal["weights", "random"], Doc("With `path`: load its weights, or take only its architecture.")
-    ] = "weights"
-    layers: Annotated[Positive, Doc("Decoder blocks.")] = 4
-    hidden_size: Annotated[Positive, Doc("Width of the residual stream.")] = 256
-    heads: Annotated[Positive, Doc("Query heads.")] = 4
-    kv_heads: Annotated[Positive | None, Doc("Key and value heads; unset = as many as query heads.")] = None
-    head_dim: Annotated[Positive | None, Doc("Width of one head; unset = hidden_size / heads.")] = None
-    mlp_size: Annotated[
-        Positive | None, Doc("Inner width of the SwiGLU block; unset = 8/3 of hidden_size, rounded up to 64.")
-    ] = None
-    rope_theta: Annotated[float, Gt(0), Doc("Base of the rotary embedding.")] = 10000.0
-    norm_eps: Annotated[float, Gt(0), Doc("Epsilon of RMSNorm.")] = 1e-05
-    tie_embeddings: Annotated[bool, Doc("The output head shares the input embedding.")] = True
-    qk_norm: Annotated[bool, Doc("RMSNorm on queries and keys, as Qwen3 has it.")] = False
-    compile: Annotated[bool, Doc("Compile the blocks with torch.compile. Slower to start; no gain on a CPU.")] = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """One place that text comes from."""
-
-    kind: Annotated[
-        Literal["python-stdlib", "files", "hf-dataset"],
-        Doc(
-            "`python-stdlib`: the source of the running interpreter's standard library; `files`: local .txt, "
-            ".jsonl or .parquet; `hf-dataset`: a Hugging Face dataset by name or local folder."
-        ),
-    ]
-    path: Annotated[str | None, Doc("`files`: a file, a folder or a glob. `hf-dataset`: the name or a folder.")] = None
-    subset: Annotated[str | None, Doc("`hf-dataset`: the configuration of the dataset.")] = None
-    split: Annotated[str, Doc("`hf-dataset`: the split to train on.")] = "train"
-    text_field: Annotated[str, Doc("Column or key that holds the text of a document.")] = "text"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """The text, and how it is cut into sequences."""
-
-    sources: Annotated[tuple[Source, ...], MinLen(1), Doc("Where the text comes from.")]
-    sampling_probs: Annotated[
-        tuple[Fraction, ...] | None,
-        Doc("One per source, summing to 1; unset = in proportion to their number of documents."),
-    ] = None
-    ctx_tokens: Annotated[int, Ge(8), Doc("Tokens in a training sequence.")] = 512
-    pack_buffer_docs: Annotated[
-        Positive, Doc("Documents that are packed together, best fit first; at most all there are.")
-    ] = 1024
-    loader_workers: Annotated[NotNegative, Doc("Processes that tokenise and pack ahead; 0 = in the trainer.")] = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenizer:
-    """What turns text into tokens."""
-
-    path: Annotated[
-        str | None, Doc("A Hugging Face tokenizer folder. Unset: a byte-level BPE is trained on the data and cached.")
-    ] = None
-    vocab_size: Annotated[int, Ge(260), Doc("Size of the BPE that is trained.")] = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """How many sequences at once."""
-
-    micro_batch: Annotated[Positive, Doc("Sequences that one process holds at once.")] = 8
-    global_batch: Annotated[
-        Positive | None, Doc("Sequences in one optimizer step; unset = micro_batch x processes.")
-    ] = None
-    global_batch_tokens: Annotated[
-        Positive | None, Doc("The same in tokens: a multiple of ctx_tokens. Set one of the two.")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optim:
-    """AdamW, and the clip before it."""
-
-    lr: Annotated[float, Gt(0), Doc("Peak learning rate of AdamW.")] = 0.001
-    beta1: Annotated[float, Ge(0), Lt(1), Doc("Decay of the first moment.")] = 0.9
-    beta2: Annotated[float, Ge(0), Lt(1), Doc("Decay of the second moment.")] = 0.95
-    eps: Annotated[float, Gt(0), Doc("Term in the denominator of AdamW.")] = 1e-08
-    weight_decay: Annotated[float, Ge(0), Doc("Decoupled decay; on matrices only.")] = 0.1
-    clip_norm: Annotated[Annotated[float, Gt(0)] | None, Doc("Largest global gradient norm.")] = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """The learning rate over the run."""
-
-    kind: Annotated[
-        Literal["cosine", "wsd", "constant"], Doc("`wsd` = warm-up, stable, decay. All begin with the warm-up.")
-    ] = "cosine"
-    warmup_steps: Annotated[NotNegative, Doc("Steps over which the rate rises linearly.")] = 0
-    decay_steps: Annotated[Positive | None, Doc("`wsd`: steps of the final decay; unset = 20 % of max_steps.")] = None
-    decay: Annotated[Literal["linear", "sqrt"], Doc("`wsd`: the shape of the final decay.")] = "linear"
-    min_lr_ratio: Annotated[Fraction, Doc("Where the decay ends, as a part of lr.")] = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parallel:
-    """How the work is spread over processes."""
-
-    processes: Annotated[Positive, Doc("Training processes, one per GPU.")] = 1
-    dp_replicate: Annotated[Positive | None, Doc("Replicas of the model (DDP); unset = processes / dp_shard.")] = None
-    dp_shard: Annotated[Positive, Doc("Processes that one replica is sharded over (FSDP2).")] = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """When the state is saved, and what is kept."""
-
-    interval_steps: Annotated[Positive | None, Doc("Steps between checkpoints.")] = 100
-    keep_last: Annotated[Positive, Doc("Newest complete checkpoints to keep.")] = 2
-    keep_every_steps: Annotated[Positive | None, Doc("Also keep every checkpoint at a multiple of this.")] = None
-    async_save: Annotated[bool, Key("async"), Doc("Write in the background; one save in flight.")] = True
-    final: Annotated[
-        Literal["resumable", "hf"],
-        Doc("What the end leaves: a checkpoint to go on from, or a Hugging Face folder beside it."),
-    ] = "resumable"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eval:
-    """What is measured on held-out text."""
-
-    interval_steps: Annotated[Positive | None, Doc("Steps between evaluations; one is made at the end.")] = 100
-    held_out_ratio: Annotated[
-        Annotated[float, Gt(0), Lt(0.5)],
-        Doc("Part of the documents that is never trained on; of a source with a single document its last part."),
-    ] = 0.02
-    batches: Annotated[Positive, Doc("Micro-batches of held-out text in one evaluation.")] = 8
-    prompts: Annotated[tuple[str, ...], Doc("Continued by the model at each evaluation.")] = ()
-    sample_tokens: Annotated[Positive, Doc("Tokens to generate per prompt.")] = 48
-    temperature: Annotated[float, Ge(0), Doc("Of the samples; 0 = the likeliest token.")] = 0.8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """The number format of the computation."""
-
-    compute: Annotated[
-        Literal["auto", "fp32", "bf16"],
-        Doc("Autocast type; `auto` = bf16 on a GPU that has it, else fp32. Weights stay fp32."),
-    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +70,7 @@ class RunSpec:
     eval: Eval = Eval()
     precision: Precision = Precision()
     server: Annotated[Server | None, Key("inference"), Doc("A vLLM server beside the training, or alone.")] = None
-    prime_train: PrimeTrain = PrimeTrain()  # noqa: RUF009 - it is frozen
+    prime_train: PrimeTrain = PrimeTrain()
     launch: Annotated[elsewhere.Launch | None, Elsewhere()] = None
     resume: Annotated[elsewhere.Resume | None, Elsewhere()] = None
     saving: Annotated[elsewhere.Saving | None, Elsewhere()] = None
@@ -231,16 +89,64 @@ class RunSpec:
     jax: Annotated[scripts.Jax | None, Elsewhere()] = None
 
     @property
-    def is_native(self) -> bool:
-        """Whether it is a run.toml: no part of another program's config is there."""
+    def written_for(self) -> Literal["bundled", "prime-rl", "recipe", "script"]:
+        """The program that the config is written for. A recipe and a script are read, and never started."""
+        if self.recipe is not None:
+            return "recipe"
+        if self.jax is not None:
+            return "script"
         inference = self.inference if self.server is None else None
-        parts = (self.launch, self.trainer, self.rollout, inference, self.recipe, self.jax)
-        return all(part is None for part in parts)
+        parts = (self.launch, self.trainer, self.rollout, inference)
+        return "bundled" if all(part is None for part in parts) else "prime-rl"
+
+    @property
+    def is_native(self) -> bool:
+        return self.written_for == "bundled"
 
     @property
     def serves_only(self) -> bool:
         """Whether a run.toml trains nothing: its server is all there is."""
         return self.run.kind == "serve"
+
+    # --- model and work ----------------------------------------------------------------------
+
+    @property
+    def trains(self) -> bool:
+        match self.written_for:
+            case "bundled":
+                return not self.serves_only
+            case "prime-rl":
+                return self.trainer is not None or self.finetune is not None
+        return self.recipe is not None
+
+    @property
+    def model_field(self) -> str:
+        """The RunSpec field that names the model that is trained, else the one that is served."""
+        if self.recipe is not None:
+            return "recipe.model_name"
+        if self.trainer is not None and self.trainer.model_name is not None:
+            return "trainer.model_name"
+        if self.inference is not None:
+            return "inference.model_name"
+        return "model.path" if self.has_size_fields else "trainer.model_name"
+
+    @property
+    def model_name(self) -> str | None:
+        """Name or folder of that model. None: not named; a run.toml then describes it by the fields of [model]."""
+        part, _, field = self.model_field.partition(".")
+        owner = getattr(self, part)
+        return None if owner is None else getattr(owner, field)
+
+    @property
+    def has_size_fields(self) -> bool:
+        """Whether [model] has the sizes of the model where no folder is named."""
+        return self.written_for == "bundled"
+
+    @property
+    def tokenizer_name(self) -> str | None:
+        """Name or folder of the tokenizer; that of the model where none is named."""
+        trainer = (self.trainer.tokenizer_name or self.trainer.model_name) if self.trainer is not None else None
+        return self.tokenizer.path or trainer or (self.rollout.model_name if self.rollout is not None else None)
 
     @property
     def global_batch(self) -> int:
@@ -258,6 +164,119 @@ class RunSpec:
     @property
     def dp_replicate(self) -> int:
         return self.parallel.dp_replicate or max(1, self.parallel.processes // self.parallel.dp_shard)
+
+    @property
+    def max_steps_key(self) -> str:
+        """The key of run.max_steps in a file of this kind."""
+        return "run.max_steps" if self.written_for == "bundled" else "max_steps"
+
+    # --- GPUs and processes ------------------------------------------------------------------
+
+    @property
+    def train_gpus(self) -> int | None:
+        """GPUs that train, on all machines together; None where the config leaves that open."""
+        if not self.trains:
+            return 0
+        if self.recipe is not None:
+            recipe = self.recipe
+            parts = (recipe.shards, recipe.replicas, recipe.tensor_parallel, recipe.pipeline_parallel)
+            return recipe.gpus or (prod(part or 1 for part in parts) if any(parts) else None)
+        if self.written_for == "bundled":
+            return self.parallel.processes
+        return None if self.deployment is None else self.deployment.all_train_gpus
+
+    @property
+    def server_gpus(self) -> int:
+        """GPUs that serve, on all machines together."""
+        if self.inference is None:
+            return 0
+        deployed = (self.deployment.all_infer_gpus or 0) if self.deployment is not None else 0
+        return max(deployed, self.inference.gpus)
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether the config gives a GPU to both the trainer and the server."""
+        deployment = self.deployment
+        if deployment is None or not self.trains or self.inference is None:
+            return False
+        return not set(deployment.train_gpu_ids or ()).isdisjoint(deployment.infer_gpu_ids or ())
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs that the run takes on one machine; None where the config leaves that open, or takes several machines."""
+        if self.written_for == "bundled":
+            return self.parallel.processes
+        deployment, serves = self.deployment, self.inference is not None
+        if deployment is None or (deployment.kind or "single_node") != "single_node":
+            return None
+        if deployment.train_gpu_ids is not None or deployment.infer_gpu_ids is not None:
+            infer_ids = deployment.infer_gpu_ids if serves else ()
+            return max((*(deployment.train_gpu_ids or ()), *(infer_ids or ())), default=-1) + 1
+        return (deployment.train_gpus or 0) + (deployment.infer_gpus or 0 if serves else 0) or None
+
+    @property
+    def runs_without_gpu(self) -> bool:
+        """Whether the trainer runs, slowly, on a machine without a GPU."""
+        return self.written_for == "bundled"
+
+    @property
+    def is_one_process(self) -> bool:
+        return self.written_for == "bundled" and self.parallel.processes == 1
+
+    @property
+    def raises_open_files_limit(self) -> bool:
+        """Whether the trainer raises the soft limit of open files by itself."""
+        return self.written_for == "bundled"
+
+    @property
+    def required_package(self) -> str:
+        """The distribution that the run's interpreter must have for the run to start; "" where any will do."""
+        return "" if self.written_for == "bundled" else "prime-rl"
+
+    # --- the folder that it writes to --------------------------------------------------------
+
+    @property
+    def name_is_required(self) -> bool:
+        """Whether the config must name the run. prime-rl names a run itself."""
+        return self.written_for == "bundled"
+
+    @property
+    def write_root_field(self) -> str:
+        return "run.dir" if self.written_for == "bundled" else "launch.output_dir"
+
+    @property
+    def usual_write_root(self) -> str:
+        """The write root of a config that sets none."""
+        return "runs" if self.written_for == "bundled" else "outputs"
+
+    @property
+    def write_root(self) -> str:
+        """The folder that holds the run's own one."""
+        return self.run.dir if self.launch is None else self.launch.output_dir or self.usual_write_root
+
+    @property
+    def write_folder(self) -> str:
+        """The run's own folder below the root; "" where the root itself is."""
+        return self.run.name if self.launch is None else self.launch.run_dir or self.launch.run_name or ""
+
+    @property
+    def writes_run_directory(self) -> bool:
+        """Whether that folder is a run directory: locked by one supervisor, with event files that are appended to."""
+        return self.written_for == "bundled"
+
+    @property
+    def silence_field(self) -> str:
+        """The RunSpec field that says how long a save may take before it counts as a hang."""
+        if self.written_for == "bundled":
+            return "prime_train.heartbeat.slow_phase_limit_s"
+        return "trainer.dist_timeout_s"
+
+    @property
+    def silence_limit_s(self) -> float | int:
+        """The value of that field; 0 where it is not known."""
+        if self.written_for == "bundled":
+            return self.prime_train.heartbeat.slow_phase_limit_s
+        return (self.trainer.dist_timeout_s if self.trainer is not None else None) or 0
 
 
 def to_json(run: RunSpec) -> str:

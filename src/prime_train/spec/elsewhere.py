@@ -84,6 +84,15 @@ class Deployment(NamedTuple):
     train_gpu_ids: tuple[int, ...] | None = None  # -; [01] trainer_gpu_ids
     infer_gpu_ids: tuple[int, ...] | None = None  # -; [01] inference_gpu_ids
 
+    @property
+    def all_train_gpus(self) -> int | None:
+        """GPUs that train, on all machines together; None where that is left open."""
+        return self.train_gpus or (self.train_nodes or 0) * (self.gpus_per_node or 0) or None
+
+    @property
+    def all_infer_gpus(self) -> int | None:
+        return self.infer_gpus or (self.infer_nodes or 0) * (self.gpus_per_node or 0) or None
+
 
 class Trainer(NamedTuple):
     """The model that is trained, and how it is laid over GPUs."""

@@ -96,6 +96,11 @@ class Inference(NamedTuple):
     output_dir: str | None = None  # inference.output_dir; [01] -
     cache_bytes: int | None = None  # -; run.toml: inference.kv_cache_gib
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of one server."""
+        return (self.tensor_parallel or 1) * (self.pipeline_parallel or 1) * (self.data_parallel or 1)
+
 
 class WeightBroadcast(NamedTuple):
     """How weights go from the trainer to inference."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.facts.child import Answer, ask
+from prime_train.facts.child import Answer, run_probe
 from prime_train.facts.facts import NotKnown
 from prime_train.supervise.evidence_items import Item, Keep
 from prime_train.supervise.evidence_stacks import stands_at, tell
@@ -130,7 +130,7 @@ def collect(
 def _tree(children: Sequence[Child], deadline_s: float) -> list[Found]:
     """Every process of the attempt, ranks first; the children alone where the others cannot be asked for."""
     roles = {child.pid: child.role for child in children}
-    answer = ask(_program("tree", *(str(pid) for pid in roles)), deadline_s)
+    answer = run_probe(_program("tree", *(str(pid) for pid in roles)), deadline_s)
     if isinstance(answer, NotKnown) or answer.code != 0:
         return [Found(child.pid, child.role) for child in children]
     rows = [json.loads(line) for line in answer.out.splitlines()]
@@ -163,7 +163,7 @@ def _tells(command: Sequence[str]) -> Callable[[float], str | NotKnown]:
     """What a program prints; NotKnown where it fails or prints nothing."""
 
     def take(deadline_s: float) -> str | NotKnown:
-        answer = ask(command, deadline_s)
+        answer = run_probe(command, deadline_s)
         if isinstance(answer, NotKnown):
             return answer
         if answer.code != 0:
@@ -186,7 +186,7 @@ def _stacks(py_spy: tuple[str, ...], one: Found, dumps: dict[int, str]) -> Item:
             return NotKnown('py-spy is not installed: pip install "prime-train[train]"')
         # Attaching waits for a process to stop, which one that is stopped already does not do again.
         blocking = () if one.state not in ("stopped", "disk-sleep") else ("--nonblocking",)
-        answer = ask((*py_spy, "dump", "--pid", str(one.pid), *blocking), deadline_s)
+        answer = run_probe((*py_spy, "dump", "--pid", str(one.pid), *blocking), deadline_s)
         told = answer if isinstance(answer, NotKnown) else _read_stacks(answer)
         if isinstance(told, str):
             dumps[one.pid] = told

@@ -23,7 +23,7 @@ from prime_train.events import (
     ServiceReady,
     SignalSent,
     StopAsked,
-    Trainers,
+    TrainerEvent,
 )
 from prime_train.supervise.fold_trainer import fold_trainer
 from prime_train.supervise.hang import learn, moved
@@ -73,7 +73,7 @@ def fold_all(records: Iterable[Record]) -> State:
 
 def _marked(read: tuple[Mark, ...], record: Record, before: Mark | None) -> tuple[Mark, ...]:
     """The marks with this record's. A launch drops those of earlier attempts' writers: nobody hears these again."""
-    speaks_for = getattr(record.event, "attempt", None) if isinstance(record.event, Trainers) else None
+    speaks_for = getattr(record.event, "attempt", None) if isinstance(record.event, TrainerEvent) else None
     if before is not None and (before.attempt is None or speaks_for is None):
         speaks_for = None
     elif before is not None:

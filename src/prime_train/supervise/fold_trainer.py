@@ -11,9 +11,9 @@ from prime_train.events import (
     Progress,
     Record,
     Sampled,
+    TrainerEvent,
     TrainerFailed,
     TrainerFinished,
-    Trainers,
     TrainerStarted,
     TrainerStopped,
 )
@@ -25,7 +25,7 @@ SAMPLES_KEPT = 16
 def fold_trainer(state: State, record: Record) -> State:
     """Only the live attempt speaks; what an earlier one says late is not about the present."""
     number = getattr(record.event, "attempt", None)
-    if number is None or not lives(state, number) or not isinstance(record.event, Trainers):
+    if number is None or not lives(state, number) or not isinstance(record.event, TrainerEvent):
         return state
     state = with_live(state, last_sign_s=record.time_s)
     match record.event:

@@ -213,7 +213,7 @@ def held(devices: Sequence[Mapping[str, Any]], before: Mapping[str, int], gpus: 
 
 def _devices() -> list[dict[str, Any]]:
     """What NVML says, asked in a child: a wedged driver holds the child, never this process."""
-    answer = child.ask([sys.executable, child.script("nvml_program")], _NVML_S)
+    answer = child.run_probe([sys.executable, child.script("nvml_program")], _NVML_S)
     if isinstance(answer, NotKnown) or answer.code != 0:
         return []
     with contextlib.suppress(json.JSONDecodeError):

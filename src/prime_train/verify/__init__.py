@@ -1,1 +1,1 @@
-"""Judges whether a model can be used: checks of what is known of its files, and a verdict per use. Pure."""
+"""Judges whether a model can be used: checks of its files, and one verdict per use. Pure."""

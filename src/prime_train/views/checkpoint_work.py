@@ -1,26 +1,28 @@
-"""Tells what `ckpt compress` and `restore` are to do and have done. Words; changes nothing."""
+"""Packs or restores one checkpoint for `ckpt compress` and `ckpt restore`, and shows the plan and the results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints import packing_plan
+from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.packing_plan import Stored
 from prime_train.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Worked:
-    """One checkpoint that was packed or restored, or that would be. `problem` is empty where that held."""
+class PackingResult:
+    """One checkpoint that was packed or restored, or that would be. `problem` is empty if nothing failed."""
 
     step: int
-    stored: Stored  # afterwards; of a plan, as expected
+    stored: Stored  # sizes afterwards; in a plan, the expected sizes
     seconds: float | None = None  # None = a plan
     problem: str = ""
-    lossy: bool = False  # its moments were, or would be, rounded to bf16
+    lossy: bool = False  # optimizer moments are rounded to bf16
     note: str = ""
 
     @property
@@ -28,16 +30,30 @@ class Worked:
         return self.stored.size_bytes / 1e6 / self.seconds if self.seconds else None
 
 
-def planned(found: Checkpoint, *, lossy: bool) -> Worked:
-    """What packing a checkpoint will come to; a packed one is not judged where it is to be restored first."""
+def plan_packing(found: Checkpoint, *, lossy: bool) -> PackingResult:
+    """The expected sizes. There is no estimate for a packed checkpoint that must be restored before it is rounded."""
     if not lossy:
-        return Worked(found.step, packing_plan.expected(found.path), lossy=packing_plan.is_lossy(found.path))
+        return PackingResult(found.step, packing_plan.expected(found.path), lossy=packing_plan.is_lossy(found.path))
     if packing_plan.packed_without_loss(found.path):
-        return Worked(found.step, packing_plan.stored(found.path), lossy=True, note="restored first, so not reckoned")
-    return Worked(found.step, packing_plan.expected(found.path, edits=packing_plan.edits(found.path)), lossy=True)
+        return PackingResult(
+            found.step, packing_plan.stored(found.path), lossy=True, note="no estimate: it is restored first"
+        )
+    expected = packing_plan.expected(found.path, edits=packing_plan.edits(found.path))
+    return PackingResult(found.step, expected, lossy=True)
 
 
-def worked_rows(results: Iterable[Worked]) -> list[tuple[str, str, str, str, str]]:
+def work_on(found: Checkpoint, work: Callable[[Path], None]) -> PackingResult:
+    """Pack or restore one checkpoint. Damage is a result, so that the other checkpoints are still processed."""
+    began = time.perf_counter()
+    try:
+        work(found.path)
+    except archive.DamagedError as error:
+        return PackingResult(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
+    seconds = time.perf_counter() - began
+    return PackingResult(found.step, packing_plan.stored(found.path), seconds, lossy=packing_plan.is_lossy(found.path))
+
+
+def packing_rows(results: Iterable[PackingResult]) -> list[tuple[str, str, str, str, str]]:
     """step, size as saved, size on the disk, part saved, remark."""
     rows = []
     for one in results:
@@ -49,7 +65,7 @@ def worked_rows(results: Iterable[Worked]) -> list[tuple[str, str, str, str, str
     return rows
 
 
-def worked_as_json(run: str, results: Iterable[Worked], *, dry_run: bool) -> dict[str, Any]:
+def packing_json(run: str, results: Iterable[PackingResult], *, dry_run: bool) -> dict[str, Any]:
     """The document of `ckpt compress --json` and `ckpt restore --json`."""
     return {
         "version": 1,

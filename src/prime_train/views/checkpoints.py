@@ -1,4 +1,4 @@
-"""Tells which checkpoints of a run are complete and which one a resume takes. Reads the disk; never deletes."""
+"""Shows which checkpoints of a run are complete and which one a resume uses. Reads the disk; never deletes."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from prime_train.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One checkpoint as it is shown. `age_s` counts from its manifest, without one from its folder's last change."""
+class CheckpointRow:
+    """One row of `ckpt list`. `age_s` counts from the manifest, or from the folder's last change if there is none."""
 
     step: int
     path: str
     size_bytes: int
     age_s: float
     problem: str  # "" = complete
-    resume: bool  # a resume takes this one
-    packing: Packing | None = None  # None = as it was saved, or not complete
+    resume: bool  # a resume uses this checkpoint
+    packing: Packing | None = None  # None = unchanged since it was saved, or incomplete
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """What became of a complete checkpoint after it was saved."""
+    """How a complete checkpoint was packed after it was saved."""
 
     stored: Stored
     packed: bool
-    lossy: bool  # its moments were rounded to bf16
+    lossy: bool  # optimizer moments were rounded to bf16
 
 
-def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[Listed]:
+def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[CheckpointRow]:
     """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
     found = [(checkpoint, _written_s(checkpoint)) for checkpoint in saved.checkpoints(run_dir)]
     packings = {c.step: packing for c, _ in found if c.complete and (packing := _packing(c)) is not None}
-    return listed(found, unreadable, now_s, packings)
+    return make_rows(found, unreadable, now_s, packings)
 
 
-def listed(
+def make_rows(
     found: Iterable[tuple[Checkpoint, float]],
     unreadable: Collection[int],
     now_s: float,
     packings: Mapping[int, Packing] = MappingProxyType({}),
-) -> list[Listed]:
-    """The same from what the disk said: each checkpoint and when it was written, newest first; packings by step."""
-    rows: list[Listed] = []
+) -> list[CheckpointRow]:
+    """The rows. `found`: each checkpoint and when it was written (seconds), newest first. `packings`: by step."""
+    rows: list[CheckpointRow] = []
     for checkpoint, written_s in found:
         problem = checkpoint.problem
         if not problem and checkpoint.step in unreadable:
@@ -60,11 +60,11 @@ def listed(
         first = not problem and not any(row.resume for row in rows)
         age_s = max(0.0, now_s - written_s)
         path, packing = str(checkpoint.path), packings.get(checkpoint.step)
-        rows.append(Listed(checkpoint.step, path, checkpoint.size_bytes, age_s, problem, first, packing))
+        rows.append(CheckpointRow(checkpoint.step, path, checkpoint.size_bytes, age_s, problem, first, packing))
     return rows
 
 
-def as_json(run: str, rows: Iterable[Listed]) -> dict[str, Any]:
+def list_json(run: str, rows: Iterable[CheckpointRow]) -> dict[str, Any]:
     """The document of `ckpt list --json`."""
     rows = list(rows)
     return {
@@ -89,20 +89,20 @@ def as_json(run: str, rows: Iterable[Listed]) -> dict[str, Any]:
     }
 
 
-def as_rows(rows: Iterable[Listed]) -> list[tuple[str, str, str, str]]:
+def list_rows(rows: Iterable[CheckpointRow]) -> list[tuple[str, str, str, str]]:
     """step, size, age, remark: the columns of `ckpt list`."""
     return [
         (
             str(row.step),
             format_bytes(row.size_bytes),
             format_seconds(row.age_s),
-            row.problem or "; ".join(("complete", *_packed_how(row), *(["a resume takes this one"] * row.resume))),
+            row.problem or "; ".join(("complete", *_packing_remark(row), *(["used by a resume"] * row.resume))),
         )
         for row in rows
     ]
 
 
-def _packed_how(row: Listed) -> Iterator[str]:
+def _packing_remark(row: CheckpointRow) -> Iterator[str]:
     packing = row.packing
     if packing is None:
         return
@@ -114,8 +114,8 @@ def _packed_how(row: Listed) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """One checkpoint after it was read. "unfinished": its save did not get to the end; "whole": by lengths alone."""
+class VerifyResult:
+    """One checkpoint that was read. "unfinished": its save did not end; "whole": only the file lengths were checked."""
 
     step: int
     state: Literal["verified", "whole", "broken", "unfinished"]
@@ -123,40 +123,41 @@ class Verified:
 
 
 def total_bytes(run_dir: RunDir, step: int | None = None) -> int:
-    """What `verify` has to read."""
-    return sum(checkpoint.size_bytes for checkpoint in _asked(run_dir, step) if checkpoint.complete)
+    """The number of bytes that `verify` reads."""
+    return sum(checkpoint.size_bytes for checkpoint in _choose(run_dir, step) if checkpoint.complete)
 
 
-def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = None) -> Iterator[Verified]:
-    """Each checkpoint, or that of `step`, newest first, after every byte of it was compared with its SHA-256.
+def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = None) -> Iterator[VerifyResult]:
+    """Compares every byte of each checkpoint, or of that of `step`, with its SHA-256. Newest first.
 
-    prime-rl keeps no hashes: of its checkpoints the length of each file is compared with what torch noted.
+    prime-rl writes no hashes, so for its checkpoints only the file lengths are compared with torch's metadata.
     """
     if saved.is_prime_rls(run_dir):
         for found in saved.checkpoints(run_dir, shards=True):
             if step is None or found.step == step:
-                yield Verified(found.step, "whole" if found.complete else "unfinished", found.problem or _LENGTHS_ALONE)
+                problem = found.problem or _LENGTHS_ONLY
+                yield VerifyResult(found.step, "whole" if found.complete else "unfinished", problem)
         return
-    for candidate in _asked(run_dir, step):
+    for candidate in _choose(run_dir, step):
         finished = (candidate.path / MANIFEST).exists()
         found = inspect(candidate.path, hashes=True, on_read=on_read)
-        if not candidate.path.exists():  # retention took it away while it was read
+        if not candidate.path.exists():  # retention deleted it during the read
             continue
         if found.complete:
-            yield Verified(found.step, "verified", "")
+            yield VerifyResult(found.step, "verified", "")
         else:
-            yield Verified(found.step, "broken" if finished else "unfinished", found.problem)
+            yield VerifyResult(found.step, "broken" if finished else "unfinished", found.problem)
 
 
-_LENGTHS_ALONE = "its files have their lengths; prime-rl keeps no hashes of what is in them"
+_LENGTHS_ONLY = "all file lengths are correct; contents not checked, because prime-rl writes no hashes"
 
 
-def _asked(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
+def _choose(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
     return [found for found in scan(run_dir.checkpoints) if step is None or found.step == step]
 
 
-def only(run_dir: RunDir, step: int) -> Checkpoint:
-    """The checkpoint of `step`. UserError where the run has none."""
+def find_checkpoint(run_dir: RunDir, step: int) -> Checkpoint:
+    """The checkpoint of `step`. Raises UserError if the run has none."""
     found = scan(run_dir.checkpoints)
     for checkpoint in found:
         if checkpoint.step == step:
@@ -165,12 +166,27 @@ def only(run_dir: RunDir, step: int) -> Checkpoint:
     raise UserError(
         what=f"there is no checkpoint of step {step}",
         where=str(run_dir.checkpoints),
-        why="--step names one that is there",
-        fix=f"one of: {have}" if found else "the run has no checkpoint yet",
+        why="--step must name an existing checkpoint",
+        fix=f"use one of these steps: {have}" if found else "wait: the run has saved no checkpoint yet",
     )
 
 
-def verified_as_json(run: str, results: Iterable[Verified]) -> dict[str, Any]:
+def complete(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
+    """The complete checkpoints, newest first, or only that of `step`. Raises UserError if that one is incomplete."""
+    if step is None:
+        return [found for found in scan(run_dir.checkpoints) if found.complete]
+    found = find_checkpoint(run_dir, step)
+    if found.problem:
+        raise UserError(
+            what=f"the checkpoint of step {step} is not complete: {found.problem}",
+            where=str(found.path),
+            why="only complete checkpoints are packed or restored",
+            fix=f"prime-train ckpt list {run_dir.path.name}",
+        )
+    return [found]
+
+
+def verify_json(run: str, results: Iterable[VerifyResult]) -> dict[str, Any]:
     """The document of `ckpt verify --json`."""
     results = list(results)
     return {
@@ -187,7 +203,7 @@ def _packing(checkpoint: Checkpoint) -> Packing | None:
     folder = checkpoint.path
     try:
         packing = Packing(packing_plan.stored(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
-    except FileNotFoundError:  # retention took it away in the meantime
+    except FileNotFoundError:  # retention deleted it
         return None
     return packing if packing.packed or packing.lossy else None
 
@@ -196,5 +212,5 @@ def _written_s(checkpoint: Checkpoint) -> float:
     manifest = checkpoint.path / MANIFEST
     try:
         return (manifest if manifest.exists() else checkpoint.path).stat().st_mtime
-    except FileNotFoundError:  # retention took it away in the meantime
+    except FileNotFoundError:  # retention deleted it
         return 0.0

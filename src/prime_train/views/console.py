@@ -22,15 +22,15 @@ from prime_train.events import (
 )
 from prime_train.supervise.state import State
 from prime_train.supervise.wording import describe
-from prime_train.units import format_count, format_seconds
-from prime_train.views.cause import of_attempt
-from prime_train.views.printable import printable
+from prime_train.units import counted, format_count, format_seconds
+from prime_train.views.cause import attempt_lines
+from prime_train.views.printable import sanitize
 from prime_train.views.service_log import ServiceLog
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-REFRESH_S = 1.0  # of the live screen: a drawing takes 1 to 2 ms, and all of supervision may cost 1 % of a core
+REFRESH_S = 1.0  # one refresh takes 1 to 2 ms, and the whole supervisor may use 1 % of a core
 PLAIN_EVERY_S = 10.0
 PLAIN_EVERY_PART = 0.05  # of max_steps
 ALARMS_SHOWN = 3
@@ -39,24 +39,24 @@ Show = Callable[[State, Sequence[Record]], None]
 
 
 @contextlib.contextmanager
-def shown(stream: TextIO, service: ServiceLog | None = None) -> Iterator[Show]:
-    """What `supervise` calls at each turn: shows the state on `stream` until the block ends, or the stream is gone.
+def open_console(stream: TextIO, service: ServiceLog | None = None) -> Iterator[Show]:
+    """Yields the function that `supervise` calls in each turn to show the state on `stream`.
 
-    `service`: the log of a server that is to be seen line by line.
+    `service`: the log of a server, shown line by line.
     """
     started_s = time.time()
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         with _live(stream, started_s, service) as show:
-            yield _while_it_is_there(show)
+            yield _stop_on_error(show)
     else:
-        yield _while_it_is_there(plain(lambda line: print(line, file=stream, flush=True), started_s, service))
+        yield _stop_on_error(plain(lambda line: print(line, file=stream, flush=True), started_s, service))
 
 
-def _while_it_is_there(show: Show) -> Show:
-    """A terminal that was closed, or a pipe that nobody reads any more, ends the showing and not the run."""
+def _stop_on_error(show: Show) -> Show:
+    """A closed terminal, or a pipe without a reader, ends the output but not the run."""
     is_gone = False
 
-    def shows(state: State, records: Sequence[Record]) -> None:
+    def try_show(state: State, records: Sequence[Record]) -> None:
         nonlocal is_gone
         if not is_gone:
             try:
@@ -64,37 +64,37 @@ def _while_it_is_there(show: Show) -> Show:
             except OSError:
                 is_gone = True
 
-    return shows
+    return try_show
 
 
-# --- what is said ----------------------------------------------------------------------------------
+# --- the texts -------------------------------------------------------------------------------------
 
 
 def notice(record: Record) -> str:
-    """The event in words where a person should see it pass by; empty for what others already say."""
+    """The event as one line; empty for an event that another event repeats."""
     match record.event:
         case CheckpointStarted() | CheckpointDeleted() | TrainerFailed() | TrainerStopped() | TrainerFinished():
             return ""
         case Phase(name=name) if name not in ("tokenizer", "data", "export"):
             return ""
         case event:
-            return printable(describe(event)).replace("\n", " ")
+            return sanitize(describe(event)).replace("\n", " ")
 
 
 def notices(record: Record) -> list[str]:
-    """The lines that a person should see pass by: most events have one, a failure and an alarm say what to do."""
+    """The lines of an event: usually one; a failure and an alarm also have the fix."""
     match record.event:
         case AttemptEnded(outcome="failed") as ended:
-            return of_attempt(ended, lambda text, _: text)
+            return attempt_lines(ended, lambda text, _: text)
         case AlarmRaised(answer=answer, fix=fix) if answer != "note" and fix:
-            return [notice(record), f"  fix   {printable(fix)}".replace("\n", " ")]
+            return [notice(record), f"  fix   {sanitize(fix)}".replace("\n", " ")]
         case _:
             words = notice(record)
             return [words] if words else []
 
 
-def _past(started_s: float) -> Callable[[Record], bool]:
-    """Whether a record was written before: until the first that was not, whatever the clock is set to afterwards."""
+def _past_filter(started_s: float) -> Callable[[Record], bool]:
+    """A filter that is true until the first record since `started_s`; a later clock change has no effect."""
     is_present = False
 
     def is_past(record: Record) -> bool:
@@ -106,7 +106,7 @@ def _past(started_s: float) -> Callable[[Record], bool]:
 
 
 def style(record: Record) -> str:
-    """ "red" for what went wrong, "green" for a good end, else nothing."""
+    """The colour of an event: "red" for a failure, "yellow" for an alert, "green" for a finished run, else ""."""
     match record.event:
         case AttemptEnded(outcome="failed") | RunClosed(state="failed"):
             return "red"
@@ -136,7 +136,7 @@ def eta_s(state: State) -> float | None:
 
 
 def numbers(state: State) -> list[str]:
-    """Loss, held-out loss and speed, as far as they are known."""
+    """Loss, held-out loss and speed; values that are not known are left out."""
     parts: list[str] = []
     if state.loss is not None:
         parts.append(f"loss {state.loss:.4f}")
@@ -148,51 +148,50 @@ def numbers(state: State) -> list[str]:
 
 
 def restarts(state: State) -> str:
-    """ "attempt 2, 1 restart: killed by signal 9"; empty in the first attempt."""
+    """Example: "attempt 2, 1 restart; attempt 1 failed: killed by signal 9"; empty before a failure."""
     failed = next((attempt for attempt in reversed(state.attempts) if attempt.outcome == "failed"), None)
     if failed is None:
         return ""
-    count = f"{state.restarts} restart{'' if state.restarts == 1 else 's'}"
-    return f"attempt {state.attempt_number}, {count}; attempt {failed.number} failed: {printable(failed.what)}"
+    count = counted(state.restarts, "restart")
+    return f"attempt {state.attempt_number}, {count}; attempt {failed.number} failed: {sanitize(failed.what)}"
 
 
 # --- plain lines -----------------------------------------------------------------------------------
 
 
 def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | None = None) -> Show:
-    """A line per notable event, and one of progress every ten seconds or twentieth of the run.
+    """A line per notable event, and a progress line every ten seconds or every twentieth of the run.
 
-    What happened before `started_s` is not told again.
+    Events before `started_s` are not shown.
     """
-    told_s = 0.0
-    told_step = 0
-    is_past = _past(started_s)
+    shown_s = 0.0
+    shown_step = 0
+    is_past = _past_filter(started_s)
 
     def show(state: State, records: Sequence[Record]) -> None:
-        nonlocal told_s, told_step
+        nonlocal shown_s, shown_step
         for record in records:
-            lines = [] if is_past(record) else notices(record)
-            for number, words in enumerate(lines):
-                write(f"{_clock(record.time_s) if number == 0 else ' ' * len(_clock(0.0))}  {words}")
+            for clock, text, _ in [] if is_past(record) else _timed(record):
+                write(f"{clock}  {text}")
         for line in service.more(state) if service is not None else ():
             write(line)
         if state.live is None or state.live.first_progress is None or state.progress_s is None:
-            return  # what an earlier attempt reached is no progress of this one
-        if state.progress_s < started_s or state.step == told_step:
+            return  # progress of an earlier attempt does not count
+        if state.progress_s < started_s or state.step == shown_step:
             return
-        far = abs(state.step - told_step) >= PLAIN_EVERY_PART * state.max_steps  # backwards too: after a restart
-        if far or state.progress_s - told_s >= PLAIN_EVERY_S:
-            told_s, told_step = state.progress_s, state.step
+        far = abs(state.step - shown_step) >= PLAIN_EVERY_PART * state.max_steps  # after a restart the step is smaller
+        if far or state.progress_s - shown_s >= PLAIN_EVERY_S:
+            shown_s, shown_step = state.progress_s, state.step
             write(f"{_clock(state.progress_s)}  {progress_line(state)}")
 
     return show
 
 
 def progress_line(state: State) -> str:
-    """ "step 150 of 300 (50 %), loss 4.2017, held-out 4.5120, 3.9 k tokens/s, 45 s to go"."""
+    """Example: "step 150 of 300 (50 %), loss 4.2017, held-out 4.5120, 3.9 k tokens/s, 45 s left"."""
     part = state.step / state.max_steps if state.max_steps else 0.0
     left_s = eta_s(state)
-    ahead = [] if left_s is None else [f"{format_seconds(left_s)} to go"]
+    ahead = [] if left_s is None else [f"{format_seconds(left_s)} left"]
     share = "" if state.is_endless else f" ({part:.0%})"
     return ", ".join([f"{state.stands_at}{share}", *numbers(state), *ahead])
 
@@ -201,12 +200,18 @@ def _clock(time_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time_s))
 
 
+def _timed(record: Record) -> Iterator[tuple[str, str, str]]:
+    """Clock, text and colour of each line of an event; only the first line has clock and colour."""
+    for number, line in enumerate(notices(record)):
+        yield ("        ", line, "") if number else (_clock(record.time_s), line, style(record))
+
+
 # --- the live screen -------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Iterator[Show]:
-    """Notable events scroll by; below them stands the state of the run, drawn by the supervisor's own thread."""
+    """Notable events scroll; the state of the run stays below them. The supervisor's own thread draws it."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -214,7 +219,7 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
     console = Console(file=stream, highlight=False)
     drawn_s = 0.0
     latest = State()
-    is_past = _past(started_s)
+    is_past = _past_filter(started_s)
     live = Live(
         screen(latest, started_s), console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
     )
@@ -223,12 +228,10 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
         nonlocal drawn_s, latest
         latest = state
         for record in records:
-            for number, words in enumerate([] if is_past(record) else notices(record)):
-                clock = _clock(record.time_s) if number == 0 else " " * len(_clock(0.0))
-                color = style(record) if number == 0 else ""
-                console.print(Text(f"{clock}  ", style="dim").append(words, style=color or "not dim"))
-        for words in service.more(state) if service is not None else ():
-            console.print(Text(words, style="dim"))
+            for clock, text, color in [] if is_past(record) else _timed(record):
+                console.print(Text(f"{clock}  ", style="dim").append(text, style=color or "not dim"))
+        for line in service.more(state) if service is not None else ():
+            console.print(Text(line, style="dim"))
         now_s = time.time()
         if now_s - drawn_s >= REFRESH_S:
             drawn_s = now_s
@@ -257,7 +260,7 @@ def screen(state: State, now_s: float) -> RenderableType:
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
-    ahead = "" if left_s is None or state.closed else f", {format_seconds(left_s)} to go"
+    ahead = "" if left_s is None or state.closed else f", {format_seconds(left_s)} left"
     bar.add_row(
         ProgressBar(total=max(1, state.max_steps), completed=state.step),
         state.stands_at if state.is_endless else f"{state.stands_at} ({part:.0%}){ahead}",
@@ -273,8 +276,8 @@ def screen(state: State, now_s: float) -> RenderableType:
         Text(f"checkpoint {newest}{saving}", style="dim"),
     ]
     if state.live is not None and state.live.serves_only:
-        rows[1:3] = [Text("serves" if state.live.ready_s is not None else "starts to serve", style="not bold")]
-    loud = [printable(standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note"]
+        rows[1:3] = [Text("serving" if state.live.ready_s is not None else "starting the server", style="not bold")]
+    loud = [sanitize(standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note"]
     rows.extend(Text(what, style="yellow", overflow="ellipsis", no_wrap=True) for what in loud[-ALARMS_SHOWN:])
     troubles = restarts(state)
     if troubles:
@@ -282,5 +285,5 @@ def screen(state: State, now_s: float) -> RenderableType:
     in_title = state.live is not None and state.last_event == state.live.phase
     if state.last_event and state.last_event_s is not None and not in_title:
         age = format_seconds(max(0.0, now_s - state.last_event_s))
-        rows.append(Text(f"{printable(state.last_event)} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
+        rows.append(Text(f"{sanitize(state.last_event)} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
     return Group(*rows)

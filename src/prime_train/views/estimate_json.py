@@ -1,4 +1,4 @@
-"""Tells an Estimate as one JSON document. Reckons nothing that is not a change of unit."""
+"""Renders an Estimate as one JSON document. Computes only changes of unit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from prime_train.estimate.values import Interval, Term
 from prime_train.units import GIB
 
 VERSION = 1
-WITHOUT_END = 1e12  # dollars, hours, seconds: a run that is interrupted faster than it gets on
+UNLIMITED = 1e12  # dollars, hours or seconds: the run never ends, because interruptions undo all progress
 
 
 class More(NamedTuple):
-    """What was asked for beside the estimate: --exact, --scaling."""
+    """The results of --exact and --scaling."""
 
     exact: Sequence[Comparison] = ()
     scaling: Sequence[ScaledLayout] = ()
@@ -29,11 +29,11 @@ class More(NamedTuple):
 def document(estimate: Estimate, more: More) -> dict[str, Any]:
     """The document of `estimate --json`."""
     time = estimate.time
-    told: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     if more.exact:
-        told["exact"] = [_compared_json(part) for part in more.exact]
+        extra["exact"] = [_compared_json(part) for part in more.exact]
     if more.scaling:
-        told["scaling"] = [_scaled_json(way) for way in more.scaling]
+        extra["scaling"] = [_scaled_json(way) for way in more.scaling]
     return {
         "version": VERSION,
         "model": {"id": estimate.shape.name, "params": estimate.shape.parameters, "source": estimate.shape.source},
@@ -52,12 +52,12 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
         "cost": _cost_json(estimate.costs[0]) if estimate.costs else None,
         "costs": [_cost_json(cost) for cost in estimate.costs],
         "assumptions": list(estimate.assumptions),
-        **told,
+        **extra,
     }
 
 
 def _sharing_json(sharing: Sharing) -> dict[str, Any]:
-    """How to share one GPU: the fractions that fit, and what is recommended."""
+    """How to share one GPU: the fractions that fit, and the recommended settings."""
     return {
         "starts_first": sharing.starts_first,
         "why_first": sharing.why_first,
@@ -94,7 +94,7 @@ def _scaled_json(way: ScaledLayout) -> dict[str, Any]:
 
 def _role_json(role: Role) -> dict[str, Any]:
     memory = role.memory
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "role": memory.role,
         "gpus": memory.gpus,
         "per_gpu": {
@@ -111,7 +111,7 @@ def _role_json(role: Role) -> dict[str, Any]:
     }
     served = role.served
     if served is not None:
-        told |= {
+        document |= {
             "kv_cache_gib": _gib(served.kv_bytes.typical),
             "kv_tokens": served.kv_tokens,
             "full_length_sequences": served.full_length_sequences,
@@ -119,7 +119,7 @@ def _role_json(role: Role) -> dict[str, Any]:
             "longest_ctx_tokens": served.longest_ctx_tokens,
             "starts": served.starts,
         }
-    return told
+    return document
 
 
 def _compared_json(part: Comparison) -> dict[str, Any]:
@@ -179,13 +179,13 @@ def _cost_json(cost: Cost) -> dict[str, Any]:
 
 
 def _interval_json(interval: Interval) -> dict[str, float | None]:
-    """What never ends is null: JSON has no infinity."""
+    """A value without limit is null, because JSON has no infinity."""
     return {name: _finite(value) for name, value in interval._asdict().items()}
 
 
 def _finite(value: float) -> float | None:
-    """To six digits; None for what has no end to speak of."""
-    return float(f"{value:.6g}") if abs(value) < WITHOUT_END else None
+    """The value with six digits; None if it is unlimited."""
+    return float(f"{value:.6g}") if abs(value) < UNLIMITED else None
 
 
 def _gib(size_bytes: float) -> float:

@@ -1,4 +1,4 @@
-"""Renders verdicts: text for people, one line each, GitHub annotations, JSON. Prints nothing, judges nothing."""
+"""Renders verdicts as text, one line per finding, GitHub annotations or JSON. Prints nothing, checks nothing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prime_train.findings import Finding, Severity
+from prime_train.units import counted
 
 if TYPE_CHECKING:
     from prime_train.rules.judge import Verdict
 
 VERSION = 1
-Paint = Callable[[str, str], str]  # (text, style) -> text, in colour where the terminal wants it
+Paint = Callable[[str, str], str]  # (text, style) -> text, in colour if the terminal supports it
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
@@ -21,17 +22,17 @@ def plain(text: str, _: str) -> str:
 
 
 def full(verdict: Verdict, paint: Paint = plain) -> str:
-    """Every finding in its four parts, then what could not be judged. "" where there is nothing to say."""
+    """Every finding in its four parts, then the skipped rules. "" if there are none of either."""
     blocks = [_full(finding, paint) for finding in verdict.findings]
     return "\n".join([*blocks, *_skipped(verdict, paint)])
 
 
 def _skipped(verdict: Verdict, paint: Paint) -> list[str]:
-    """One line for each reason that kept rules from judging."""
+    """One line for each reason why rules were skipped."""
     codes: dict[str, list[str]] = {}
     for skip in verdict.skipped:
         codes.setdefault(skip.reason, []).append(skip.code)
-    return [f"{paint('skipped', 'dim')} {', '.join(sorted(told))}: {reason}" for reason, told in codes.items()]
+    return [f"{paint('skipped', 'dim')} {', '.join(sorted(rules))}: {reason}" for reason, rules in codes.items()]
 
 
 def _full(finding: Finding, paint: Paint) -> str:
@@ -72,7 +73,7 @@ def _github(finding: Finding) -> str:
         "endLine": span.end_line,
         "title": f"{finding.code} {finding.key}".strip(),
     }
-    if span.line == span.end_line:  # GitHub takes columns on a single line only
+    if span.line == span.end_line:  # GitHub accepts columns only if the span is on one line
         properties |= {"col": span.column, "endColumn": span.end_column}
     shown = ",".join(f"{name}={_escaped(str(value), ':,')}" for name, value in properties.items())
     parts = [finding.what, f"why: {finding.why}" if finding.why else "", f"fix: {finding.fix}" if finding.fix else ""]
@@ -92,27 +93,27 @@ def _place(finding: Finding) -> str:
 def summary(verdicts: Sequence[Verdict], fixed: int = 0, *, unsafe_left: int = 0) -> str:
     """One line: "2 errors, 1 warning in 3 files", "1 file is clean; 2 findings fixed".
 
-    `unsafe_left` are findings that --fix left alone because their patch changes what the run does.
+    `unsafe_left`: findings that --fix did not repair, because their patch changes what the run does.
     """
     counts = _counts(verdicts)
-    files = _counted(len(verdicts), "file")
-    said = [
-        _counted(counts[severity], str(severity))
+    files = counted(len(verdicts), "file")
+    found = ", ".join(
+        counted(counts[severity], str(severity))
         for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
         if counts[severity]
-    ]
-    done = f"; {_counted(fixed, 'finding')} fixed" if fixed else ""
+    )
+    done = f"; {counted(fixed, 'finding')} fixed" if fixed else ""
     done += f"; {unsafe_left} more with --unsafe-fixes" if unsafe_left else ""
-    if said:
-        return f"{', '.join(said)} in {files}{done}"
-    return f"{files} {'is' if len(verdicts) == 1 else 'are'} clean{done}"
+    return f"{found} in {files}{done}" if found else f"{files} {'is' if len(verdicts) == 1 else 'are'} clean{done}"
 
 
 def tally(verdict: Verdict) -> str:
-    """The last line of validate: what was found, passed and skipped."""
-    found = summary([verdict]).removesuffix(" in 1 file") if verdict.findings else "nothing to object to"
-    skipped = f", {len(verdict.skipped)} skipped" if verdict.skipped else ""
-    return f"{verdict.path}: {found}; {_counted(len(verdict.passed), 'rule')} passed{skipped}"
+    """The last line of validate: the numbers of findings, of rules that passed and of rules that were skipped."""
+    rules = f"{counted(len(verdict.passed), 'rule')} passed"
+    rules += f", {len(verdict.skipped)} skipped" if verdict.skipped else ""
+    if not verdict.findings:
+        return f"{verdict.path}: All checks passed. ({rules})"
+    return f"{verdict.path}: {summary([verdict]).removesuffix(' in 1 file')}; {rules}"
 
 
 def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def validate_json(verdict: Verdict, facts: dict[str, Any]) -> dict[str, Any]:
-    """The document of `validate --json`: lint's, with what was skipped, what passed, and the facts."""
+    """The document of `validate --json`: that of lint, with the skipped rules, the passed rules and the facts."""
     return lint_json([verdict]) | {
         "skipped": [{"code": skip.code, "needs": skip.needs, "reason": skip.reason} for skip in verdict.skipped],
         "passed": list(verdict.passed),
@@ -171,7 +172,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def _json_value(value: Any) -> Any:
-    """A TOML value as JSON has it: dates become text, and so do numbers that are not finite."""
+    """A TOML value for JSON: dates and numbers that are not finite become text."""
     match value:
         case dict():
             return {key: _json_value(below) for key, below in value.items()}
@@ -191,7 +192,3 @@ def _counts(verdicts: Iterable[Verdict]) -> dict[Severity, int]:
         for finding in verdict.findings:
             counts[finding.severity] += 1
     return counts
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Tells what was found while a run was on and what was done about it, as parts of its report. Pure."""
+"""The report's sections on alarms, log warnings, deletions and changed settings. Pure."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from prime_train.events import (
     Record,
     SpaceFreed,
 )
-from prime_train.units import format_bytes, format_seconds
-from prime_train.views.markdown import date, plain, plural, table
+from prime_train.units import counted, format_bytes, format_seconds
+from prime_train.views.markdown import date, plain, table
 
-_FOLLOWED = {"restart": "attempt {} was ended for it", "pause": "the run was paused for it"}
+_CONSEQUENCES = {"restart": "attempt {} was ended because of it", "pause": "the run was paused because of it"}
 
 
 def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
-    """What the run goes on with from there on, and what was kept of the attempts that were ended."""
+    """Settings that the supervisor changed, files kept of ended attempts, and alerts that failed."""
     failed: Counter[tuple[str, str]] = Counter()
     for record in records:
         match record.event:
             case BatchShrunk(attempt=attempt, micro_batch=micro_batch):
                 yield f"After attempt {attempt} the micro-batch is {micro_batch}, because memory ran out."
             case GpuLeftOut(gpu=gpu, reason=reason):
-                yield f"`{plain(gpu)}` is left out where enough others remain: {plain(reason)}."
+                yield f"`{plain(gpu)}` is left out if enough other GPUs remain: {plain(reason)}."
             case EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
-                there = _from(kept, folder)
-                yield f"Before attempt {attempt} was ended, [{there}]({there}) was written: {plain(', '.join(items))}."
+                path = Path(kept)
+                link = str(path.relative_to(folder)) if path.is_relative_to(folder) else kept
+                yield f"Before attempt {attempt} was ended, [{link}]({link}) was written: {plain(', '.join(items))}."
             case AlertSent(channel=channel, failed=reason) if reason:
                 failed[channel, reason] += 1
     for (channel, reason), times in failed.items():
-        yield f"{times} alert{plural(times)} by {channel} did not get there: {plain(reason)}."
+        yield f"{counted(times, 'alert')} by {channel} failed: {plain(reason)}."
 
 
-def found(records: Sequence[Record]) -> Iterator[str]:
-    """The alarms, one row for each thing that was wrong, however often it was found."""
+def alarms(records: Sequence[Record]) -> Iterator[str]:
+    """The table of alarms: one row per problem, however often it was found."""
     raised: dict[tuple[str, str, str], list[tuple[float, AlarmRaised]]] = {}
     cleared_s: dict[tuple[str, str, str], float] = {}
     for record in records:
@@ -65,7 +66,7 @@ def _alarm(times: Sequence[tuple[float, AlarmRaised]], over_s: float | None) -> 
     first_s, _ = times[0]
     last_s, alarm = times[-1]
     ended = sorted({each.attempt for _, each in times if each.answer == alarm.answer and each.attempt})
-    then = _FOLLOWED.get(alarm.answer, "").format(", ".join(map(str, ended))) if ended else ""
+    then = _CONSEQUENCES.get(alarm.answer, "").format(", ".join(map(str, ended))) if ended else ""
     if not then and over_s is not None:
         then = f"over after {format_seconds(max(0.0, over_s - last_s))}"
     what = alarm.what if not alarm.subject or alarm.subject in alarm.what else f"{alarm.subject}: {alarm.what}"
@@ -73,7 +74,7 @@ def _alarm(times: Sequence[tuple[float, AlarmRaised]], over_s: float | None) -> 
 
 
 def warnings(records: Iterable[Record]) -> Iterator[str]:
-    """Lines of the logs that explain a slow run, each kind once."""
+    """Log lines that explain a slow run; each kind once."""
     seen: dict[str, LogNoticed] = {}
     for record in records:
         if isinstance(record.event, LogNoticed):
@@ -84,15 +85,15 @@ def warnings(records: Iterable[Record]) -> Iterator[str]:
         yield table(("", "what", "where"), rows)
 
 
-def deleted(records: Iterable[Record]) -> Iterator[str]:
-    """What was deleted or packed to have room, and what the trainer's own retention took."""
+def deletions(records: Iterable[Record]) -> Iterator[str]:
+    """What was deleted or packed to free disk space, and how many checkpoints the trainer's retention deleted."""
     freed: list[tuple[str, ...]] = []
     freed_bytes = by_trainer = 0
     packed: list[CheckpointPacked] = []
     for record in records:
         match record.event:
             case SpaceFreed(path=path, size_bytes=size, reason=reason, failed=failed):
-                why = f"it stays: {failed}" if failed else reason
+                why = f"not deleted: {failed}" if failed else reason
                 freed.append((date(record.time_s), Path(path).name, format_bytes(size), why))
                 freed_bytes += 0 if failed else size
             case CheckpointDeleted():
@@ -103,14 +104,8 @@ def deleted(records: Iterable[Record]) -> Iterator[str]:
         yield f"{format_bytes(freed_bytes)} were freed:"
         yield table(("when", "what", "size", "why"), freed)
     if by_trainer:
-        yield f"The trainer deleted {by_trainer} superseded checkpoint{plural(by_trainer)}, as the config asks."
+        yield f"The trainer deleted {counted(by_trainer, 'superseded checkpoint')}, as configured."
     if packed:
         before, after = sum(p.size_bytes for p in packed), sum(p.stored_bytes for p in packed)
-        told = f"{len(packed)} superseded checkpoint{plural(len(packed))} packed without loss"
-        yield f"{told}: {format_bytes(before)} to {format_bytes(after)}."
-
-
-def _from(path: str, folder: Path) -> str:
-    """A path as a link of the report names it."""
-    there = Path(path)
-    return str(there.relative_to(folder)) if there.is_relative_to(folder) else path
+        what = f"{counted(len(packed), 'superseded checkpoint')} packed without loss"
+        yield f"{what}: {format_bytes(before)} to {format_bytes(after)}."

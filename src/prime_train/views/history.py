@@ -1,4 +1,4 @@
-"""What a run's events and metrics.jsonl tell of its whole life, as values for the report. Reads; draws nothing."""
+"""Reads the whole history of a run from its events and metrics.jsonl, and summarizes it. Writes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prime_train.events import (
     LaunchAsked,
     Record,
     RunOpened,
-    Watched,
+    WatchEvent,
     read,
 )
 from prime_train.rundir import RunDir
@@ -26,12 +26,12 @@ from prime_train.supervise.state import Attempt, State
 PHASES = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")
 _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu")
 
-Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan where a line has none
+Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan if a line has none
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A failed attempt and the one that followed it. `waited_s`: from the death to the next start."""
+    """A failed attempt and the one that followed it. `waited_s`: from the failure to the next start."""
 
     failed: Attempt
     followed: Attempt
@@ -46,16 +46,16 @@ class Restart:
 class History:
     name: str
     path: Path
-    started_in: str  # working directory of the latest attempt: paths in the config count from there; "" = not known
-    config: dict[str, Any]  # resolved.json; empty where it cannot be read
+    started_in: str  # working directory of the latest attempt, the base of relative config paths; "" = not known
+    config: dict[str, Any]  # resolved.json; empty if it cannot be read
     state: State
-    evaluations: tuple[Evaluated, ...]  # by step, of the steps that count: without those that a restart takes again
+    evaluations: tuple[Evaluated, ...]  # by step; without those of steps that a restart repeated
     saves: tuple[CheckpointSaved, ...]
     metrics: Metrics
     began_s: float | None
     ended_s: float | None
-    worked_s: float  # sum over the supervisors' lives, the pauses between them left out
-    records: tuple[Record, ...] = ()  # of what was found while it was on, and of what was done about it
+    worked_s: float  # sum over the lives of the supervisors, without the pauses between them
+    records: tuple[Record, ...] = ()  # alarms and what the supervisor did about them
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
@@ -73,7 +73,7 @@ class History:
 
 
 def gather(run_dir: RunDir) -> History:
-    """Everything the report tells, up to now."""
+    """Everything the report shows, up to now."""
     records = read(run_dir.events)
     state = fold_all(records)
     saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
@@ -89,24 +89,24 @@ def gather(run_dir: RunDir) -> History:
         began_s=records[0].time_s if records else None,
         ended_s=records[-1].time_s if records else None,
         worked_s=_worked_s(records),
-        records=tuple(record for record in records if isinstance(record.event, Watched | CheckpointDeleted)),
+        records=tuple(record for record in records if isinstance(record.event, WatchEvent | CheckpointDeleted)),
     )
 
 
 def _evaluations(records: Iterable[Record]) -> tuple[Evaluated, ...]:
-    """As in metrics.jsonl, what lies beyond the checkpoint that an attempt resumes from does not count."""
+    """By step. Evaluations after the checkpoint that an attempt resumes from are dropped, as in metrics.jsonl."""
     by_step: dict[int, Evaluated] = {}
     for record in records:
         match record.event:
             case LaunchAsked(resume_step=resumed):
-                by_step = {step: told for step, told in by_step.items() if step <= resumed}
-            case Evaluated() as told:
-                by_step[told.step] = told
+                by_step = {step: evaluated for step, evaluated in by_step.items() if step <= resumed}
+            case Evaluated() as evaluated:
+                by_step[evaluated.step] = evaluated
     return tuple(by_step[step] for step in sorted(by_step))
 
 
 def read_metrics(path: Path) -> Metrics:
-    """The columns of metrics.jsonl that the report shows. Of a step that stands there twice, the later line."""
+    """The columns of metrics.jsonl that the report shows. If a step occurs twice, the later line counts."""
     by_step: dict[int, list[float]] = {}
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -121,7 +121,7 @@ def read_metrics(path: Path) -> Metrics:
 
 
 def _row(line: str) -> list[float] | None:
-    """The values of one line; None for a torn one."""
+    """The values of one line; None for an incomplete one."""
     try:
         raw = json.loads(line)
         values = [raw.get(column) for column in _COLUMNS]
@@ -131,7 +131,7 @@ def _row(line: str) -> list[float] | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none."""
+    """The JSON object in a file; empty if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -152,13 +152,13 @@ def _worked_s(records: Iterable[Record]) -> float:
 
 
 def _waited_s(failed: Attempt, followed: Attempt) -> float | None:
-    """None also for an attempt that a later supervisor found dead: nobody saw when it died."""
+    """None for an attempt that a later supervisor found dead, because the time of its end is not known."""
     if failed.returncode is None or failed.ended_s is None or followed.started_s is None:
         return None
     return max(0.0, followed.started_s - failed.ended_s)
 
 
 def _launch_of(run_dir: RunDir, attempt: int) -> Path:
-    """What was written of the start of the attempt; of one role where there are several: all start in one place."""
+    """The launch file of the attempt; any role's, because all roles start in the same directory."""
     written = sorted(run_dir.attempt(attempt).glob(run_dir.launch(attempt, "*").name))
     return written[0] if written else run_dir.launch(attempt, "trainer")

@@ -1,6 +1,6 @@
-"""Renders the schema of run.toml as JSON Schema, for editors that complete and check as one types. Judges nothing.
+"""Renders the schema of run.toml as JSON Schema, for editors. Checks nothing.
 
-It is read from the table that `lint` walks, so that editor and linter say the same of every key by itself.
+It is made from the table that `lint` uses, so editor and linter agree on every single key.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", 
 
 
 def json_schema(training: Table, serving: Table) -> dict[str, Any]:
-    """The JSON Schema of a whole file: of one that trains, and of one with run.kind = "serve", which holds less.
+    """The JSON Schema of a whole file: a training, or a server (run.kind = "serve"), which has fewer keys.
 
-    The keys of both are told in one place, for completion; what each must and may hold is told apart.
+    All keys are listed once, for completion; `then` and `else` hold the required and allowed keys of each kind.
     """
     whole = _of_table(training)
     required = whole.pop("required", [])

@@ -1,4 +1,4 @@
-"""Reads the logs of a run's attempts, from the end and as they grow. Reads only."""
+"""Reads the logs of a run's attempts and services, from the end and while they grow. Writes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prime_train.rundir import RunDir
 from prime_train.supervise.lock import holder
 
 _CHUNK_BYTES = 64 * 1024
-_ROLES = ("trainer", "prime_rl", "inference")  # whose log is shown: the first that the attempt has
+_ROLES = ("trainer", "prime_rl", "inference")  # the log of the first role that the attempt has is shown
 
 
 def attempts(run_dir: RunDir) -> list[int]:
@@ -24,13 +24,13 @@ def attempts(run_dir: RunDir) -> list[int]:
 
 
 def attempt_or_latest(run_dir: RunDir, attempt: int | None) -> int:
-    """`attempt` if it exists, without one the latest. UserError where there is none."""
+    """`attempt` if it exists; the latest one for None. Raises UserError if there is none."""
     numbers = attempts(run_dir)
     if not numbers:
         raise UserError(
             what="there is no log",
             where=str(run_dir.path),
-            why="no attempt was started yet",
+            why="no attempt has started yet",
             fix=f"prime-train status {run_dir.path.name}",
         )
     if attempt is None:
@@ -46,12 +46,12 @@ def attempt_or_latest(run_dir: RunDir, attempt: int | None) -> int:
 
 
 def is_over(run_dir: RunDir) -> bool:
-    """Whether no supervisor is left that could write more."""
+    """Whether no supervisor is alive that could write more."""
     return holder(run_dir) is None
 
 
 class Tail:
-    """One attempt's log and how far it was read."""
+    """One attempt's log and the position up to which it was read."""
 
     def __init__(self, run_dir: RunDir, attempt: int) -> None:
         logs = [run_dir.log(attempt, role) for role in _ROLES]
@@ -59,12 +59,12 @@ class Tail:
         self._offset = 0
 
     def skip_to_last(self, lines: int) -> None:
-        """Set the mark before the last `lines` lines, for 0 at the start. Reads no more of the file than those."""
+        """Moves the position to the last `lines` lines, or to the start for 0. Reads only these lines."""
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             self._offset = _start_of_last(file, lines) if lines else 0
 
     def more(self) -> Iterator[bytes]:
-        """What lies behind the mark, in pieces; the mark moves along. Nothing where the log has not begun."""
+        """The text from the position on, in chunks; moves the position. Nothing if the log does not exist yet."""
         with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
             file.seek(self._offset)
             while chunk := file.read(_CHUNK_BYTES):
@@ -73,16 +73,16 @@ class Tail:
 
 
 def _start_of_last(file: io.BufferedReader, lines: int) -> int:
-    """Where the last `lines` lines begin, found from the end."""
+    """The offset at which the last `lines` lines start. Reads from the end."""
     position = file.seek(0, io.SEEK_END)
-    wanted = lines + 1  # the newline that ends the file ends the last line; it begins none
+    wanted = lines + 1  # the newline at the end of the file starts no line
     while position > 0:
         size = min(_CHUNK_BYTES, position)
         position -= size
         file.seek(position)
         chunk = file.read(size)
         if position + size == file.seek(0, io.SEEK_END) and not chunk.endswith(b"\n"):
-            wanted -= 1  # its last line has not ended
+            wanted -= 1  # the last line has no newline yet
         found = chunk.count(b"\n")
         if found >= wanted:
             at = len(chunk)

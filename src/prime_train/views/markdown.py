@@ -1,17 +1,18 @@
-"""Writes the parts of a Markdown page: tables, words on one line, dates. Pure."""
+"""Renders the parts of a Markdown page: tables, one-line texts, dates. Pure."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
-from prime_train.views.printable import printable
+from prime_train.views.printable import sanitize
 
-_ROWS = 20  # of a table; the middle of a longer one is left out
+_ROWS = 20  # the middle of a longer table is left out
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; of a long one the beginning and the end."""
+    """A table; a long one is cut to its first and last rows."""
     shown = [list(row) for row in rows]
     if len(shown) > _ROWS:
         left_out = f"({len(shown) - _ROWS} more)"
@@ -22,28 +23,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def plain(words: str) -> str:
-    """On one line, without a full stop of its own."""
-    return " ".join(printable(words).split()).rstrip(".")
+    """The text on one line, without a full stop at its end."""
+    return " ".join(sanitize(words).split()).rstrip(".")
 
 
 def fenced(body: str) -> str:
-    """A block of text as it is, whatever fences stand in it."""
-    fence = "`" * max(3, _longest_run(body, "`") + 1)
+    """A code block; its fence is longer than every run of backquotes in the text."""
+    fence = max(["``", *re.findall("`+", body)], key=len) + "`"
     return f"{fence}text\n{body}\n{fence}"
 
 
-def _longest_run(words: str, character: str) -> int:
-    longest = current = 0
-    for each in words:
-        current = current + 1 if each == character else 0
-        longest = max(longest, current)
-    return longest
-
-
 def date(time_s: float | None) -> str:
-    """Of seconds since the epoch; empty where it is not known."""
+    """The date of seconds since the epoch; empty for None."""
     return "" if time_s is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
-
-
-def plural(count: int) -> str:
-    return "" if count == 1 else "s"

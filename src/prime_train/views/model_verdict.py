@@ -1,30 +1,23 @@
-"""Renders the verdict on a model: lines for people, one JSON document for programs. Prints nothing, judges nothing."""
+"""Renders the verdict on a model as text or JSON. Prints nothing, checks nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from prime_train.verify.check import Check, Outcome, Use, Verdict
 from prime_train.verify.uses import label
-from prime_train.views.printable import printable
+from prime_train.views.findings import Paint, plain
+from prime_train.views.printable import sanitize
 
-VERSION = 1
-Paint = Callable[[str, str], str]  # (text, style) -> text, in colour where the terminal wants it
 _STYLES = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.NOT_KNOWN: "cyan", Outcome.FAILURE: "red"}
 _WORD_WIDTH = max(len(outcome) for outcome in Outcome)
 
 
-def plain(text: str, _: str) -> str:
-    """A Paint without colour."""
-    return text
-
-
-def full(verdict: Verdict, paint: Paint = plain) -> str:
-    """Each check on a line, with why and what to do where it is not well; then a line per use."""
+def verdict_text(verdict: Verdict, paint: Paint = plain) -> str:
+    """A line per check, with why and fix if it did not pass; then a line per use."""
     origin = verdict.origin + (f", revision {verdict.revision[:12]}" if verdict.revision else "")
     width = max(len(check.id) for check in verdict.checks)
-    blocks = [paint(printable(verdict.model), "bold") + paint(f"  ({origin})", "dim")]
+    blocks = [paint(sanitize(verdict.model), "bold") + paint(f"  ({origin})", "dim")]
     blocks += [_check(check, width, paint) for check in verdict.checks]
     blocks.append("")
     width = max(len(label(use.id)) for use in verdict.uses)
@@ -50,13 +43,13 @@ def _use(use: Use, width: int, paint: Paint) -> str:
 
 
 def _one_line(text: str) -> str:
-    return printable(text).replace("\n", " ")
+    return sanitize(text).replace("\n", " ")
 
 
-def as_json(verdict: Verdict) -> dict[str, Any]:
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
     """The document of `verify-model --json`."""
     return {
-        "version": VERSION,
+        "version": 1,
         "model": verdict.model,
         "origin": verdict.origin,
         "revision": verdict.revision or None,

@@ -1,24 +1,26 @@
-"""Shows ranked offers: a table whose every total is three figures, or JSON. Reads and writes no file."""
+"""Renders ranked offers as a table or JSON; each total is three figures. Reads and writes no file."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prime_train.document import to_toml
-from prime_train.estimate.offers import RankedOffer, Ranking
-from prime_train.estimate.values import Interval
-from prime_train.units import format_seconds, format_usd
+from prime_train.units import counted, format_seconds, format_usd
 from prime_train.views.prices import kind, offer_json
 
-HEADER = ("", "OFFER", "AT", "KIND", "USD/H", "HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN")
-RIGHT = frozenset({0, 4, 6, 7, 8, 9})
+if TYPE_CHECKING:
+    from prime_train.estimate.offers import RankedOffer, Ranking
+    from prime_train.estimate.values import Interval
+
+RANKED_HEADER = ("", "OFFER", "AT", "KIND", "USD/H", "HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN")
+RANKED_RIGHT = frozenset({0, 4, 6, 7, 8, 9})
 
 
-def rows(offers: Sequence[RankedOffer]) -> list[tuple[str, ...]]:
-    """One row per offer under HEADER; LOW, TYPICAL and HIGH are of the whole run."""
+def ranked_rows(offers: Sequence[RankedOffer]) -> list[tuple[str, ...]]:
+    """One row per offer under RANKED_HEADER; LOW, TYPICAL and HIGH are the cost of the whole run."""
     return [_row(place, offer) for place, offer in enumerate(offers, start=1)]
 
 
@@ -45,34 +47,34 @@ def _time(hours: float) -> str:
 
 
 def settings_line(ranking: Ranking, key: Callable[[str], str]) -> str:
-    """What to set in the config for the first offer; "" where it is to be as it is."""
+    """The settings that the first offer needs in the config; "" if the config fits unchanged."""
     if not ranking.offers or not ranking.offers[0].judgement.settings:
         return ""
-    told = (
+    settings = (
         f"no {key(field)}" if value is None else f"{key(field)} = {to_toml(value)}"
         for field, value in ranking.offers[0].judgement.settings
     )
-    return f"laid over 1: {', '.join(told)}"
+    return f"settings for offer 1: {', '.join(settings)}"
 
 
 def left_out_lines(ranking: Ranking, shown: int = 8) -> list[str]:
-    """Why other offers are not in the table, the commonest reason first."""
-    lines = [f"{count} left out: {why}" for why, count in ranking.left_out[:shown]]
+    """Why other offers are not in the table; the most common reason first."""
+    lines = [f"{counted(count, 'offer')} left out: {why}" for why, count in ranking.left_out[:shown]]
     more = sum(count for _, count in ranking.left_out[shown:])
-    return [*lines, f"{more} left out for other reasons"] if more else lines
+    return [*lines, f"{counted(more, 'offer')} left out for other reasons"] if more else lines
 
 
-def document(title: str, ranking: Ranking, today: date, key: Callable[[str], str] = str) -> dict[str, Any]:
+def find_json(title: str, ranking: Ranking, today: date, key: Callable[[str], str] = str) -> dict[str, Any]:
     """The document of `find --json`; `key` turns a RunSpec field into the user's own key."""
     return {
         "version": 1,
         "run": title,
-        "offers": [_offer(place, offer, today, key) for place, offer in enumerate(ranking.offers, start=1)],
+        "offers": [_ranked_json(place, offer, today, key) for place, offer in enumerate(ranking.offers, start=1)],
         "left_out": [{"why": why, "offers": count} for why, count in ranking.left_out],
     }
 
 
-def _offer(place: int, offer: RankedOffer, today: date, key: Callable[[str], str]) -> dict[str, Any]:
+def _ranked_json(place: int, offer: RankedOffer, today: date, key: Callable[[str], str]) -> dict[str, Any]:
     cost, judgement = offer.cost, offer.judgement
     return {
         "rank": place,
@@ -93,7 +95,7 @@ def _offer(place: int, offer: RankedOffer, today: date, key: Callable[[str], str
 
 
 def interval(values: Interval, digits: int) -> dict[str, float | None]:
-    """low, typical, high; null where a run would never end."""
+    """low, typical, high; null if the run would never end."""
     return {
         name: round(value, digits) if math.isfinite(value) else None
         for name, value in zip(("low", "typical", "high"), values, strict=True)

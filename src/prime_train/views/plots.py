@@ -1,4 +1,4 @@
-"""Draws the plots of a report with matplotlib, which comes with the train extra. Knows no events, opens no window."""
+"""Draws the plots of a report with matplotlib (from the train extra). Reads no events, opens no window."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from prime_train.views.history import History
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_INK, _SOFT, _HELD_OUT, _TROUBLE = "#1f4e79", "#b8cde0", "#d9822b", "#b22222"  # told apart in grey and by colour-blind
+# These colours differ in grey and for colour-blind readers.
+_INK, _SOFT, _HELD_OUT, _TROUBLE = "#1f4e79", "#b8cde0", "#d9822b", "#b22222"
 _LABEL_CHARS = 40
-_LABELLED = 6  # more restarts than this are marked without words
+_LABELLED = 6  # if there are more restarts, their lines have no label
 
 
 def draw(history: History, directory: Path) -> list[Path]:
-    """Write loss.png and throughput.png; their paths, none where there is nothing to draw.
+    """Writes loss.png and throughput.png; returns their paths, none if no step was recorded.
 
     Raises ImportError without matplotlib.
     """
@@ -33,10 +34,10 @@ def draw(history: History, directory: Path) -> list[Path]:
     ]
 
 
-def smoothed(values: Sequence[float], half_life: float) -> list[float]:
+def smooth(values: Sequence[float], half_life: float) -> list[float]:
     """Exponential moving average whose weights halve every `half_life` values, without bias at the start.
 
-    Values that are not finite are passed over. Source of the correction: Adam, arXiv 1412.6980, s. 3.
+    Values that are not finite are ignored. Source of the bias correction: Adam, arXiv 1412.6980, s. 3.
     """
     keep = 0.5 ** (1 / half_life)
     mean, weight = 0.0, 0.0
@@ -50,7 +51,7 @@ def smoothed(values: Sequence[float], half_life: float) -> list[float]:
 
 
 def _save(fill: Any, history: History, path: Path, label: str) -> Path:
-    """Draw one plot and put it in place whole. Figure without pyplot: no state, no display."""
+    """Draws one plot and replaces the file at once. Does not use pyplot, which needs global state and a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -81,9 +82,7 @@ def _save(fill: Any, history: History, path: Path, label: str) -> Path:
 def _loss(axes: Axes, history: History) -> None:
     steps, losses = history.metrics["step"], history.metrics["loss"]
     axes.plot(steps, losses, color=_SOFT, linewidth=0.9, label="training, each step")
-    axes.plot(
-        steps, smoothed(losses, max(2.0, len(losses) / 50)), color=_INK, linewidth=1.6, label="training, smoothed"
-    )
+    axes.plot(steps, smooth(losses, max(2.0, len(losses) / 50)), color=_INK, linewidth=1.6, label="training, smoothed")
     if history.evaluations:
         at = [evaluated.step for evaluated in history.evaluations]
         held_out = [evaluated.loss for evaluated in history.evaluations]
@@ -105,19 +104,19 @@ def _loss(axes: Axes, history: History) -> None:
 def _throughput(axes: Axes, history: History) -> None:
     steps, speeds = history.metrics["step"], history.metrics["tokens_per_s"]
     axes.plot(steps, speeds, color=_SOFT, linewidth=0.9, label="each step")
-    axes.plot(steps, smoothed(speeds, max(2.0, len(speeds) / 50)), color=_INK, linewidth=1.6, label="smoothed")
+    axes.plot(steps, smooth(speeds, max(2.0, len(speeds) / 50)), color=_INK, linewidth=1.6, label="smoothed")
     axes.set_ylim(bottom=0)
 
 
 def _mark_restarts(axes: Axes, history: History) -> None:
-    """A line where an attempt died, a band over the steps that were taken again."""
+    """A line where an attempt failed, a band over the repeated steps."""
     restarts = history.restarts
     for number, restart in enumerate(restarts):
         died, resumed = restart.failed.last_step, restart.followed.resume_step
         axes.axvspan(resumed, max(died, resumed), color=_TROUBLE, alpha=0.08, linewidth=0)
         axes.axvline(died, color=_TROUBLE, linewidth=1.1, linestyle=":", label="restart" if number == 0 else None)
         if len(restarts) <= _LABELLED:
-            words = f"{restart.failed.what[:_LABEL_CHARS]}, again from {resumed}"
+            words = f"{restart.failed.what[:_LABEL_CHARS]}, resumed from {resumed}"
             axes.annotate(
                 words, (died, 0.9), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
                 rotation=90, fontsize=8, color=_TROUBLE, va="top",

@@ -1,4 +1,4 @@
-"""Shows the price table: one line per GPU, or per offer of one GPU, or as JSON. Reads and writes no file."""
+"""Renders prices and ranked offers as tables or JSON. Reads and writes no file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from prime_train.estimate.cost import price_interval
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
-from prime_train.units import format_usd
+from prime_train.units import counted, format_usd
 
 GPU_HEADER = ("GPU", "KIND", "OFFERS", "LOW", "MEDIAN", "HIGH", "CHEAPEST AT", "SEEN")
 GPU_RIGHT = frozenset({2, 3, 4, 5})
@@ -21,7 +21,7 @@ def kind(spot: bool) -> str:
 
 
 def gpu_rows(prices: Iterable[Price]) -> list[tuple[str, ...]]:
-    """One row per GPU and kind under GPU_HEADER; prices are of one GPU hour."""
+    """One row per GPU and kind under GPU_HEADER; prices are per GPU hour."""
     groups: dict[tuple[str, bool], list[Price]] = {}
     for price in prices:
         groups.setdefault((price.gpu, price.spot), []).append(price)
@@ -54,19 +54,20 @@ def offer_rows(prices: Iterable[Price]) -> list[tuple[str, ...]]:
 
 
 def _seen(offers: Sequence[Price]) -> str:
-    """The oldest date among them; what has none is older than any."""
+    """The oldest date; an offer without a date counts as older than all others."""
     return "undated" if any(not price.as_of for price in offers) else min(price.as_of for price in offers)
 
 
 def stale_warning(prices: Sequence[Price], today: date) -> str | None:
-    """What to say of prices that are old or of unknown age; None where all are fresh."""
+    """A warning about prices that are old or of unknown age; None if all are recent."""
     stale = [price for price in prices if is_stale(price.as_of, today)]
     if not stale:
         return None
     undated = sum(not price.as_of for price in stale)
     old = len(stale) - undated
     parts = [f"{old} older than {STALE_DAYS} days"] * bool(old) + [f"{undated} of unknown age"] * bool(undated)
-    return f"warning: {' and '.join(parts)} among {len(prices)} prices; prime-train prices refresh"
+    ages = " and ".join(parts)
+    return f"warning: {counted(len(prices), 'price')}, {ages}; to update: prime-train prices refresh"
 
 
 def as_json(prices: Iterable[Price], today: date) -> dict[str, Any]:

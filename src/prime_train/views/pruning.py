@@ -1,4 +1,4 @@
-"""Tells what `ckpt prune` is to do and has done: checkpoints, and of prime-rl broadcasts, weights and rollouts."""
+"""Shows what `ckpt prune` deleted, or would delete: checkpoints, and prime-rl's broadcasts, weights and rollouts."""
 
 from __future__ import annotations
 
@@ -10,64 +10,64 @@ from typing import Any
 from prime_train.checkpoints.cleanup import Deletion, Item, Keep, may_go, newest_usable
 from prime_train.units import format_bytes
 
-Failed = Mapping[tuple[Path, ...], str]  # the folders of a deletion that was not done, and why
+Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -> why
 
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What there is, and what of it goes; what a run's own keep_last keeps is no part of it."""
+    """The items of a run, the retention rules and the planned deletions."""
 
     items: tuple[Item, ...]
     keep: Keep
     deletions: tuple[Deletion, ...]
 
 
-def pruning(items: Sequence[Item], keep: Keep, now_s: float) -> Pruning:
-    """The plan, oldest first. The caller holds the run's lock."""
+def plan_pruning(items: Sequence[Item], keep: Keep, now_s: float) -> Pruning:
+    """The deletions, oldest first. The caller holds the run's lock."""
     going = (one for one in may_go(items, keep, now_s) if not one.last_resort)
     return Pruning(tuple(items), keep, tuple(sorted(going, key=lambda one: one.item.step)))
 
 
-def rows(plan: Pruning, failed: Failed) -> list[tuple[str, str, str, str, str]]:
-    """kind, step, size, "keep" or "delete", why: the newest step first."""
+def prune_rows(plan: Pruning, failed: Failed) -> list[tuple[str, str, str, str, str]]:
+    """kind, step, size, "keep" or "delete", why; the newest step first."""
     reasons = {one.item.paths: one.reason for one in plan.deletions}
     found: list[tuple[str, str, str, str, str]] = []
     for item in sorted(plan.items, key=lambda item: -item.step):
         goes = item.paths in reasons and item.paths not in failed
-        why = failed.get(item.paths) or reasons.get(item.paths) or _kept_why(item, plan)
+        why = failed.get(item.paths) or reasons.get(item.paths) or _why_kept(item, plan)
         step = str(item.step) if item.step >= 0 else ""
         found.append((item.kind, step, format_bytes(item.size_bytes), "delete" if goes else "keep", why))
     return found
 
 
-def _kept_why(item: Item, plan: Pruning) -> str:
+def _why_kept(item: Item, plan: Pruning) -> str:
     newest = newest_usable(plan.items, plan.keep)
     every = plan.keep.keep_every_steps
     if item.pinned:
         return "pinned"
     if item.in_use:
-        return f"{item.in_use} uses it"
+        return f"in use by {item.in_use}"
     if item.kind == "broadcast":
-        return "an engine may still read it, or a resume will"
+        return "an engine or a resume may still read it"
     if item.kind == "rollouts":
         if newest is None:
             return "no checkpoint is complete"
         later = item.step >= newest.step
-        return "later than the newest complete checkpoint" if later else "it was written to in the last minutes"
+        return "later than the newest complete checkpoint" if later else "written to in the last minutes"
     if item.wholeness == "broken":
-        return f"broken, left to look at: {item.problem}"
+        return f"broken, kept for inspection: {item.problem}"
     if not item.complete:
-        return f"somebody may be writing it: {item.problem}"
+        return f"a process may be writing it: {item.problem}"
     if newest is not None and item.step == newest.step:
-        return "the newest complete one" if item.kind == "checkpoint" else "of the newest complete checkpoint"
+        return f"{'' if item.kind == 'checkpoint' else 'belongs to '}the newest complete checkpoint"
     if every and item.step % every == 0:
         return f"a multiple of keep_every_steps = {every}"
-    return "within keep_last" if plan.keep.keep_last is not None else "no keep_last is set: give --keep-last"
+    return "within keep_last" if plan.keep.keep_last is not None else "keep_last is not set: add --keep-last N"
 
 
-def as_json(run: str, plan: Pruning, failed: Failed, *, dry_run: bool) -> dict[str, Any]:
+def prune_json(run: str, plan: Pruning, failed: Failed, *, dry_run: bool) -> dict[str, Any]:
     """The document of `ckpt prune --json`."""
-    told = [
+    deleted = [
         {
             "kind": one.item.kind,
             "step": one.item.step,
@@ -78,5 +78,5 @@ def as_json(run: str, plan: Pruning, failed: Failed, *, dry_run: bool) -> dict[s
         for one in plan.deletions
         if one.item.paths not in failed
     ]
-    not_done = [{"path": str(paths[0]), "problem": problem} for paths, problem in failed.items()]
-    return {"version": 1, "run": run, "dry_run": dry_run, "deleted": told, "failed": not_done}
+    problems = [{"path": str(paths[0]), "problem": problem} for paths, problem in failed.items()]
+    return {"version": 1, "run": run, "dry_run": dry_run, "deleted": deleted, "failed": problems}

@@ -1,4 +1,4 @@
-"""Writes report.md: what ran, what happened and how to go on. Reads events and metrics, never the model."""
+"""Writes report.md: what ran, what happened and how to continue. Reads events and metrics, never the model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.supervise.state import Attempt
-from prime_train.units import format_bytes, format_count, format_seconds
-from prime_train.views.happenings import changes, deleted, found, warnings
+from prime_train.units import counted, format_bytes, format_count, format_seconds
+from prime_train.views.happenings import alarms, changes, deletions, warnings
 from prime_train.views.history import PHASES, History, Restart, gather
-from prime_train.views.markdown import date, fenced, plain, plural, table
-from prime_train.views.printable import printable
+from prime_train.views.markdown import date, fenced, plain, table
+from prime_train.views.printable import sanitize
 
 _PHASE_NAMES = {
     "data_s": "wait for data",
@@ -25,7 +25,7 @@ _NO_PLOTS = "*Plots need matplotlib: `pip install 'prime-train[train]'`, then `p
 
 
 def write(run_dir: RunDir) -> History:
-    """Write report.md and plots/ anew, each file whole or not at all; the history they were made from."""
+    """Writes report.md and plots/, each file at once; returns the history they show."""
     from prime_train.views import plots
 
     history = gather(run_dir)
@@ -39,7 +39,7 @@ def write(run_dir: RunDir) -> History:
 
 
 def text(history: History, plots: Sequence[str], remark: str) -> str:
-    """The report. `plots` are paths relative to it, `remark` stands for those that are missing."""
+    """The report. `plots`: paths relative to it; `remark` replaces missing plots."""
     images = dict.fromkeys(("loss", "throughput"), remark)
     for path in plots:
         name = path.rpartition("/")[2].removesuffix(".png")
@@ -60,9 +60,9 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
         *_happened(history),
         "## Checkpoints",
         _checkpoints(history),
-        *deleted(history.records),
+        *deletions(history.records),
         *_samples(history),
-        "## Go on",
+        "## Continue",
         _commands(history),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -75,24 +75,23 @@ def outcome(history: History) -> str:
     """One sentence: the state, the steps, the time, the restarts."""
     state = history.state
     word = state.state if state.closed else f"not over ({state.state})"
-    restarts = len(history.restarts)
     sentence = f"**{word}**: {state.stands_at} in {format_seconds(history.worked_s)}"
-    sentence += f", {state.attempt_number} attempt{plural(state.attempt_number)}, {restarts} restart{plural(restarts)}"
+    sentence += f", {counted(state.attempt_number, 'attempt')}, {counted(len(history.restarts), 'restart')}"
     if state.closed and state.exit_code:
         sentence += f"; exit code {state.exit_code}: {plain(state.reason)}"
     return sentence + "."
 
 
 def held_out(history: History) -> str:
-    """The held-out loss, first to last, and how far it fell; empty before the first evaluation."""
+    """The first and the last held-out loss, and how far it fell; empty before the first evaluation."""
     if not history.evaluations:
         return ""
     first, last = history.evaluations[0], history.evaluations[-1]
-    told = f"Held-out loss: {first.loss:.4f} at step {first.step:,} -> {last.loss:.4f} at step {last.step:,}"
+    sentence = f"Held-out loss: {first.loss:.4f} at step {first.step:,} -> {last.loss:.4f} at step {last.step:,}"
     if history.vocab_loss is not None:
         fell = 1 - last.loss / history.vocab_loss
-        told += f", {fell:.0%} below the {history.vocab_loss:.4f} of a uniform guess, ln(vocabulary)"
-    return told + "."
+        sentence += f", {fell:.0%} below the {history.vocab_loss:.4f} of a uniform guess, ln(vocabulary)"
+    return sentence + "."
 
 
 def _what_ran(history: History) -> list[tuple[str, str]]:
@@ -100,23 +99,23 @@ def _what_ran(history: History) -> list[tuple[str, str]]:
     rows = [("started", date(history.began_s)), ("last event", date(history.ended_s))]
     if started is not None:
         ranks = f"{started.world_size} x " if started.world_size > 1 else ""
-        rows.append(("model", f"{format_count(started.params)} parameters, {_sizes(config.get('model', {}))}"))
+        rows.append(("model", f"{format_count(started.params)} parameters{_sizes(config.get('model', {}))}"))
         rows.append(("vocabulary", f"{started.vocab_size:,}"))
         rows.append(("device", f"{ranks}{started.device}, {started.precision}"))
     if "data" in config:
         sources = ", ".join(_source(source) for source in config["data"]["sources"])
-        rows.append(("data", f"{sources}; {config['data']['ctx_tokens']:,} tokens in a sequence"))
+        rows.append(("data", f"{sources}; {config['data']['ctx_tokens']:,} tokens per sequence"))
     if "optim" in config and "schedule" in config:
         rows.append(("optimizer", f"AdamW, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
     rows.append(("tokens seen", format_count(history.state.tokens_seen)))
-    rows.append(("config", "[config.toml](config.toml), with every default: [resolved.json](resolved.json)"))
+    rows.append(("config", "[config.toml](config.toml); with all defaults: [resolved.json](resolved.json)"))
     return rows
 
 
 def _sizes(model: dict[str, Any]) -> str:
     if model.get("path"):
-        return f"from {model['path']}"
-    return f"{model.get('layers')} layers of width {model.get('hidden_size')}, {model.get('heads')} heads"
+        return f", from {model['path']}"
+    return ", {layers} layers of width {hidden_size}, {heads} heads".format_map(model) if model else ""
 
 
 def _source(source: dict[str, Any]) -> str:
@@ -136,17 +135,17 @@ def _speed(history: History) -> str:
     speeds = _finite(metrics["tokens_per_s"])
     if not speeds:
         return "No step was recorded."
-    told = f"Median {format_count(round(statistics.median(speeds)))} tokens/s over {len(speeds):,} steps"
+    sentence = f"Median {format_count(round(statistics.median(speeds)))} tokens/s over {len(speeds):,} steps"
     memory, mfu = _finite(metrics["peak_memory_gib"]), _finite(metrics["mfu"])
     if mfu:
-        told += f", {statistics.median(mfu):.0%} of the device's peak (MFU)"
+        sentence += f", {statistics.median(mfu):.0%} of the device's peak (MFU)"
     if memory:
-        told += f"; at most {max(memory):.2f} GiB in rank 0"
-    return told + "."
+        sentence += f"; at most {max(memory):.2f} GiB in rank 0"
+    return sentence + "."
 
 
 def _phases(history: History) -> str:
-    """Where the time of a step goes: the mean, because the parts must add up, and the slowest of a hundred."""
+    """The time of each phase of a step: the mean, because means add up to the whole step, and the 99th percentile."""
     first_steps = {attempt.resume_step + 1 for attempt in history.state.attempts}  # they wait for the first batch
     kept = [index for index, step in enumerate(history.metrics["step"]) if int(step) not in first_steps]
     columns = {name: _finite(history.metrics[name][index] for index in kept) for name in (*PHASES, "step_s")}
@@ -163,8 +162,8 @@ def _phases(history: History) -> str:
         for name, values in columns.items()
         if values
     ]
-    return table(("phase of a step", "mean", "99 in 100 within", "share"), rows) + (
-        "\n\nWithout the first step of each attempt, which waits for the first batch."
+    return table(("phase of a step", "mean", "99th percentile", "share"), rows) + (
+        "\n\nThe first step of each attempt is left out, because it waits for the first batch."
     )
 
 
@@ -190,20 +189,21 @@ def _happened(history: History) -> Iterable[str]:
     if last is not None and last.outcome == "failed":
         yield f"{_failure(last)} {_advice(last.why, last.fix)}"
     yield from changes(history.records, history.path)
-    yield from found(history.records)
+    yield from alarms(history.records)
     yield from warnings(history.records)
 
 
 def _restart(restart: Restart) -> str:
     failed, followed = restart.failed, restart.followed
-    waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} after the death"
+    waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} after the failure"
     origin = f"the checkpoint of step {followed.resume_step:,}" if followed.resume_step else "the beginning"
-    told = f"{_failure(failed)} {_advice(failed.why, failed.fix)} "
-    told += f"Attempt {followed.number} started{waited} from {origin}; "
-    told += f"{restart.steps_redone:,} step{plural(restart.steps_redone)} taken again."
+    text = f"{_failure(failed)} {_advice(failed.why, failed.fix)} "
+    text += (
+        f"Attempt {followed.number} started{waited} from {origin}; {counted(restart.steps_redone, 'step')} repeated."
+    )
     if followed.rejected:
-        told += " Newer checkpoints were not taken: " + "; ".join(f"`{plain(r)}`" for r in followed.rejected) + "."
-    return told
+        text += " Newer checkpoints were rejected: " + "; ".join(f"`{plain(r)}`" for r in followed.rejected) + "."
+    return text
 
 
 def _failure(failed: Attempt) -> str:
@@ -222,23 +222,23 @@ def _checkpoints(history: History) -> str:
     newest = f"Newest complete: step {history.state.newest_complete:,}." if history.state.newest_complete else ""
     if not rows:
         return newest or "None was saved."
-    return table(("step", "size", "training waited", "written in"), rows) + f"\n\n{newest}"
+    return table(("step", "size", "training waited", "write time"), rows) + f"\n\n{newest}"
 
 
 def _samples(history: History) -> Iterable[str]:
     if history.state.samples:
         yield f"## Samples of step {history.state.samples[-1].step:,}"
     for sampled in history.state.samples:
-        yield fenced(printable(f"{sampled.prompt}{sampled.text}"))
+        yield fenced(sanitize(f"{sampled.prompt}{sampled.text}"))
 
 
 def _commands(history: History) -> str:
     name = history.name
-    goes_on = f"prime-train run {shlex.quote(str(history.path / 'config.toml'))}"
+    resume = f"prime-train run {shlex.quote(str(history.path / 'config.toml'))}"
     if history.started_in:
-        goes_on = f"cd {shlex.quote(history.started_in)} && {goes_on}"
+        resume = f"cd {shlex.quote(history.started_in)} && {resume}"
     rows = [
-        (goes_on, "go on; for more steps add --set run.max_steps=N"),
+        (resume, "continue; for more steps add --set run.max_steps=N"),
         (f"prime-train logs {name}", "what the trainer printed"),
         (f"prime-train ckpt verify {name}", "read every byte of every checkpoint"),
     ]

@@ -1,4 +1,4 @@
-"""Finds runs by name or path. Reads directories only; never opens a run's files."""
+"""Finds runs by name or path. Reads directories only, never the files of a run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from prime_train.errors import UserError
 from prime_train.rundir import RunDir
 
 RUNS = "runs"  # the default of run.dir
-_LISTED = 12  # names that fit into a message
+_LISTED = 12  # more names do not fit into a message
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a directory in which a supervisor once opened a run."""
+    """Whether a supervisor has opened a run in the directory `path`."""
     run_dir = RunDir(path)
     return run_dir.events.is_dir() or run_dir.resolved.is_file()
 
 
-def known(directory: Path) -> list[str]:
+def run_names(directory: Path) -> list[str]:
     """The names of the runs in `directory`/runs, in alphabetical order."""
     root = directory / RUNS
     if not root.is_dir():
@@ -27,16 +27,16 @@ def known(directory: Path) -> list[str]:
 
 
 def find(name: str, directory: Path) -> RunDir:
-    """The run called `name` in `directory`/runs, or whose directory `name` is. UserError where there is none."""
+    """The run `directory`/runs/`name`, or the run whose directory is `name`. Raises UserError if there is none."""
     for path in (directory / RUNS / name, directory / name):
         if is_run(path):
             return RunDir(path.resolve())
-    names = known(directory)
+    names = run_names(directory)
     if not names:
         why = f"there is no run in {directory / RUNS}"
-        fix = "go to the directory the run was started from, or give the path of the run's directory"
+        fix = "cd to the directory where the run was started, or give the path of the run's directory"
         raise UserError(f"no run {name!r}", f"RUN = {name}", why, fix)
     listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
     meant = nearest(name, names)
-    fix = f"did you mean {meant}?" if meant else "one of these names, or the path of a run's directory"
+    fix = f"did you mean {meant}?" if meant else "use one of these names, or the path of a run's directory"
     raise UserError(f"no run {name!r}", f"RUN = {name}", f"the runs in {directory / RUNS} are: {listed}", fix)

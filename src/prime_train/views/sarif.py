@@ -1,11 +1,11 @@
-"""Renders verdicts as SARIF 2.1.0, for code scanning. Prints nothing, judges nothing.
+"""Renders verdicts as SARIF 2.1.0, for code scanning. Prints nothing, checks nothing.
 
 Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,7 +21,7 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 
 def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """The log of one run over all files: its rules are those that found something."""
+    """The SARIF log for all files; it lists only the rules that have findings."""
     findings = [finding for verdict in verdicts for finding in verdict.findings]
     codes = sorted({finding.code for finding in findings})
     numbers = {code: number for number, code in enumerate(codes)}
@@ -37,24 +37,21 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             {
                 "tool": {"driver": driver},
                 "columnKind": "unicodeCodePoints",
-                "artifacts": [{"location": {"uri": _uri(path)}} for path in _paths(verdicts)],
+                "artifacts": [{"location": {"uri": _uri(path)}} for path in dict.fromkeys(v.path for v in verdicts)],
                 "results": [_result(finding, numbers[finding.code]) for finding in findings],
             }
         ],
     }
 
 
-def _paths(verdicts: Iterable[Verdict]) -> list[str]:
-    return list(dict.fromkeys(verdict.path for verdict in verdicts))
-
-
 def _rule(code: str) -> dict[str, Any]:
-    from prime_train.rules.catalogue import RULES
     from prime_train.rules.explain import explain
+    from prime_train.rules.families import load_all
 
-    if code not in RULES:
+    rules = load_all()
+    if code not in rules:
         return {"id": code}
-    rule = RULES[code]
+    rule = rules[code]
     page = explain(rule)
     return {
         "id": code,
@@ -92,5 +89,5 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def _uri(path: str) -> str:
-    """A path as a URI reference: relative to where the command ran, unless it is absolute."""
+    """A path as a URI reference, relative to the working directory unless it is absolute."""
     return Path(path).as_uri() if Path(path).is_absolute() else quote(path)

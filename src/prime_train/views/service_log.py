@@ -1,4 +1,4 @@
-"""Hands out the lines of a service's log as they come, for `--verbose-vllm`. Reads only, at most a screen at a time."""
+"""Reads new lines of a service's log, for `--verbose-vllm`. Writes nothing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from prime_train.diagnose.clean import ANSI
 from prime_train.supervise.state import Child, State
-from prime_train.views.printable import printable
+from prime_train.views.printable import sanitize
 
-_MOST_BYTES = 64 * 1024  # at a time; a server that writes more than a person can read is not held back by that
+_MOST_BYTES = 64 * 1024  # per read; earlier text is skipped
 _LONGEST = 400  # characters of a line
 
 
 class ServiceLog:
-    """The log of one role, in whatever attempt lives."""
+    """The log of one role in the live attempt."""
 
     def __init__(self, role: str = "inference") -> None:
         self._role = role
@@ -23,7 +23,7 @@ class ServiceLog:
         self._rest = b""
 
     def more(self, state: State) -> list[str]:
-        """The lines since the last call, without colours, "inference | " before each. Of very many only the last."""
+        """The lines since the last call, without colours, each after "inference | ". Only the last _MOST_BYTES."""
         path = next((Path(child.log) for child in _children(state) if child.role == self._role), None)
         if path != self._path:
             self._path, self._offset, self._rest = path, 0, b""
@@ -33,11 +33,11 @@ class ServiceLog:
         *whole, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[:_MOST_BYTES]
         lines = [f"... {skipped:,} bytes not shown"] if skipped else []
-        lines += [printable(ANSI.sub(b"", line).decode("utf-8", "replace"))[:_LONGEST] for line in whole]
+        lines += [sanitize(ANSI.sub(b"", line).decode("utf-8", "replace"))[:_LONGEST] for line in whole]
         return [f"{self._role} | {line}" for line in lines]
 
     def _read(self, path: Path) -> tuple[int, bytes]:
-        """How many bytes were passed over, and the rest."""
+        """The number of skipped bytes, and the new bytes."""
         try:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -47,11 +47,11 @@ class ServiceLog:
                 file.seek(self._offset + skipped)
                 data = file.read(_MOST_BYTES)
         except OSError:
-            return 0, b""  # not begun, or gone; the listener tells of one that cannot be read
+            return 0, b""  # missing or unreadable; the log follower reports an unreadable log
         self._offset += skipped + len(data)
         if skipped:
             self._rest = b""
-            data = data.partition(b"\n")[2]  # it begins amid a line
+            data = data.partition(b"\n")[2]  # the first line is incomplete
         return skipped, data
 
 

@@ -1,4 +1,4 @@
-"""Tells how a run stands, from its events, its processes and its disk. Reads only; works while it runs and after."""
+"""Shows the status of a run from its events, processes and disk, during the run and after it. Writes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import holder
 from prime_train.supervise.process import Identity
 from prime_train.supervise.state import Attempt, Standing, State
-from prime_train.units import GIB, format_count, format_seconds
+from prime_train.units import GIB, counted, format_count, format_seconds
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
 _OVER = ("stopped", "finished", "failed")
@@ -24,7 +24,7 @@ _OVER = ("stopped", "finished", "failed")
 
 @dataclass(frozen=True, slots=True)
 class ChildAlive:
-    """A process of the live attempt. `alive` is None where it runs on another machine."""
+    """A process of the live attempt. `alive` is None if it runs on another machine."""
 
     role: str
     pid: int
@@ -33,7 +33,7 @@ class ChildAlive:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How one run stands at `now_s`. `supervised`: a supervisor holds its lock."""
+    """The status of one run at `now_s`. `supervised`: a supervisor holds the run's lock."""
 
     path: Path
     state: State
@@ -42,7 +42,7 @@ class Status:
     newest_complete: int | None
     free_gib: float | None
     now_s: float
-    is_stopped: bool = False  # Ctrl-Z or SIGSTOP holds its supervisor: nobody looks after it
+    is_stopped: bool = False  # Ctrl-Z or SIGSTOP stopped the supervisor, so nothing supervises the run
 
     @property
     def name(self) -> str:
@@ -50,19 +50,19 @@ class Status:
 
     @property
     def word(self) -> str:
-        """The state of the run; "died" where it was not closed and no supervisor is left to close it."""
+        """The state of the run; "died" if it was not closed and no supervisor is alive."""
         if self.state.closed or self.supervised:
             return self.state.state
         return "died"
 
     @property
     def resumable(self) -> bool:
-        """`prime-train run` with the same config goes on, and nothing has to be repaired first."""
+        """Whether `prime-train run` with the same config continues the run without a repair."""
         return self.word not in ("finished", "failed")
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the last sign of life; None where nothing has been heard yet."""
+        """Seconds since the last sign of life; None before the first one."""
         live = self.state.last_progress_s if self.state.last_progress_s is not None else self.state.progress_s
         last_s = live if live is not None else self.state.last_event_s
         return None if last_s is None else max(0.0, self.now_s - last_s)
@@ -74,12 +74,12 @@ class Status:
 
 
 def fold_events(run_dir: RunDir) -> State:
-    """What the events of a run say, up to now."""
+    """The state of a run from all its events up to now."""
     return fold_all(read(run_dir.events))
 
 
-def look(run_dir: RunDir, now_s: float) -> Status:
-    """How the run stands. Reads events, /proc, the lock and the checkpoint folders."""
+def read_status(run_dir: RunDir, now_s: float) -> Status:
+    """The status of a run. Reads events, /proc, the lock and the checkpoint folders."""
     state = fold_events(run_dir)
     held_by = holder(run_dir)
     here = held_by is None or held_by.here
@@ -104,7 +104,7 @@ def look(run_dir: RunDir, now_s: float) -> Status:
 
 
 def as_json(status: Status) -> dict[str, Any]:
-    """The document of `status --json`. `micro_batch` is null unless memory ran out and a smaller one was taken."""
+    """The document of `status --json`. `micro_batch` is null unless it was reduced because memory ran out."""
     state, failure = status.state, status.failure
     return {
         "version": 1,
@@ -136,30 +136,32 @@ def as_json(status: Status) -> dict[str, Any]:
 
 
 def all_as_json(statuses: Sequence[Status]) -> dict[str, Any]:
-    """The document of `status --json` without a run: the same per run."""
+    """The document of `status --json` without a run name: one document per run."""
     return {"version": 1, "runs": [as_json(status) for status in statuses]}
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
-    """JSON has neither nan nor infinity: a loss that is one of them is null."""
+    """A value that is not finite becomes null, because JSON has neither nan nor infinity."""
     return round(value, digits) if value is not None and math.isfinite(value) else None
 
 
 def _cause(failure: Attempt | None) -> dict[str, Any] | None:
     if failure is None:
         return None
-    told = {"what": failure.what, "why": failure.why, "fix": failure.fix, "where": failure.where}
     return {
         "id": failure.cause_id or None,
         "class": failure.cause_class,
         "line": failure.what,
         "attempt": failure.number,
-        **told,
+        "what": failure.what,
+        "why": failure.why,
+        "fix": failure.fix,
+        "where": failure.where,
     }
 
 
 def _gpu(uuid: str, state: State) -> dict[str, Any]:
-    """A GPU that attempts were ended for."""
+    """A GPU whose errors ended attempts."""
     ended = [attempt for failed, attempt in state.gpu_failures if failed == uuid]
     return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out}
 
@@ -167,8 +169,11 @@ def _gpu(uuid: str, state: State) -> dict[str, Any]:
 def _alarm(standing: Standing) -> dict[str, Any]:
     """`where`: a path, or the UUID of a GPU."""
     alarm = standing.alarm
-    named = {"watch": alarm.watch, "name": alarm.name, "subject": alarm.subject, "answer": alarm.answer}
-    return named | {
+    return {
+        "watch": alarm.watch,
+        "name": alarm.name,
+        "subject": alarm.subject,
+        "answer": alarm.answer,
         "what": alarm.what,
         "why": alarm.why,
         "fix": alarm.fix,
@@ -178,7 +183,7 @@ def _alarm(standing: Standing) -> dict[str, Any]:
 
 
 def as_lines(status: Status) -> list[tuple[str, str]]:
-    """Label and text of each line that `status RUN` shows; what is not known is left out."""
+    """Label and text of each line of `status RUN`; unknown values are left out."""
     state, failure = status.state, status.failure
     lines = [("state", _state_text(status)), ("step", state.stands_at.removeprefix("step "))]
     if state.loss is not None:
@@ -189,19 +194,19 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if state.tokens_per_s is not None:
         lines.append(("speed", f"{format_count(round(state.tokens_per_s))} tokens/s"))
     if status.silent_s is not None:
-        lines.append(("last sign", f"{format_seconds(status.silent_s)} ago"))
+        lines.append(("last activity", f"{format_seconds(status.silent_s)} ago"))
     if state.last_event:
         lines.append(("last event", state.last_event))
-    lines.append(("attempt", f"{state.attempt_number}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"))
+    lines.append(("attempt", f"{state.attempt_number}, {counted(state.restarts, 'restart')}"))
     if failure is not None:
         lines.append(("last failure", f"attempt {failure.number} at step {failure.last_step}: {failure.what}"))
     lines.extend(("alarm", standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note")
     if state.micro_batch is not None:
-        lines.append(("micro-batch", f"{state.micro_batch}, smaller than the config's since memory ran out"))
+        lines.append(("micro-batch", f"{state.micro_batch}, reduced because memory ran out"))
     if state.left_out:
-        lines.append(("left out", f"{', '.join(state.left_out)}, where enough others remain"))
+        lines.append(("left out", f"{', '.join(state.left_out)}, if enough other GPUs remain"))
     if status.supervised and state.supervisor_pid:
-        held = f", held by a signal: kill -CONT {state.supervisor_pid} lets it go on" if status.is_stopped else ""
+        held = f", stopped by a signal; to continue: kill -CONT {state.supervisor_pid}" if status.is_stopped else ""
         lines.append(("supervisor", f"pid {state.supervisor_pid}{held}"))
     lines.extend((c.role, f"pid {c.pid}, {_ALIVE[c.alive]}") for c in status.children)
     newest = status.newest_complete
@@ -215,7 +220,7 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
 def _state_text(status: Status) -> str:
     if status.word == "died":
         gone = "its supervisor is gone" if status.state.supervisor_pid else "no supervisor opened it"
-        return f"died: {gone}; the command that started it goes on from the newest complete checkpoint"
+        return f"died: {gone}; run the same command again to continue from the newest complete checkpoint"
     if status.word in _OVER:
         reason = f": {status.state.reason}" if status.state.reason else ""
         return f"{status.word}{reason} (exit code {status.state.exit_code})"
@@ -223,7 +228,7 @@ def _state_text(status: Status) -> str:
     return f"{status.word}{phase}"
 
 
-OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST SIGN")
+OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST ACTIVITY")
 
 
 def as_rows(statuses: Sequence[Status]) -> list[tuple[str, ...]]:

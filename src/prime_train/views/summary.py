@@ -1,23 +1,23 @@
-"""Tells in a few lines what a run came to, when it ends. Reads only."""
+"""Summarizes a run in a few lines when it ends. Writes nothing."""
 
 from __future__ import annotations
 
 from prime_train.backends.saved import newest_complete
 from prime_train.rundir import RunDir
 from prime_train.units import format_seconds
-from prime_train.views import history
+from prime_train.views.history import History, Restart, gather
 
 _SAMPLE_LINES = 8
 
 
-def gather(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple[str, str]]]:
+def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple[str, str]]]:
     """A title, and label and text of each line.
 
-    `again` is the command that goes on with the run, `longer` the same for twice as many steps.
+    `again`: the command that continues the run; `longer`: the same command for twice as many steps.
     """
-    told = history.gather(run_dir)
-    state = told.state
-    title = f"{told.name} {state.state}: {state.stands_at} in {format_seconds(told.worked_s)}"
+    run = gather(run_dir)
+    state = run.state
+    title = f"{run.name} {state.state}: {state.stands_at} in {format_seconds(run.worked_s)}"
     lines: list[tuple[str, str]] = []
     failed = state.attempt
     if state.state == "failed" and failed is not None:
@@ -27,9 +27,9 @@ def gather(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple[st
             ("fix", failed.fix),
             ("see", failed.where),
         ]
-    lines += [(f"restart {number}", _restart(restart)) for number, restart in enumerate(told.restarts, start=1)]
-    if told.evaluations:
-        lines.append(("held-out loss", _fall(told)))
+    lines += [(f"restart {number}", _restart(restart)) for number, restart in enumerate(run.restarts, start=1)]
+    if run.evaluations:
+        lines.append(("held-out loss", _held_out(run)))
     if state.newest_complete:
         newest = newest_complete(run_dir)
         where = newest.path if newest is not None else run_dir.checkpoint(state.newest_complete)
@@ -42,26 +42,26 @@ def gather(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple[st
         if path.exists():
             lines.append((label, run_dir.relative(path)))
     if state.state != "finished":
-        lines.append(("go on", again))
+        lines.append(("continue", again))
     else:
         lines.append(("train longer", longer))
     return title, [(label, words) for label, words in lines if words]
 
 
-def _restart(restart: history.Restart) -> str:
+def _restart(restart: Restart) -> str:
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} later"
     origin = f"step {restart.followed.resume_step:,}" if restart.followed.resume_step else "the beginning"
     died = f"step {restart.failed.last_step:,}"
-    told = restart.failed.what if died in restart.failed.what else f"{restart.failed.what} at {died}"
-    return f"{told}; went on{waited} from {origin}"
+    what = restart.failed.what if died in restart.failed.what else f"{restart.failed.what} at {died}"
+    return f"{what}; resumed{waited} from {origin}"
 
 
-def _fall(told: history.History) -> str:
-    first, last = told.evaluations[0].loss, told.evaluations[-1].loss
-    words = f"{first:.4f} -> {last:.4f}"
-    if told.vocab_loss is not None:
-        words += f", {1 - last / told.vocab_loss:.0%} below ln(vocabulary) = {told.vocab_loss:.4f}"
-    return words
+def _held_out(run: History) -> str:
+    first, last = run.evaluations[0].loss, run.evaluations[-1].loss
+    text = f"{first:.4f} -> {last:.4f}"
+    if run.vocab_loss is not None:
+        text += f", {1 - last / run.vocab_loss:.0%} below ln(vocabulary) = {run.vocab_loss:.4f}"
+    return text
 
 
 def _sample(text: str) -> str:

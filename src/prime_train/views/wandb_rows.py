@@ -1,4 +1,4 @@
-"""Turns a run's events and metrics into what W&B is to show: rows with steps that never fall, and alerts. Pure."""
+"""Turns a run's events and metrics into rows and alerts for W&B. The steps of the rows never decrease. Pure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Level = Literal["INFO", "WARN", "ERROR"]
 
 
 class Row(NamedTuple):
-    """Values at a step of the training."""
+    """Values at a training step."""
 
     step: int
     values: dict[str, float]
 
 
 class Note(NamedTuple):
-    """What W&B tells people by mail or Slack, as they have set it."""
+    """An alert, which W&B sends by mail or Slack as the user has configured there."""
 
     title: str
     text: str
@@ -43,7 +43,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What has happened so far. Counts and sums, so that to log one twice does no harm."""
+    """Totals up to now. Logging a total twice does no harm."""
 
     restarts: int = 0
     failures: int = 0
@@ -54,7 +54,7 @@ class Counts:
 
 
 def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | None, Note | None]:
-    """What an event adds. `step`: where the training stood, for events that do not say."""
+    """The new counts, the row and the alert of an event. `step`: the current step, for events without one."""
     match event:
         case Evaluated(step=at, loss=loss, tokens=tokens):
             return counts, Row(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
@@ -102,12 +102,12 @@ def _alarm(alarm: AlarmRaised, counts: Counts, step: int) -> tuple[Counts, Row, 
 
 
 def _note(title: str, event: AttemptEnded | AlarmRaised, level: Level) -> Note:
-    said = ((name, getattr(event, name)) for name in ("what", "why", "fix", "where"))
-    return Note(title, "\n".join(f"{name}: {value}" for name, value in said if value), level)
+    parts = ((name, getattr(event, name)) for name in ("what", "why", "fix", "where"))
+    return Note(title, "\n".join(f"{name}: {value}" for name, value in parts if value), level)
 
 
 def of_metrics(lines: Iterable[bytes]) -> list[Row]:
-    """The rows of whole lines of metrics.jsonl, in their order; a line that is none is left out."""
+    """The rows of complete lines of metrics.jsonl, in the same order; unreadable lines are skipped."""
     rows = []
     for line in lines:
         try:
@@ -120,11 +120,11 @@ def of_metrics(lines: Iterable[bytes]) -> list[Row]:
     return rows
 
 
-def merged(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row]:
-    """One row per step, in their order, none before `last`.
+def merge(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row]:
+    """One row per step, in order, none before `last`.
 
-    What a restart computes again is left out: a step that W&B has cannot be logged again. What is no metric goes to
-    the last step there is a row for, where its own has passed or not come yet.
+    Steps that a restart repeats are left out, because W&B accepts each step only once. Other values go to their own
+    step, limited to the range from `last` to the newest step.
     """
     by_step: dict[int, dict[str, float]] = {row.step: dict(row.values) for row in metrics if row.step > last}
     newest = max(by_step, default=last)
@@ -134,7 +134,7 @@ def merged(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row
 
 
 def config(resolved: str, hidden: tuple[str, ...]) -> dict[str, Any]:
-    """The run's config as W&B may have it: every secret masked."""
+    """The run's config for W&B, with every secret masked."""
     try:
         found = json.loads(resolved)
     except ValueError:

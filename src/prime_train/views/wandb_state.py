@@ -1,10 +1,10 @@
-"""Remembers in the run directory under which id a run is mirrored, and how far. Sends nothing."""
+"""Stores in the run directory the W&B id of a run and how much of the run was sent. Sends nothing."""
 
 from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from prime_train.events import Record
@@ -19,12 +19,12 @@ def folder(run_dir: RunDir) -> Path:
 
 
 def log(run_dir: RunDir) -> Path:
-    """What the mirror, and W&B itself, have to say."""
+    """The output of the mirror and of W&B."""
     return folder(run_dir) / "mirror.log"
 
 
 def lock(run_dir: RunDir) -> Path:
-    """Held by the one mirror."""
+    """The lock file, so that a run has one mirror at a time."""
     return folder(run_dir) / "mirror.lock"
 
 
@@ -34,7 +34,7 @@ def _path(run_dir: RunDir) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """What W&B has of a run. `read`: the last number of each writer's events that was sent."""
+    """What was sent of a run. `read`: writer -> number of its last event that was sent."""
 
     run_id: str
     last_step: int = 0
@@ -48,7 +48,7 @@ class Mirrored:
 
 
 def load(run_dir: RunDir) -> Mirrored:
-    """What was kept; a new id where nothing was, or it cannot be read."""
+    """The stored state; a new id if there is none or it cannot be read."""
     try:
         raw = json.loads(_path(run_dir).read_text(encoding="utf-8"))
         return Mirrored(str(raw["run_id"]), int(raw["last_step"]), {str(k): int(v) for k, v in raw["read"].items()})
@@ -56,7 +56,6 @@ def load(run_dir: RunDir) -> Mirrored:
         return Mirrored(secrets.token_hex(_ID_BYTES))
 
 
-def keep(run_dir: RunDir, mirrored: Mirrored) -> None:
+def save(run_dir: RunDir, mirrored: Mirrored) -> None:
     folder(run_dir).mkdir(exist_ok=True)
-    kept = {"run_id": mirrored.run_id, "last_step": mirrored.last_step, "read": mirrored.read}
-    write_atomic(_path(run_dir), json.dumps(kept))
+    write_atomic(_path(run_dir), json.dumps(asdict(mirrored)))

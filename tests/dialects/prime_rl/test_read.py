@@ -26,7 +26,7 @@ from prime_train.dialects.reading import (
 )
 from prime_train.document import dotted
 from prime_train.findings import Severity
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint, lint_merged
 from prime_train.spec import ENDLESS_STEPS
 
@@ -63,7 +63,8 @@ def test_a_good_file_has_no_fault(key: tuple[str, str], text: str) -> None:
     assert reading.run is not None
 
 
-@pytest.mark.parametrize("generation", generations())
+@pytest.mark.usefixtures("three_generations")
+@pytest.mark.parametrize("generation", [generation for generation, root in FILES if root == "rl"])
 def test_an_rl_file_tells_its_generation_by_its_keys(generation: str) -> None:
     reading = _read(FILES[generation, "rl"])
     assert reading.generation == generation
@@ -314,7 +315,7 @@ def test_a_table_whose_keys_all_move_is_told_by_its_keys_alone() -> None:
     text = RL_2026_08.replace("[trainer.model.lora]", "[trainer.model.experimental.lora]")
     fault = _only(text, "2026-08")
     assert dotted(fault.key) == "trainer.model.experimental.lora"
-    cured = fixed(text, lambda text: lint(text, "rl.toml", "2026-08"))
+    cured = fix_text(text, lambda text: lint(text, "rl.toml", "2026-08"))
     assert "experimental" not in cured.text
     assert cured.verdict.ok
 
@@ -325,6 +326,7 @@ def test_a_table_that_a_person_has_to_take_apart_is_told_once_beside_its_keys() 
     assert told == ["orchestrator.val", "orchestrator.val.interval", "orchestrator.val.extra.deep.deeper"]
 
 
+@pytest.mark.usefixtures("three_generations")
 def test_a_finding_says_how_the_generation_is_known() -> None:
     text = RL_2026_08.replace("batch_size", "batch_siz")
     (finding,) = [finding for finding in lint(text, "rl.toml").findings if finding.code == "CFG002"]
@@ -357,7 +359,7 @@ def test_files_are_merged_left_to_right_and_each_finding_stands_in_its_own() -> 
 
 
 def test_a_january_file_is_taken_to_august() -> None:
-    result = fixed(RL_2026_01, lambda text: lint(text, "rl.toml", "2026-08"))
+    result = fix_text(RL_2026_01, lambda text: lint(text, "rl.toml", "2026-08"))
     left = [finding.key for finding in result.verdict.findings if finding.severity is Severity.ERROR]
     assert left == ["max_async_level"]
     values = tomli.loads(result.text)
@@ -453,4 +455,4 @@ def test_a_file_that_only_evaluates_is_not_taken_for_a_run_of_ours() -> None:
     reading = _read('[[env]]\nid = "words"\nnum_examples = 5\nrollouts_per_example = 2\n', "2026-01")
     assert reading.root == "eval"
     assert reading.run is not None
-    assert not reading.run.is_native
+    assert reading.run.written_for == "prime-rl"

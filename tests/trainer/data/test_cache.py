@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.errors import UserError
-from prime_train.trainer.data.cache import cache_dir, entry
+from prime_train.trainer.data.cache import entry
 
 
 def write_slowly(folder: Path) -> None:
@@ -20,16 +20,6 @@ def write_slowly(folder: Path) -> None:
 
 def read(_: int) -> str:
     return (entry("kind", "key", write_slowly) / "numbers").read_text()
-
-
-def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / "a"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert cache_dir() == tmp_path / "a"
-    monkeypatch.delenv("PRIME_TRAIN_CACHE")
-    assert cache_dir() == tmp_path / "b" / "prime-train"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir() == Path.home() / ".cache" / "prime-train"
 
 
 def test_processes_that_want_the_same_entry_get_one_whole_one(cache: Path) -> None:

@@ -159,12 +159,9 @@ def installed_generation() -> tuple[str, str] | None:
 
 
 def _of_version(version: str) -> str | None:
-    """The newest generation whose span of releases holds a version."""
-    for name in reversed(generations()):
-        first, before = load(name).versions
-        if (not first or _numbers(version) >= _numbers(first)) and (not before or _numbers(version) < _numbers(before)):
-            return name
-    return None
+    """The newest generation whose first release is not after a version."""
+    fitting = (name for name in generations() if _numbers(load(name).first_release) <= _numbers(version))
+    return max(fitting, default=None)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from prime_train.dialects.nearest import edit_distance, nearest
 from prime_train.dialects.prime_rl.renames import Move, move, moved_value
 from prime_train.dialects.prime_rl.schema import Row, TableRows
-from prime_train.dialects.prime_rl.shipped import shipped
 from prime_train.dialects.prime_rl.values import fits
 from prime_train.dialects.reading import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
 from prime_train.dialects.values import describe_short, is_shallow
 from prime_train.document import KeyPath, dotted
 from prime_train.findings import Patch
+from prime_train.shipped import shipped
 
 if TYPE_CHECKING:
     from prime_train.dialects.prime_rl.walk import Walk

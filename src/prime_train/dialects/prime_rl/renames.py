@@ -1,15 +1,16 @@
-"""Knows where the keys of one prime-rl generation went in another. Reads its table once, and only when asked."""
+"""Knows where the keys of one prime-rl generation went in another. Reads its table once, when it is first needed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import tomli
 
 from prime_train.dialects.prime_rl.schema import Generation, generations, load
-from prime_train.dialects.prime_rl.shipped import shipped
 from prime_train.document import KeyPath
+from prime_train.shipped import shipped
 
 # What the keys of a root leave out in front: the rename table says every key as the `rl` root has it.
 _FRONTS = {
@@ -37,10 +38,21 @@ class _Entry(NamedTuple):
     why: str
 
 
+class Renames(NamedTuple):
+    """The rows of renames.toml. `columns` are the generations that each row has a name for."""
+
+    columns: tuple[str, ...]
+    entries: tuple[_Entry, ...]
+
+
 @cache
-def _entries() -> tuple[tuple[str, ...], tuple[_Entry, ...]]:
+def renames() -> Renames:
     with open(shipped("prime_rl", "renames.toml"), "rb") as file:
-        table = tomli.load(file)
+        return renames_of(tomli.load(file))
+
+
+def renames_of(table: Mapping[str, Any]) -> Renames:
+    """The groups of a table, which have a name for each generation in it, followed by each section for a newer one."""
     columns = (f"before {table['generations'][0]}", *table["generations"])
     found = []
     for group in table["group"]:
@@ -48,12 +60,40 @@ def _entries() -> tuple[tuple[str, ...], tuple[_Entry, ...]]:
             written = row if group.get("before") else ["", *row]
             names, rest = tuple(written[: len(columns)]), written[len(columns) :]
             found.append(_Entry(names, rest[0] if rest else group.get("how", ""), group.get("why", "")))
-    return columns, tuple(found)
+    rows = Renames(columns, tuple(found))
+    for section in table.get("section", ()):
+        rows = _with_section(rows, section)
+    return rows
+
+
+def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
+    """The rows with one generation more. A row of its section is (key in the generation before, key in this one)."""
+    why = section.get("why", "")
+    moved = {row[0]: _Entry((row[1],), row[2] if len(row) > 2 else "", why) for row in section["keys"]}
+    entries = [entry._replace(names=(*entry.names, entry.names[-1])) for entry in rows.entries]
+    for number, entry in enumerate(rows.entries):
+        was = _longest(entry.names[-1], moved)
+        if was:
+            now = moved[was].names[0] and f"{moved[was].names[0]}{_rest(entry.names[-1], was)}"
+            entries[number] = _Entry((*entry.names, now), moved[was].how or entry.how, moved[was].why or entry.why)
+    older = {entry.names[-1]: entry.names for entry in rows.entries}
+    for was in moved.keys() - older.keys():
+        above = _longest(was, older)
+        names = older[above] if above else (was,) * len(rows.columns)  # else no older generation is known to differ
+        below = _rest(was, above) if above else ""
+        before = (name and f"{name}{below}" for name in names[1:])
+        entries.append(moved[was]._replace(names=("", *before, *moved[was].names)))
+    return Renames((*rows.columns, section["generation"]), tuple(entries))
+
+
+def _longest(path: str, names: Iterable[str]) -> str:
+    """The longest of the names that is the path or holds it; "" for none."""
+    return max((name for name in names if name and _rest(path, name) is not None), key=len, default="")
 
 
 def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
     """Where a key that `generation` does not have went; None where no generation is known to have had it."""
-    columns, entries = _entries()
+    columns, entries = renames()
     target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
     written, indices = _as_pattern(path)
     fronts = _FRONTS.get(root, ("",))

@@ -163,8 +163,8 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
         return None
     cls = _PARTS[part]
     fields = {name: _typed(hint, known.get(front + name)) for name, hint in cls.__annotations__.items()}
-    if part == "rollout" and source.generation.name < "2026-05":
-        fields["algorithm"] = "grpo"  # the one objective of that generation
+    if part == "rollout" and "rollout.algorithm" not in feeds:
+        fields["algorithm"] = "grpo"  # the one objective of a generation that has no key for it
     elif part == "rollout":
         fields["algorithm"] = _ALGORITHMS.get(str(fields["algorithm"]), fields["algorithm"])
     elif part == "launch":

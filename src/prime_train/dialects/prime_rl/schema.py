@@ -1,4 +1,4 @@
-"""What one generation of prime-rl allows, read lazily out of its shipped table. Judges nothing.
+"""What one generation of prime-rl allows, read from its table when a file needs it. Judges nothing.
 
 A table is loaded when a file of that generation is read, and a row is parsed when a file has its key.
 """
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.dialects.prime_rl.shipped import kept, shipped
+from prime_train.dialects.prime_rl.features import Features
 from prime_train.document import KeyPath
 from prime_train.errors import UserError
+from prime_train.shipped import shipped
+from prime_train.user_cache import cache_path
 
 ANY_TAG = ""  # stands for a tag that the file sets to something unknown
 
@@ -115,22 +117,30 @@ def _value(value: Any) -> Any:
 
 
 class Generation(NamedTuple):
-    """One generation's schema. `feeds`: root -> RunSpec field -> the keys that say it, the first said counts."""
+    """One generation's schema. `feeds`: root -> RunSpec field -> the keys that set it; the first one in a file counts.
+
+    `first_release` is the version of prime-rl from which the table holds, "" for the oldest generation.
+    """
 
     name: str
     source: str
     as_of: str
-    versions: tuple[str, str]
+    first_release: str
+    features: Features
     roots: Mapping[str, str]
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
     opened: dict[str, TableRows]  # those that were asked for
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Generation:
-        """The schema of a table as `table.compact` makes it and the files hold it."""
-        told: dict[str, Any] = {name: table[name] for name in cls._fields[1:-1]}
-        return cls(name=table["generation"], opened={}, **told)
+    def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:
+        """The schema of a table as `table.compact` makes it and the files hold it. A file's name comes first."""
+        name = name or table["generation"]
+        # Tables that users imported before features existed have `versions` and take their neighbour's features.
+        first_release = table["first_release"] if "first_release" in table else table["versions"][0]
+        features = Features.of(table["features"]) if "features" in table else _shipped_neighbour(name).features
+        given: dict[str, Any] = {key: table[key] for key in ("source", "as_of", "roots", "feeds", "tables")}
+        return cls(name=name, first_release=first_release, features=features, opened={}, **given)
 
     def table(self, name: str) -> TableRows:
         if name not in self.opened:
@@ -177,9 +187,9 @@ class Generation(NamedTuple):
 
 
 @cache
-def _tables() -> dict[str, str]:
+def tables() -> dict[str, str]:
     """Generation -> its file. A table that the user keeps takes the place of a shipped one of that name."""
-    return {**_in(shipped("prime_rl")), **_in(kept())}
+    return {**_in(shipped("prime_rl")), **_in(cache_path("prime_rl"))}
 
 
 def _in(folder: str) -> dict[str, str]:
@@ -190,27 +200,42 @@ def _in(folder: str) -> dict[str, str]:
     return {os.path.splitext(name)[0]: f"{folder}/{name}" for name in names if name.endswith(".json")}
 
 
-@cache
 def generations() -> tuple[str, ...]:
-    """The generations that have a table, oldest first."""
-    return tuple(sorted(_tables()))
+    """The generations that have a table, oldest first: the name of a generation is its year and month."""
+    return tuple(sorted(tables()))
 
 
-def newest_shipped() -> Generation:
+def newest() -> str:
+    return generations()[-1]
+
+
+def generation_before(name: str, among: Iterable[str]) -> str:
+    """The newest of the generations that is not after `name`; the oldest where all are after it."""
+    known = sorted(among)
+    return max((one for one in known if one <= name), default=known[0])
+
+
+def shipped_generations() -> tuple[Generation, ...]:
+    """The shipped tables, oldest first."""
+    return tuple(_read(path, name) for name, path in sorted(_in(shipped("prime_rl")).items()))
+
+
+def _shipped_neighbour(name: str) -> Generation:
     tables = _in(shipped("prime_rl"))
-    return _read(tables[max(tables)])
+    neighbour = generation_before(name, tables)
+    return _read(tables[neighbour], neighbour)
 
 
-@cache
 def load(name: str) -> Generation:
     """The table of a generation. Raises UserError where one that the user keeps cannot be read."""
-    return _read(_tables()[name])
+    return _read(tables()[name], name)
 
 
-def _read(path: str) -> Generation:
+@cache
+def _read(path: str, name: str) -> Generation:
     try:
         with open(path, encoding="utf-8") as file:
-            return Generation.of(json.load(file))
+            return Generation.of(json.load(file), name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if path.startswith(shipped()):
             raise

@@ -26,12 +26,14 @@ class _Node(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Which prime-rl a table describes. `versions` are the releases, from the first to before the second."""
+    """Which prime-rl a table describes. `first_release` is the version from which the table holds, "" for the oldest
+    generation; `features` are those of features.py."""
 
     generation: str
     source: str
     as_of: str
-    versions: tuple[str, str]
+    first_release: str
+    features: Mapping[str, Any]
 
 
 def compact(rows: Iterable[Row], origin: Origin, feeds: Mapping[str, Mapping[str, list[str]]]) -> dict[str, Any]:
@@ -55,7 +57,8 @@ def to_json(table: Mapping[str, Any]) -> str:
     """The text of a table file: one line per field."""
     head = "".join(
         f" {json.dumps(key)}: {json.dumps(table[key])},\n"
-        for key in ("generation", "source", "as_of", "versions", "roots")
+        for key in ("generation", "source", "as_of", "first_release", "inherits", "features", "roots")
+        if key in table
     )
     feeds = ",\n".join(f"  {json.dumps(root)}: {_lines(keys, 3)}" for root, keys in table["feeds"].items())
     tables = ",\n".join(f"  {json.dumps(name)}: {_lines(content, 3)}" for name, content in table["tables"].items())

@@ -6,26 +6,17 @@ An entry is a folder under its key. It appears as a whole or not at all; one pro
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from prime_train.errors import UserError
-
-
-def cache_dir() -> Path:
-    """$PRIME_TRAIN_CACHE, else $XDG_CACHE_HOME/prime-train, else ~/.cache/prime-train."""
-    chosen = os.environ.get("PRIME_TRAIN_CACHE")
-    if chosen:
-        return Path(chosen).absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "prime-train"
+from prime_train.user_cache import cache_path
 
 
 def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     """The folder of this entry; `build` fills an empty one where there is none yet."""
-    folder = cache_dir() / kind / key
+    folder = Path(cache_path(kind, key))
     if folder.is_dir():
         return folder
     try:

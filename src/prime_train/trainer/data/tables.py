@@ -16,8 +16,8 @@ from typing import Any
 
 from prime_train.errors import ExitCode, UserError
 from prime_train.spec import Source
-from prime_train.trainer.data.cache import cache_dir
 from prime_train.trainer.data.sources import Documents, reading
+from prime_train.user_cache import cache_path
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:
@@ -32,9 +32,7 @@ def open_tables(files: Sequence[Path], text_field: str) -> Documents:
     format_name = "json" if files[0].suffix == ".jsonl" else "parquet"
     names = [str(file) for file in filled]
     try:
-        table = datasets.load_dataset(
-            format_name, data_files=names, split="train", cache_dir=str(cache_dir() / "tables")
-        )
+        table = datasets.load_dataset(format_name, data_files=names, split="train", cache_dir=cache_path("tables"))
     except (DatasetGenerationError, ValueError, StopIteration) as error:
         if format_name == "json":
             for file in filled:

@@ -1,6 +1,6 @@
-"""Does the work of `prime-train lint`: finds the files, judges them, lays out what is to be printed. Prints nothing.
+"""The work of `prime-train lint`: finds the files, judges them and renders the verdicts. Prints nothing.
 
-Without typer, rich and pathlib, whose imports take longer than a lint.
+It is apart from lint.py because cli/entry.py runs it without typer, whose import takes longer than a lint.
 """
 
 # pathlib takes longer to import than this takes to run.
@@ -16,13 +16,13 @@ from prime_train.errors import UserError
 from prime_train.rules.judge import Verdict, lint, lint_merged
 
 FORMATS = ("full", "concise", "json", "github", "sarif")
-_AND = "+"  # between files that are merged, the later one overruling the earlier
+_MERGE = "+"  # between files to merge; the later one overrules the earlier
 _STDIN = "-"
 _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})
 
 
 class Repair(NamedTuple):
-    """What `lint --fix` and `--diff` ask for: to write, or to show; and patches that change what the run does."""
+    """The options of `lint --fix` and `--diff`: `unsafe` adds the fixes that change the run."""
 
     write: bool
     unsafe: bool = False
@@ -41,11 +41,10 @@ def check(
     *,
     prime_rl: str | None = None,
 ) -> tuple[str, bool]:
-    """(what to print, whether no finding is at error level). Raises UserError where a file cannot be read.
+    """(text to print, whether no finding is at error level). Raises UserError if a file cannot be read.
 
-    `wanted` and `unwanted` are codes or prefixes of codes; no wanted ones means all. With a `repair` that
-    writes, the files are fixed and what is left is told; with one that does not, the change is shown, and what was
-    found decides.
+    `wanted` and `unwanted` are codes or prefixes of codes; an empty `wanted` means all. With `repair.write` the files
+    are fixed and the findings are those that remain; else the findings are those of the files as they are.
     `prime_rl` is the generation of prime-rl files that name none.
     """
     from prime_train.dialects.read import read_config
@@ -54,7 +53,7 @@ def check(
     _refuse_unknown(unwanted, "--ignore")
     refuse_generation(prime_rl)
 
-    def selected(verdict: Verdict) -> Verdict:
+    def select(verdict: Verdict) -> Verdict:
         return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
 
     def judge(text: str, path: str) -> Verdict:
@@ -63,37 +62,35 @@ def check(
     groups = _groups(paths or ["."])
     sources = [tuple(read_config(path) for path in group) for group in groups]
     if repair:
-        from prime_train.cli.fixing import repaired
+        from prime_train.cli.fix_files import fix_files
 
-        done = repaired(_alone(sources, repair.option), judge, selected, repair=repair)
+        done = fix_files(_single_files(sources, repair.option), judge, select, repair=repair)
         verdicts = list(done.verdicts)
-        output = _rendered(verdicts, output_format, done.fixed, done.unsafe_left) if repair.write else done.diff
+        output = _render(verdicts, output_format, done.fixed, done.unsafe_left) if repair.write else done.diff
     else:
-        verdicts = [
-            selected(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources
-        ]
-        output = _rendered(verdicts, output_format)
+        verdicts = [select(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources]
+        output = _render(verdicts, output_format)
     return output, all(verdict.ok for verdict in verdicts)
 
 
-def _alone(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:
-    """The sources of one file each. Raises UserError where files are merged: any of them could be the one to change."""
+def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:
+    """The sources of one file each. Raises UserError for merged files, because a fix could belong in any of them."""
     for parts in sources:
         if len(parts) > 1:
             raise UserError(
-                what=f"{option} takes files one by one",
-                where=f" {_AND} ".join(path for _, path in parts),
-                why="what files say together could be cured in any of them",
+                what=f"{option} cannot fix merged files",
+                where=f" {_MERGE} ".join(path for _, path in parts),
+                why="a fix could belong in any of the files",
                 fix=f"prime-train lint {option} {parts[0][1]}, then lint them together",
             )
     return [parts[0] for parts in sources]
 
 
-def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsafe_left: int = 0) -> str:
+def _render(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsafe_left: int = 0) -> str:
     from prime_train.cli.render import paint
     from prime_train.views import findings as view
 
-    def painted(text: str, style: str) -> str:
+    def paint_text(text: str, style: str) -> str:
         return paint(text, style, sys.stdout)
 
     match output_format:
@@ -110,32 +107,33 @@ def _rendered(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsaf
         case "github":
             blocks = [view.github(verdict) for verdict in verdicts]
         case "concise":
-            blocks = [view.concise(verdict, painted) for verdict in verdicts]
+            blocks = [view.concise(verdict, paint_text) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, painted) for verdict in verdicts] + [
+            blocks = [view.full(verdict, paint_text) for verdict in verdicts] + [
                 view.summary(verdicts, fixed, unsafe_left=unsafe_left)
             ]
     return "\n".join(block for block in blocks if block)
 
 
 def _refuse_unknown(codes: tuple[str, ...], option: str) -> None:
-    """Raises UserError for a code that no rule has: it would select or silence nothing."""
+    """Raises UserError for a code that no rule has."""
     if not codes:
         return
-    from prime_train.rules.catalogue import RULES
+    from prime_train.rules.families import load_all
 
+    rules = load_all()
     for code in codes:
-        if not any(known.startswith(code) for known in RULES):
+        if not any(known.startswith(code) for known in rules):
             raise UserError(
-                what=f"no rule is called {code} or begins so",
+                what=f"no rule is called {code}, and no code starts with it",
                 where=f"{option} {code}",
-                why=f"the families are {', '.join(sorted({known[:3] for known in RULES}))}",
-                fix="prime-train rule lists all of them",
+                why=f"the families are {', '.join(sorted({known[:3] for known in rules}))}",
+                fix="prime-train rule lists all rules",
             )
 
 
 def refuse_generation(prime_rl: str | None) -> None:
-    """Raises UserError where --prime-rl names a generation that there is no table for."""
+    """Raises UserError if there is no table for the generation that --prime-rl names."""
     if prime_rl is None:
         return
     from prime_train.dialects.prime_rl.schema import generations
@@ -144,7 +142,7 @@ def refuse_generation(prime_rl: str | None) -> None:
         raise UserError(
             what=f"no generation of prime-rl is called {prime_rl}",
             where=f"--prime-rl {prime_rl}",
-            why=f"there are tables for {', '.join(generations())}",
+            why=f"known generations: {', '.join(generations())}",
             fix=f"--prime-rl {generations()[-1]}",
         )
 
@@ -153,22 +151,22 @@ def refuse_generation(prime_rl: str | None) -> None:
 
 
 def _groups(paths: list[str]) -> list[tuple[str, ...]]:
-    """The configs among the arguments: `a + b` is one of two files; folders are searched."""
+    """The configs that the arguments name: `a + b` is one config of two files; folders are searched."""
     merged: list[list[str]] = []
-    joins = False
+    is_joined = False
     for path in paths:
-        if path == _AND:
-            joins = True
-        elif joins and merged:
+        if path == _MERGE:
+            is_joined = True
+        elif is_joined and merged:
             merged[-1].append(path)
-            joins = False
+            is_joined = False
         else:
             merged.append([path])
-    if joins or paths[0] == _AND:
+    if is_joined or paths[0] == _MERGE:
         raise UserError(
-            what="a + stands beside no file",
+            what="a + needs a file on each side",
             where=" ".join(paths),
-            why="it merges the file behind it into the one in front",
+            why="it merges the file on its right into the file on its left",
             fix="prime-train lint base.toml + overlay.toml",
         )
     groups: list[tuple[str, ...]] = []
@@ -181,12 +179,12 @@ def _groups(paths: list[str]) -> list[tuple[str, ...]]:
 
 
 def configs_among(paths: list[str]) -> list[str]:
-    """The paths without the files that are no config of any dialect: a hook is given every TOML file there is."""
+    """The paths without files that are no config of any dialect, because a hook passes every TOML file."""
     return [path for path in paths if not os.path.isfile(path) or _is_config(path)]
 
 
 def _search(folder: str) -> list[str]:
-    """The configs under a folder. Raises UserError where there is none: nothing checked is not clean."""
+    """The configs under a folder. Raises UserError if there is none, so that an empty check does not pass as clean."""
     found: list[str] = []
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_SEARCHED)
@@ -194,9 +192,9 @@ def _search(folder: str) -> list[str]:
         found.extend(os.path.normpath(file) for file in files if _is_config(file))
     if not found:
         raise UserError(
-            what="there is no config of prime-train or prime-rl in it",
+            what="the folder has no config of prime-train or prime-rl",
             where=folder,
-            why="folders are searched for *.toml files that are a run.toml or a config of prime-rl",
+            why="a folder is searched for *.toml files that are a run.toml or a config of prime-rl",
             fix="name the file, or start from a preset: prime-train lint quickstart",
         )
     return found

@@ -1,7 +1,7 @@
-"""Writes what `lint --fix` changed, and shows what `--diff` would change. Judges nothing.
+"""Writes the changes of `lint --fix`, and computes the diff of `lint --diff`.
 
-A file is replaced whole or not at all, keeps its mode and its byte order mark, and is left alone where it
-changed since it was read.
+A file is replaced atomically and keeps its mode and its byte order mark. A file that changed since it was read is
+not written.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from prime_train.cli.linting import Repair
+from prime_train.cli.lint_files import Repair
 from prime_train.errors import UserError
-from prime_train.rules.fix import fixed
+from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict
 
 
-class Repaired(NamedTuple):
-    """The verdicts to tell, how many findings were cured, and the change as a unified diff.
+class _Judge(Protocol):
+    def __call__(self, text: str, path: str) -> Verdict: ...
 
-    `unsafe_left` is how many findings have a patch that was not asked for.
+
+class Repaired(NamedTuple):
+    """The verdicts to show, the number of fixed findings, and the changes as a unified diff.
+
+    `unsafe_left` is the number of findings that only --unsafe-fixes would fix.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -34,28 +38,28 @@ class Repaired(NamedTuple):
     unsafe_left: int
 
 
-def repaired(
+def fix_files(
     sources: Sequence[tuple[str, str]],
-    judge: Callable[[str, str], Verdict],
-    selected: Callable[[Verdict], Verdict],
+    judge: _Judge,
+    select: Callable[[Verdict], Verdict],
     *,
     repair: Repair,
 ) -> Repaired:
-    """Fix the (text, path) of each file, as far as its findings are selected.
+    """Fix the selected findings in each (text, path).
 
-    Where it is to write, the files are written and the verdicts are those on the fixed texts; else nothing is written
-    and they are those on the texts as they are.
+    With `repair.write` the files are written and the verdicts are of the fixed texts; else they are of the texts as
+    they are.
     """
 
     def to_fix(verdict: Verdict) -> Verdict:
-        wanted = selected(verdict)
+        selected = select(verdict)
         if repair.unsafe:
-            return wanted
-        return wanted._replace(findings=tuple(finding for finding in wanted.findings if finding.safe))
+            return selected
+        return selected._replace(findings=tuple(finding for finding in selected.findings if finding.safe))
 
     verdicts: list[Verdict] = []
     diffs: list[str] = []
-    cured = left = 0
+    fixed_count = unsafe_left = 0
     for text, path in sources:
         if repair.write and path == "<stdin>":
             raise UserError(
@@ -64,24 +68,21 @@ def repaired(
                 why="there is no file to write to",
                 fix="name the file, or use --diff",
             )
-        before = selected(judge(text, path))
-        result = fixed(text, partial(_judged, judge, path), to_fix)
-        after = selected(result.verdict)
-        cured += len(result.applied)
-        left += sum(bool(finding.patch) and not (finding.safe or repair.unsafe) for finding in after.findings)
+        judge_text = cache(partial(judge, path=path))  # `fix_text` judges the unchanged text again
+        before = select(judge_text(text))
+        result = fix_text(text, judge_text, to_fix)
+        after = select(result.verdict)
+        fixed_count += len(result.applied)
+        unsafe_left += sum(bool(finding.patch) and not (finding.safe or repair.unsafe) for finding in after.findings)
         diffs.append(diff(path, text, result.text))
         if repair.write:
             rewrite(path, text, result.text)
         verdicts.append(after if repair.write else before)
-    return Repaired(tuple(verdicts), cured, "\n".join(change for change in diffs if change), left)
-
-
-def _judged(judge: Callable[[str, str], Verdict], path: str, text: str) -> Verdict:
-    return judge(text, path)
+    return Repaired(tuple(verdicts), fixed_count, "\n".join(change for change in diffs if change), unsafe_left)
 
 
 def diff(path: str, before: str, after: str) -> str:
-    """The change as a unified diff that `patch -p1` takes; "" where there is none."""
+    """The change as a unified diff for `patch -p1`; "" if there is no change."""
     name = path.lstrip("/")
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
@@ -91,7 +92,7 @@ def diff(path: str, before: str, after: str) -> str:
 
 
 def rewrite(path: str, before: str, after: str) -> None:
-    """Put `after` in the place of a file that still says `before`. Raises UserError where that cannot be."""
+    """Replace the text `before` of a file by `after`. Raises UserError if the file changed or cannot be written."""
     if before == after:
         return
     try:
@@ -117,17 +118,17 @@ def rewrite(path: str, before: str, after: str) -> None:
 
 def _replace(target: Path, content: bytes) -> None:
     mode = stat.S_IMODE(target.stat().st_mode)
-    if not os.access(target, os.W_OK):  # a read-only file in a writable folder could be replaced: it is not asked for
+    if not os.access(target, os.W_OK):  # `replace` would succeed in a writable folder
         raise PermissionError(13, "the file is read-only")
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    beside = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.chmod(mode)
-        beside.replace(target)
+        temporary.chmod(mode)
+        temporary.replace(target)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

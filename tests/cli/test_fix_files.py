@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.fixing import diff, rewrite
-from prime_train.cli.linting import Repair, check
+from prime_train.cli.fix_files import diff, rewrite
+from prime_train.cli.lint_files import Repair, check
 from prime_train.errors import UserError
 from prime_train.rules.explain import BASE
 

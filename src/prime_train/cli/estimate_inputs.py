@@ -1,0 +1,202 @@
+"""The inputs of `prime-train estimate` and `find`: run, model, GPUs, prices and an earlier run. Prints nothing.
+
+A missing input raises UserError, with the option or key to set.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from prime_train.dialects import dialect
+from prime_train.dialects.read import SHOWN_STDIN, STDIN, read_config
+from prime_train.dialects.reading import Reading
+from prime_train.errors import ExitCode, UserError
+from prime_train.estimate import hardware as hardware_of
+from prime_train.estimate import shape as shapes
+from prime_train.estimate import shapes_registry
+from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement
+from prime_train.estimate.estimate import estimate
+from prime_train.estimate.plausible import find_implausible
+from prime_train.estimate.shape import ModelShape, ShapeError
+from prime_train.estimate.values import Hardware
+from prime_train.findings import Severity
+from prime_train.prices.price import Price
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.model_config import ModelConfig
+
+
+class Options(NamedTuple):
+    """The options of the command line."""
+
+    config: str
+    gpus: str | None = None
+    model_config: str | None = None
+    calibrate: str | None = None
+    prices: str | None = None
+    prime_rl: str | None = None
+    offline: bool = False
+
+
+def parse_config(options: Options) -> Reading:
+    """The reading of the config. Raises UserError."""
+    if options.prime_rl is not None:
+        from prime_train.cli.lint_files import refuse_generation
+
+        refuse_generation(options.prime_rl)
+    text, path = read_config(options.config)
+    return dialect.read(text, path, options.prime_rl)
+
+
+def check_run(reading: Reading) -> RunSpec:
+    """The run of a reading. Raises UserError for the first schema error or implausible value."""
+    if reading.run is not None:
+        _refuse_implausible(reading.run, reading)
+    if reading.run is not None and not reading.faults:
+        return reading.run
+    from prime_train.rules import judge
+
+    found = judge.judge(reading).findings
+    errors = [item for item in found if item.code.startswith("CFG") and item.severity is Severity.ERROR]
+    if reading.run is not None and not errors:
+        return reading.run
+    file = STDIN if reading.document.path == SHOWN_STDIN else shlex.quote(reading.document.path)
+    first, more = errors[0], f"prime-train lint {file} shows all {len(errors)}"
+    raise UserError(
+        what=first.what,
+        where=f"{first.path}:{first.span.line}:{first.span.column}  {first.code}",
+        why=first.why,
+        fix=first.fix + (f"; {more}" if len(errors) > 1 else ""),
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
+    found = next(find_implausible(run), None)
+    if found is None:
+        return
+    key = reading.key(found.field)
+    raise UserError(
+        what=f"{key} = {found.what}",
+        where=reading.document.path,
+        why=found.why,
+        fix=f"{key} = {found.instead}" if found.instead else f"lower {key}",
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
+    """The shape of the model that a run trains or serves. Raises UserError."""
+    from prime_train.facts import model_config
+
+    if options.model_config is not None:
+        return _read_shape(model_config.config_of_file(options.model_config))
+    if not (run.trains or run.server_gpus):
+        raise UserError(
+            what="it neither trains nor serves",
+            where=reading.document.path,
+            why="memory and time are estimated for a trainer or a server",
+            fix="name the config of `rl`, `sft`, the trainer or the server",
+            exit_code=ExitCode.FINDINGS,
+        )
+    named, field = run.model_name, run.model_field
+    if named is None and not run.has_size_fields:
+        raise UserError(
+            what="no model is named",
+            where=reading.document.path,
+            why="memory and time depend on the model",
+            fix=f"set {reading.key(field)}, or --model-config with a config.json",
+            exit_code=ExitCode.FINDINGS,
+        )
+    if named is not None:
+        known = None if Path(named).is_dir() else shapes.shape_from_registry(named)
+        if known is not None:  # saves a request to the hub, which may take ten seconds
+            return known
+        where = f"{reading.key(field)} in {reading.document.path}"
+        return _read_shape(model_config.config_of(named, where, shapes_registry.shape_rows(), offline=options.offline))
+    try:
+        return shapes.shape_from_run(run, _vocab_size(run))
+    except ShapeError as error:
+        raise UserError(
+            what=error.what,
+            where=reading.document.path,
+            why="memory and time are computed from the size fields of [model]",
+            fix="lower model.layers, model.hidden_size or model.mlp_size",
+            exit_code=ExitCode.FINDINGS,
+        ) from None
+
+
+def _read_shape(found: ModelConfig) -> ModelShape:
+    """The shape of a config.json. Raises UserError, with exit code 1, if a size is missing."""
+    try:
+        return shapes.shape_from_config(found.config, found.name, loaded=found.loaded)
+    except ShapeError as error:
+        from prime_train.facts.model_config import no_config
+
+        what = error.what if error.field else f"{found.name}: {error.what}"
+        raise no_config(found.where, what, error.field) from None
+
+
+def _vocab_size(run: RunSpec) -> int:
+    if run.tokenizer.path is None:
+        return run.tokenizer.vocab_size
+    from prime_train.facts.files import tokenizer_folder
+
+    folder = tokenizer_folder(run.tokenizer.path)
+    return folder.vocab_size if folder is not None and folder.vocab_size is not None else run.tokenizer.vocab_size
+
+
+def find_gpus(options: Options) -> Hardware:
+    """The GPUs of --gpus, else those of this machine. Raises UserError with exit code 4 if there are none."""
+    if options.gpus is not None:
+        return hardware_of.hardware_from_name(options.gpus)
+    from prime_train.facts.facts import NotKnown
+    from prime_train.facts.gpus import gpus
+
+    found = gpus()
+    devices = () if isinstance(found, NotKnown) else tuple((gpu.name, gpu.memory_bytes) for gpu in found.devices)
+    here = hardware_of.hardware_from_devices([device for device in devices if device[1]])
+    if here is not None:
+        return here
+    names = ", ".join(sorted({name for name, _ in devices if name}))
+    raise UserError(
+        what=f"the registry has no {names}" if names else f"no GPU of this machine answers: {found.reason}",
+        where="--gpus",
+        why="memory and time depend on the GPU",
+        fix="--gpus 8xh100-80gb, or other GPUs to estimate for",
+        exit_code=ExitCode.OUT_OF_REACH,
+    )
+
+
+def read_prices(options: Options) -> tuple[Price, ...]:
+    """The prices of --prices, else those of the price table."""
+    from prime_train.prices import store
+
+    if options.prices is not None:
+        from prime_train.prices.imports import ImportOptions, read
+
+        return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
+    return store.load(store.today()).prices
+
+
+def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
+    """Measured over estimated memory and time of the earlier run of --calibrate.
+
+    The earlier run is estimated from its own config if it has one, else from this config.
+    """
+    if options.calibrate is None:
+        return None
+    from prime_train.facts.measured_run import earlier
+
+    previous = earlier(options.calibrate)
+    measured = read_measurement(previous.lines, previous.source)
+    if previous.run is not None:
+        run = previous.run
+        shape = shapes.shape_from_run(run, _vocab_size(run)) if run.model.path is None else shape
+    estimated = estimate(run, hardware, shape)
+    trainer = next((role.memory for role in estimated.memory.roles if role.memory.role == "trainer"), None)
+    step_s = estimated.time.throughput.step_s if estimated.time is not None else None
+    return calibration_of(measured, trainer, step_s)

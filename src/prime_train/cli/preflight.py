@@ -1,0 +1,180 @@
+"""Checks the config of `run` before anything starts: reads it once, judges it once, names the run."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from prime_train.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from prime_train.backends.backend import Backend
+    from prime_train.dialects.reading import Reading
+    from prime_train.facts.facts import Facts
+    from prime_train.rules.judge import Verdict
+    from prime_train.rundir import RunDir
+    from prime_train.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The arguments that name the run. --resume is not among them, because a repeated command resumes by itself."""
+
+    config: str
+    run_name: str | None
+    overrides: tuple[str, ...]
+
+    def text(self, *more: str) -> str:
+        """The command that continues the run. An assignment in `more` replaces an override of the same key."""
+        keys = {assignment.partition("=")[0] for assignment in more}
+        kept = [given for given in self.overrides if given.partition("=")[0].strip() not in keys]
+        words = ["prime-train", "run", self.config]
+        words += ["--run-name", self.run_name] if self.run_name is not None else []
+        for assignment in (*kept, *more):
+            words += ["--set", assignment]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedConfig:
+    """A config without errors. `text` is the config with --set and --run-name applied."""
+
+    text: str
+    spec: "RunSpec"
+    run_dir: "RunDir"
+    verdict: "Verdict"
+    facts: "Facts | None"  # None with --no-validate
+
+    def backend(self, *, writes: bool) -> "Backend":
+        """The backend that trains. `writes`: it may write to the run's directory."""
+        if self.spec.is_native:
+            from prime_train.backends import native
+
+            return native.backend(self.spec)
+        from prime_train.cli import prime_rl
+
+        return prime_rl.backend(self.verdict, self.text, self.run_dir, writes=writes)
+
+    def notes(self, run: "RunSpec", backend: "Backend") -> tuple[str, ...]:
+        """Notes for the user on how the backend trains this run."""
+        from prime_train.backends.prime_rl import PrimeRl
+        from prime_train.cli import prime_rl
+
+        return prime_rl.notes(run, backend) if isinstance(backend, PrimeRl) else ()
+
+
+def check_config(command: Command, *, validate: bool) -> CheckedConfig:
+    """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
+
+    Facts are gathered only if the rules that need none find no error: gathering takes seconds.
+    """
+    from prime_train.rules import judge
+
+    reading = _read_config(command)
+    verdict = judge.judge_config(reading)
+    left_out = _rules_left_out(verdict, command.config)
+    named, facts = None, None
+    if reading.run is not None and verdict.only(None, left_out).ok:
+        named = _name_run(verdict, command.run_name)
+        if validate:
+            from prime_train.facts.gather import gather
+
+            facts = gather(named[0], _output_folder(*named), judge.needs())
+        else:
+            typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
+    verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
+    _show_findings(verdict, command.config)
+    if named is None or not verdict.ok:
+        raise typer.Exit(ExitCode.FINDINGS)
+    return CheckedConfig(reading.document.text, *named, verdict, facts)
+
+
+def _read_config(command: Command) -> "Reading":
+    """The reading of the config with --set and --run-name written into its text.
+
+    A prime-rl config may have no key for a name, so --run-name is applied later, to the launcher's copy.
+    """
+    from prime_train.cli import overrides
+    from prime_train.dialects import dialect
+    from prime_train.dialects.read import read_config
+    from prime_train.document import Document
+
+    text, path = read_config(command.config)
+    if command.overrides or command.run_name is not None:
+        is_run_toml = dialect.is_run_toml(Document.parse(text, path))
+        values = overrides.parse(command.overrides, plain_keys=not is_run_toml)
+        if command.run_name is not None and is_run_toml:
+            values["run.name"] = command.run_name
+        text = overrides.apply(text, path, values)
+    return dialect.read(text, path)
+
+
+def _rules_left_out(verdict: "Verdict", config: str) -> tuple[str, ...]:
+    """Codes of rules that do not apply to `run`. Raises UserError for a config that `run` cannot start.
+
+    RUN003 looks for a second supervisor, which taking the run's lock rules out for certain.
+    """
+    if verdict.run is None or verdict.run.is_native:
+        return ("RUN003",)
+    from prime_train.cli import prime_rl
+
+    if not prime_rl.is_launchable(verdict):
+        raise _not_launchable(verdict, config)
+    prime_rl.refuse(verdict, config)
+    return ("RUN003", *prime_rl.CURED)
+
+
+def _name_run(verdict: "Verdict", run_name: str | None) -> "tuple[RunSpec, RunDir]":
+    """The run with its final name, and its directory."""
+    from prime_train.rundir import RunDir
+
+    assert verdict.run is not None
+    if verdict.run.is_native:
+        return verdict.run, RunDir((Path(verdict.run.run.dir).expanduser() / verdict.run.run.name).resolve())
+    from prime_train.cli import prime_rl
+
+    return prime_rl.settled(verdict, run_name)
+
+
+def _output_folder(run: "RunSpec", run_dir: "RunDir") -> Path:
+    """The folder that the trainer writes to, which the rules about disk and folders judge."""
+    if run.is_native:
+        return run_dir.path
+    from prime_train.backends import prime_rl
+
+    return prime_rl.folder(run)
+
+
+def _not_launchable(verdict: "Verdict", config: str) -> UserError:
+    shown = shlex.quote(config)
+    if verdict.run is not None and verdict.run.recipe is not None:
+        what = f"its [recipe] describes a training by {verdict.run.recipe.program or 'another program'}"
+        fix = f"start that program; prime-train estimate {shown} estimates its memory, time and cost"
+    elif verdict.run is not None and verdict.run.jax is not None:
+        what = "it is a Python script"
+        fix = f"start it on each host; prime-train lint {shown} checks how it starts jax.distributed"
+    else:
+        own = verdict.root if verdict.root in ("trainer", "orchestrator", "inference") else "COMMAND"
+        what = f"it is a config of one part of a run of prime-rl {verdict.generation} ({verdict.root})"
+        fix = f"in prime-rl: uv run {own} @ {shown}, without [prime_train]; prime-train lint and estimate read it"
+    why = "`run` starts the bundled trainer, which reads run.toml, or a whole run of prime-rl: rl or sft"
+    return UserError(what=what, where=verdict.path, why=why, fix=fix)
+
+
+def _show_findings(verdict: "Verdict", config: str) -> None:
+    """Print errors and warnings, and the number of notes."""
+    from prime_train.cli.render import paint
+    from prime_train.findings import Severity
+    from prime_train.units import counted
+    from prime_train.views.findings import full
+
+    notes = sum(finding.severity is Severity.NOTE for finding in verdict.findings)
+    loud = tuple(finding for finding in verdict.findings if finding.severity is not Severity.NOTE)
+    text = full(verdict._replace(findings=loud, skipped=()), lambda words, style: paint(words, style, sys.stderr))
+    if text:
+        typer.echo(text, err=True)
+    if notes:
+        typer.echo(f"{counted(notes, 'note')}: prime-train validate {shlex.quote(config)}", err=True)

@@ -1,0 +1,145 @@
+"""Tokenizers that cannot be read, or that do not belong to the model. Pure: the facts are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prime_train.findings import Problem, Severity
+from prime_train.rules.base import facts_rule, if_known, known, rule, sharper_rule
+from prime_train.spec import RunSpec, Tokenizer
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+
+@facts_rule("TOK001", Severity.ERROR, needs=("tokenizer_folder",))
+def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """tokenizer.path must be a Hugging Face tokenizer folder.
+
+    without a tokenizer, text cannot become tokens
+
+    Source: tokenizers, tokenizer.json; trainer/tokenizer.py.
+
+    Bad:
+        [tokenizer]
+        path = "tokenizers/gone"
+        [facts.tokenizer_folder]
+        path = "tokenizers/gone"
+        problem = "there is no such folder"
+    Good:
+        [tokenizer]
+        path = "tokenizers/mine"
+        [facts.tokenizer_folder]
+        path = "tokenizers/mine"
+        vocab_size = 32000
+    """
+    folder = known(facts.tokenizer_folder)
+    if folder is not None and folder.problem:
+        yield Problem(
+            "tokenizer.path",
+            f"{folder.path}: {folder.problem}",
+            fix="correct the path, or take it out to train a tokenizer on the data",
+        )
+
+
+@rule("TOK002", Severity.WARNING)
+def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
+    """vocab_size has an effect only if a tokenizer is trained.
+
+    a tokenizer folder has its own vocabulary
+
+    Source: trainer/tokenizer.py.
+
+    Bad:
+        [tokenizer]
+        path = "tokenizers/mine"
+        vocab_size = 8192
+    Good:
+        [tokenizer]
+        path = "tokenizers/mine"
+    """
+    if (
+        run.tokenizer.path is not None
+        and run.tokenizer.vocab_size != Tokenizer.__dataclass_fields__["vocab_size"].default
+    ):
+        yield Problem(
+            "tokenizer.vocab_size",
+            f"{run.tokenizer.vocab_size} is not used: `tokenizer.path` is set",
+            fix="take it out",
+            patch={"tokenizer.vocab_size": None},
+            safe=True,
+        )
+
+
+@sharper_rule("TOK003", Severity.WARNING, uses=("model_folder",))
+def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+    """Loaded weights need the tokenizer they were trained with.
+
+    every embedding belongs to one token: with another vocabulary the loaded embeddings are noise
+
+    Source: trainer/hf.py (weights are loaded by row of the embedding).
+
+    Bad:
+        [model]
+        path = "models/qwen3-0.6b"
+    Good:
+        [model]
+        path = "models/qwen3-0.6b"
+        [tokenizer]
+        path = "models/qwen3-0.6b"
+    Good:
+        [model]
+        path = "models/qwen3-0.6b"
+        init = "random"
+    """
+    folder = if_known(facts, "model_folder")
+    if folder is not None and folder.problem:
+        return  # MOD002 reports it
+    if run.model.path is not None and run.model.init == "weights" and run.tokenizer.path is None:
+        yield Problem(
+            "tokenizer.path",
+            f"`model.path` loads weights, and a {run.tokenizer.vocab_size}-token BPE would be trained for them",
+            patch={"tokenizer.path": run.model.path},
+        )
+
+
+@facts_rule("TOK004", Severity.ERROR, needs=("tokenizer_folder", "model_folder"))
+def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The model of a folder must embed every token of the tokenizer.
+
+    a token beyond the embedding has no row to look up
+
+    Source: torch, nn.Embedding (num_embeddings rows).
+
+    Bad:
+        [model]
+        path = "models/mine"
+        init = "random"
+        [tokenizer]
+        path = "tokenizers/mine"
+        [facts.model_folder]
+        path = "models/mine"
+        [facts.tokenizer_folder]
+        path = "tokenizers/mine"
+        vocab_size = 151936
+    Good:
+        [model]
+        path = "models/mine"
+        init = "random"
+        [tokenizer]
+        path = "tokenizers/mine"
+        [facts.model_folder]
+        path = "models/mine"
+        [facts.tokenizer_folder]
+        path = "tokenizers/mine"
+        vocab_size = 32000
+    """
+    model, tokenizer = known(facts.model_folder), known(facts.tokenizer_folder)
+    if model is None or model.architecture is None:
+        return
+    tokens = run.tokenizer.vocab_size if tokenizer is None else tokenizer.vocab_size
+    embedded = model.architecture.vocab_size
+    if tokens is not None and tokens > embedded:
+        at = "tokenizer.vocab_size" if tokenizer is None else "tokenizer.path"
+        yield Problem(at, f"{tokens} tokens, and {model.path} embeds {embedded}", fix="take the model's own tokenizer")

@@ -1,0 +1,106 @@
+"""What a RunSpec answers about itself, whichever kind of file it was read from."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from prime_train.spec import Data, Model, Parallel, Run, RunSpec, Tokenizer, scripts
+from prime_train.spec.elsewhere import Deployment, Finetune, Inference, Launch, Recipe, Rollout, Trainer
+from prime_train.spec.serving import Server
+
+RUN = RunSpec(run=Run(name="a", max_steps=1, dir="here"), data=Data(sources=()), parallel=Parallel(processes=3))
+SERVER = Server(model="served")
+SERVES = replace(RUN, run=Run(name="a", kind="serve", max_steps=1), server=SERVER, inference=Inference("served"))
+RL = replace(RUN, launch=Launch(), trainer=Trainer("trained"), rollout=Rollout("asked"), inference=Inference("served"))
+SFT = replace(RUN, launch=Launch(), trainer=Trainer("trained"), finetune=Finetune())
+INFERENCE = replace(RUN, launch=Launch(), inference=Inference("served"))
+RECIPE = replace(RUN, recipe=Recipe(model_name="described"))
+SCRIPT = replace(RUN, jax=scripts.Jax())
+
+
+@pytest.mark.parametrize(
+    ("run", "written_for", "trains", "model", "field"),
+    [
+        (RUN, "bundled", True, None, "model.path"),
+        (replace(RUN, model=Model(path="mine")), "bundled", True, "mine", "model.path"),
+        (SERVES, "bundled", False, "served", "inference.model_name"),
+        (RL, "prime-rl", True, "trained", "trainer.model_name"),
+        (SFT, "prime-rl", True, "trained", "trainer.model_name"),
+        (INFERENCE, "prime-rl", False, "served", "inference.model_name"),
+        (replace(RUN, launch=Launch()), "prime-rl", False, None, "trainer.model_name"),
+        (RECIPE, "recipe", True, "described", "recipe.model_name"),
+        (SCRIPT, "script", False, None, "trainer.model_name"),
+    ],
+)
+def test_what_is_trained(run: RunSpec, written_for: str, trains: bool, model: str | None, field: str) -> None:
+    assert (run.written_for, run.trains, run.model_name, run.model_field) == (written_for, trains, model, field)
+
+
+def test_the_tokenizer_is_that_of_the_model_where_none_is_named() -> None:
+    assert RUN.tokenizer_name is None
+    assert replace(RUN, tokenizer=Tokenizer(path="mine")).tokenizer_name == "mine"
+    assert RL.tokenizer_name == "trained"
+    assert replace(RL, trainer=Trainer("trained", tokenizer_name="other")).tokenizer_name == "other"
+    assert replace(RL, trainer=None).tokenizer_name == "asked"
+
+
+def test_where_it_writes() -> None:
+    assert (RUN.write_root_field, RUN.write_root, RUN.write_folder) == ("run.dir", "here", "a")
+    assert (RL.write_root_field, RL.write_root, RL.write_folder) == ("launch.output_dir", "outputs", "")
+    named = replace(RL, launch=Launch(output_dir="there", run_name="b"))
+    assert (named.write_root, named.write_folder) == ("there", "b")
+    assert replace(RL, launch=Launch(run_dir="c", run_name="b")).write_folder == "c"
+
+
+@pytest.mark.parametrize(
+    ("run", "train", "serve", "shared"),
+    [
+        (RUN, 3, 0, False),
+        (SERVES, 0, 1, False),
+        (RL, None, 1, False),
+        (replace(RL, deployment=Deployment(train_gpus=2, infer_gpus=6)), 2, 6, False),
+        (replace(RL, deployment=Deployment(gpus_per_node=8, train_nodes=2, infer_nodes=1)), 16, 8, False),
+        (replace(RL, deployment=Deployment(train_gpus=1, infer_gpus=1, train_gpu_ids=(0,), infer_gpu_ids=(0,))),
+         1, 1, True),
+        (replace(SFT, deployment=Deployment(train_gpus=2)), 2, 0, False),
+        (replace(INFERENCE, inference=Inference(tensor_parallel=2, data_parallel=3)), 0, 6, False),
+        (RECIPE, None, 0, False),
+        (replace(RUN, recipe=Recipe(shards=4, tensor_parallel=2)), 8, 0, False),
+        (replace(RUN, recipe=Recipe(gpus=5)), 5, 0, False),
+        (SCRIPT, 0, 0, False),
+    ],
+)  # fmt: skip
+def test_the_gpus_of_each_role(run: RunSpec, train: int | None, serve: int, shared: bool) -> None:
+    assert (run.train_gpus, run.server_gpus, run.shares_gpus) == (train, serve, shared)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "infers", "asked"),
+    [
+        (None, True, None),
+        (Deployment(train_gpus=2, infer_gpus=6), True, 8),
+        (Deployment(train_gpus=8, infer_gpus=1), False, 8),
+        (Deployment(train_gpus=8, infer_gpus=8, kind="multi_node"), True, None),
+        (Deployment(train_gpu_ids=(0, 1), infer_gpu_ids=(1, 4)), True, 5),
+        (Deployment(train_gpu_ids=(0, 1), infer_gpu_ids=(1, 4)), False, 2),
+        (Deployment(), True, None),
+    ],
+)
+def test_the_gpus_that_a_run_takes(deployment: Deployment | None, infers: bool, asked: int | None) -> None:
+    run = replace(RUN, launch=Launch(), deployment=deployment, inference=Inference() if infers else None)
+    assert run.gpus == asked
+
+
+def test_the_fields_that_it_names_are_fields() -> None:
+    parts = {field.name for field in fields(RunSpec)}
+    for run in (RUN, SERVES, RL, SFT, INFERENCE, RECIPE, SCRIPT):
+        named = {run.model_field, run.write_root_field, run.silence_field}
+        assert {name.partition(".")[0] for name in named} <= parts
+
+
+def test_how_long_a_save_may_take() -> None:
+    assert RUN.silence_limit_s == RUN.prime_train.heartbeat.slow_phase_limit_s
+    assert RL.silence_limit_s == 0
+    assert replace(RL, trainer=Trainer(dist_timeout_s=600)).silence_limit_s == 600
