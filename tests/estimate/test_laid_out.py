@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prime_train import registry
 from prime_train.dialects import dialect
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.laid_out import Impossible, LaidOut, layout_settings, relayout, steps_of
+from prime_train.estimate.laid_out import Impossible, Relayout, layout_settings, relayout, steps_of
 from prime_train.spec import RunSpec
 
 NATIVE = """[run]
@@ -86,9 +86,9 @@ def native(batch: str = "") -> RunSpec:
     return run(NATIVE + batch)
 
 
-def over(spec: RunSpec, gpus: int) -> LaidOut:
+def over(spec: RunSpec, gpus: int) -> Relayout:
     laid = relayout(spec, hardware_from_name(f"{gpus}xh100-80gb"))
-    assert isinstance(laid, LaidOut), laid
+    assert isinstance(laid, Relayout), laid
     return laid
 
 
@@ -144,7 +144,7 @@ def test_servers_keep_their_gpus() -> None:
 @pytest.mark.parametrize("preset", registry.presets())
 def test_every_preset_can_be_laid_out(preset: str) -> None:
     spec = run(registry.presets()[preset].read_text(encoding="utf-8"), f"{preset}.toml")
-    assert isinstance(relayout(spec, hardware_from_name("8xh200")), LaidOut | Impossible)
+    assert isinstance(relayout(spec, hardware_from_name("8xh200")), Relayout | Impossible)
 
 
 @pytest.mark.parametrize(

@@ -51,15 +51,15 @@ def estimate(
     assumptions = (
         *(setup.assumptions if setup is not None else ()),
         *(time.assumptions if time is not None else ()),
-        *_left_open(run, memory),
+        *_gpu_assumption(run, memory),
         *_uncertainties(hardware, shape),
     )
     return Estimate(shape, hardware, memory, time, _costs(run, memory, time, hardware, prices), assumptions)
 
 
-def _left_open(run: RunSpec, memory: Memory) -> Iterator[str]:
+def _gpu_assumption(run: RunSpec, memory: Memory) -> Iterator[str]:
     if run.train_gpus is None:
-        yield f"{memory.gpus.train} GPUs train, all there are: the config does not say how many"
+        yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
 
 
 def _uncertainties(hardware: Hardware, shape: ModelShape) -> Iterator[str]:

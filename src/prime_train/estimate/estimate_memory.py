@@ -53,7 +53,7 @@ class Memory(NamedTuple):
 
 
 def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
-    """Which GPUs train and which serve, as the config lays them out; what it leaves open takes all there are."""
+    """The GPUs that train and serve by the config; without a number in the config, training takes all other GPUs."""
     train = run.train_gpus
     return Gpus(max(1, hardware.gpus - run.server_gpus) if train is None else train, run.server_gpus, run.shares_gpus)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prime_train.dialects.prime_rl.features import features_of
 from prime_train.dialects.prime_rl.schema import newest
-from prime_train.estimate import adapters
+from prime_train.estimate.adapters import ALL_LINEAR, lora_parameters
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.train_setup import (
     Adapter,
@@ -21,8 +21,8 @@ from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Recipe
 
 _DTYPE_BYTES = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "float8": 2.0}
-_PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # adapters by PEFT
-_TILE_TOKENS = 8192  # fused_lm_head_token_chunk_size of prime-rl 2026-08 where the file does not set it
+_PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # use PEFT for adapters
+_TILE_TOKENS = 8192  # prime-rl 2026-08's default of fused_lm_head_token_chunk_size
 
 
 def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
@@ -120,7 +120,7 @@ def _prime_rl_numerics(run: RunSpec) -> Numerics:
 
 
 def _prime_rl_head(run: RunSpec) -> Head:
-    """RL cuts the head by the default of its generation. SFT makes all logits: its own default overrides the 8192."""
+    """RL chunks the head by its generation's default. SFT computes all logits unless its config sets other chunks."""
     trainer, is_sft = run.trainer, run.finetune is not None
     tokens = trainer.head_chunk_tokens if trainer else None
     if tokens and not (is_sft and tokens == _TILE_TOKENS):
@@ -149,9 +149,9 @@ def _prime_rl_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
     if run.lora is None:
         return None
     rank = run.lora.rank or 16
-    targets = run.lora.target_modules or adapters.ALL_LINEAR
+    targets = run.lora.target_modules or ALL_LINEAR
     slots = (run.trainer.max_concurrent_runs if run.trainer else None) or 1
-    return Adapter("lora", rank, adapters.lora_parameters(shape, rank, targets), slots)
+    return Adapter("lora", rank, lora_parameters(shape, rank, targets), slots)
 
 
 def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSetup:
@@ -265,7 +265,7 @@ def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> Adapter | None:
     embeddings = bool(recipe.trains_embeddings)
     match recipe.adapter:
         case "lora":
-            numbers = adapters.lora_parameters(shape, rank, targets) if counted is None else counted
+            numbers = lora_parameters(shape, rank, targets) if counted is None else counted
             return Adapter("lora", rank, numbers, 1, embeddings)
         case "adapter":
             return Adapter("adapter", 0, counted or 0, 1, embeddings)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from prime_train.estimate import hardware as hardware_of
-from prime_train.estimate import shape as shape_of
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.shape import shape_from_registry
 from prime_train.estimate.throughput_rates import gpu_class
 from prime_train.estimate.throughput_terms import kernel_in_use
 from prime_train.estimate.values import Hardware
@@ -53,7 +53,7 @@ def measured_rows() -> tuple[MeasuredRow, ...]:
 
 def row_from_columns(row: Mapping[str, str]) -> MeasuredRow:
     """The row of one line of that file. Raises ValueError if the registry lacks the model or a number is invalid."""
-    shape = shape_of.shape_from_registry(row["model"])
+    shape = shape_from_registry(row["model"])
     if shape is None:
         raise ValueError(f"{row['model']} has no shape in the registry")
     return MeasuredRow(
@@ -77,7 +77,7 @@ def row_from_columns(row: Mapping[str, str]) -> MeasuredRow:
             fused=row["fused"] == "yes",
             precision=row["precision"],  # type: ignore[arg-type]
         ),
-        hardware_of.hardware_from_name(f"{row['gpus']}x{row['gpu']}"),
+        hardware_from_name(f"{row['gpus']}x{row['gpu']}"),
         float(row["tokens_per_s"]),
         row["source"],
     )
