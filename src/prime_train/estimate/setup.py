@@ -18,7 +18,7 @@ from prime_train.estimate.train_setup import (
 )
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
-from prime_train.spec.elsewhere import Recipe
+from prime_train.spec.elsewhere import Recipe, Trainer
 
 _DTYPE_BYTES = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "float8": 2.0}
 _PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # use PEFT for adapters
@@ -57,9 +57,9 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
 
 def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     """prime-rl's trainer (`rl`, `trainer` or `sft`), with the defaults of the file's generation."""
-    trainer, finetune = run.trainer, run.finetune
-    context = (trainer.context_parallel if trainer else None) or 1
-    ctx_tokens = (finetune and finetune.ctx_tokens) or (trainer and trainer.ctx_tokens)
+    trainer, finetune = run.trainer or Trainer(), run.finetune
+    context = trainer.context_parallel or 1
+    ctx_tokens = (finetune and finetune.ctx_tokens) or trainer.ctx_tokens
     ctx_tokens = ctx_tokens or (run.rollout and run.rollout.ctx_tokens) or 2048
     micro_batch = (finetune.micro_batch_sequences if finetune else None) or 1
     gpus = _train_gpus(run, hardware)
@@ -67,23 +67,22 @@ def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup
         program="prime-rl",
         era=(run.launch.generation if run.launch else None) or newest(),
         shape=shape,
-        layout=_prime_rl_layout(run, gpus, context),
-        numerics=_prime_rl_numerics(run),
-        head=_prime_rl_head(run),
+        layout=_prime_rl_layout(trainer, gpus),
+        numerics=_prime_rl_numerics(trainer),
+        head=_prime_rl_head(run, trainer),
         tokens=-(-micro_batch * ctx_tokens // context),
         ctx_tokens=ctx_tokens,
         micro_batches=_prime_rl_micro_batches(run, gpus // context, micro_batch),
-        checkpointing=_prime_rl_checkpointing(run),
+        checkpointing=_prime_rl_checkpointing(trainer),
         offload=Offload(
-            optimizer=bool(trainer and (trainer.optim_cpu_offload or trainer.fsdp_cpu_offload)),
-            parameters=bool(trainer and trainer.fsdp_cpu_offload),
-            activations=bool(trainer and trainer.activation_offloading),
-            in_flight=(trainer.offload_inflight if trainer else None) or 5,
+            optimizer=bool(trainer.optim_cpu_offload or trainer.fsdp_cpu_offload),
+            parameters=bool(trainer.fsdp_cpu_offload),
+            activations=bool(trainer.activation_offloading),
+            in_flight=trainer.offload_inflight or 5,
         ),
-        adapter=_prime_rl_adapter(run, shape),
-        quantization="",
-        compiled=bool(trainer and trainer.compile),
-        attention=(trainer.attention if trainer else None) or "",
+        adapter=_prime_rl_adapter(run, shape, trainer),
+        compiled=bool(trainer.compile),
+        attention=trainer.attention or "",
     )
 
 
@@ -95,39 +94,32 @@ def _train_gpus(run: RunSpec, hardware: Hardware) -> int:
     return deployment.train_gpus or (nodes * deployment.gpus_per_node if deployment.gpus_per_node else hardware.gpus)
 
 
-def _prime_rl_layout(run: RunSpec, gpus: int, context: int) -> Layout:
-    trainer = run.trainer
-    tensor = (trainer.tensor_parallel if trainer else None) or 1
-    replicas = (trainer.dp_replicate if trainer else None) or 1
-    reshards = not (trainer and trainer.reshard_after_forward is False)
+def _prime_rl_layout(trainer: Trainer, gpus: int) -> Layout:
+    tensor, replicas = trainer.tensor_parallel or 1, trainer.dp_replicate or 1
     return Layout(
         "fsdp",
         shards=max(1, gpus // (replicas * tensor)),
         replicas=replicas,
         tensor=tensor,
-        context=context,
-        expert=(trainer.expert_parallel if trainer else None) or 1,
-        reshards=reshards,
+        context=trainer.context_parallel or 1,
+        expert=trainer.expert_parallel or 1,
+        reshards=trainer.reshard_after_forward is not False,
     )
 
 
-def _prime_rl_numerics(run: RunSpec) -> Numerics:
-    trainer = run.trainer
-    weight = _DTYPE_BYTES[(trainer.optimization_dtype if trainer else None) or "float32"]
-    reduce = _DTYPE_BYTES[(trainer.reduce_dtype if trainer else None) or "float32"]
-    states = {"sgd": 0.5, "sign_sgd": 0.0, "muon": 1.0}.get((trainer.optimizer if trainer else None) or "adamw", 2.0)
+def _prime_rl_numerics(trainer: Trainer) -> Numerics:
+    weight = _DTYPE_BYTES[trainer.optimization_dtype or "float32"]
+    reduce = _DTYPE_BYTES[trainer.reduce_dtype or "float32"]
+    states = {"sgd": 0.5, "sign_sgd": 0.0, "muon": 1.0}.get(trainer.optimizer or "adamw", 2.0)
     return Numerics(weight=weight, base=weight, gradient=weight, reduce=reduce, state=states * weight)
 
 
-def _prime_rl_head(run: RunSpec) -> Head:
+def _prime_rl_head(run: RunSpec, trainer: Trainer) -> Head:
     """RL chunks the head by its generation's default. SFT computes all logits unless its config sets other chunks."""
-    trainer, is_sft = run.trainer, run.finetune is not None
-    tokens = trainer.head_chunk_tokens if trainer else None
+    is_sft, tokens = run.finetune is not None, trainer.head_chunk_tokens
     if tokens and not (is_sft and tokens == _TILE_TOKENS):
         return Head("tiled", chunk_tokens=tokens)
-    if trainer is not None and trainer.head_chunk_vocab:
-        return Head("vocab_chunked", chunk_vocab=trainer.head_chunk_vocab)
-    chunk_vocab = 0 if is_sft else features_of(run).head_chunk_vocab
+    chunk_vocab = trainer.head_chunk_vocab or (0 if is_sft else features_of(run).head_chunk_vocab)
     return Head("vocab_chunked", chunk_vocab=chunk_vocab) if chunk_vocab else Head("full")
 
 
@@ -138,20 +130,18 @@ def _prime_rl_micro_batches(run: RunSpec, data_parallel: int, micro_batch: int) 
     return max(1, run.finetune.batch_sequences // max(1, micro_batch * data_parallel))
 
 
-def _prime_rl_checkpointing(run: RunSpec) -> Checkpointing:
-    trainer = run.trainer
-    if trainer is None or not (trainer.activation_checkpointing or trainer.activation_offloading):
+def _prime_rl_checkpointing(trainer: Trainer) -> Checkpointing:
+    if not (trainer.activation_checkpointing or trainer.activation_offloading):
         return "none"
     return "selective" if trainer.checkpointing_mode == "selective" else "full"
 
 
-def _prime_rl_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
+def _prime_rl_adapter(run: RunSpec, shape: ModelShape, trainer: Trainer) -> Adapter | None:
     if run.lora is None:
         return None
     rank = run.lora.rank or 16
     targets = run.lora.target_modules or ALL_LINEAR
-    slots = (run.trainer.max_concurrent_runs if run.trainer else None) or 1
-    return Adapter("lora", rank, lora_parameters(shape, rank, targets), slots)
+    return Adapter("lora", rank, lora_parameters(shape, rank, targets), trainer.max_concurrent_runs or 1)
 
 
 def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSetup:
