@@ -23,8 +23,6 @@ from pathlib import Path
 import psutil
 import record
 
-from prime_train.backends.bundled import Bundled
-from prime_train.backends.launch import Launch
 from prime_train.events import (
     CheckpointSaved,
     CheckpointStarted,
@@ -37,8 +35,10 @@ from prime_train.events import (
     encode,
     read,
 )
+from prime_train.programs.bundled.program import Bundled
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
+from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 

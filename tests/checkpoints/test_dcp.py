@@ -11,7 +11,8 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from prime_train.checkpoints import dcp
-from prime_train.checkpoints.prime_rl_layout import problem
+from prime_train.checkpoints.step_folders import problem
+from prime_train.programs.prime_rl.layout import layout
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,7 @@ def test_a_file_that_is_short_or_gone_is_named(saved: Path, tmp_path: Path) -> N
     (file,) = (path for path in copy.iterdir() if path.name != dcp.METADATA)
     os.truncate(file, file.stat().st_size // 2)
     assert file.name in dcp.missing(copy)
-    assert problem([copy.parent], orchestrated=False) == ""
-    assert "of at least" in problem([copy.parent], orchestrated=False, shards=True)
+    assert "of at least" in problem([copy.parent], layout(orchestrated=False))
     file.unlink()
     assert dcp.missing(copy) == f"{file.name} is missing"
 

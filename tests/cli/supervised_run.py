@@ -4,14 +4,14 @@ import sys
 import time
 from pathlib import Path
 
-from prime_train.backends.bundled import Bundled
-from prime_train.backends.launch import Launch
 from prime_train.events import EventLog, Phase, Progress, TrainerStarted, TrainerStopped
+from prime_train.programs.bundled.program import Bundled
 from prime_train.rundir import RunDir
 from prime_train.spec import Data, Run, RunSpec, Source
+from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
-from prime_train.supervise.prepare import open_run
+from prime_train.supervise.watches.watch import Watches
 
 MAX_STEPS = 1_000_000
 
@@ -21,8 +21,8 @@ def main(run_dir: RunDir) -> None:
         run=Run(name=run_dir.path.name, max_steps=MAX_STEPS), data=Data(sources=(Source(kind="python-stdlib"),))
     )
     with held(run_dir):
-        opened = open_run("", run, run_dir)
-        sys.exit(supervise(opened.run, run_dir, lambda _state, _records: None, Stepping(), watches=()))
+        opened = Stepping().open_run("", run, run_dir)
+        sys.exit(supervise(opened.run, run_dir, lambda _state, _records: None, Stepping(), watches=Watches()))
 
 
 class Stepping(Bundled):

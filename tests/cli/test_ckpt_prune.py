@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from prime_train import spec
-from prime_train.backends import prime_rl
-from prime_train.backends.prime_rl_settings import named
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.dialects import dialect
 from prime_train.errors import ExitCode
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
+from prime_train.programs.prime_rl.folders import folder as folder_of
+from prime_train.programs.prime_rl.settings import named
 from prime_train.rundir import RunDir
 from prime_train.supervise.lock import held
-from tests.backends.test_prime_rl import HEAD
-from tests.checkpoints.test_prime_rl_layout import write, write_broadcast, write_checkpoint, write_rollouts
 from tests.cli.commands import prime_train
+from tests.programs.prime_rl.test_layout import write, write_broadcast, write_checkpoint, write_rollouts
+from tests.programs.prime_rl.test_program import HEAD
 
 pytestmark = pytest.mark.slow  # real processes, each test
 
@@ -39,7 +39,7 @@ def write_run(tmp_path: Path, keep_last: int | None = 2) -> tuple[RunDir, Path]:
     run_dir = RunDir(tmp_path / "runs" / "words")
     run_dir.path.mkdir(parents=True)
     run_dir.resolved.write_text(spec.to_json(run))
-    root = prime_rl.folder(run)
+    root = folder_of(run)
     for step in (10, 20, 30):
         write_checkpoint(root, "2026-08", step)
     write_checkpoint(root, "2026-08", 25, orchestrator=False)

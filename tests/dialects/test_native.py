@@ -355,7 +355,7 @@ def test_a_server_needs_neither_steps_nor_data() -> None:
     reading = native.read(SERVE, "run.toml")
     assert reading.faults == ()
     assert reading.run is not None
-    assert reading.run.written_for == "bundled"
+    assert reading.run.config_format == "run.toml"
     assert reading.run.serves_only
     assert reading.run.inference is not None
     assert (reading.run.inference.model_name, reading.run.inference.port) == ("models/x", 8000)
@@ -396,5 +396,5 @@ def test_a_server_beside_a_training_is_read_with_it() -> None:
     reading = native.read(BASE + '[inference]\nmodel = "models/x"\n', "run.toml")
     assert reading.faults == ()
     assert reading.run is not None
-    assert reading.run.written_for == "bundled"
+    assert reading.run.config_format == "run.toml"
     assert not reading.run.serves_only

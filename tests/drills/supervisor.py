@@ -8,29 +8,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from prime_train.backends.bundled import Bundled
-from prime_train.backends.launch import Launch, Ready
+
 from prime_train.errors import UserError
+from prime_train.programs.bundled.program import Bundled
+from prime_train.programs.vllm import engine
+from prime_train.programs.vllm.engine import EngineWatch
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise import policy
+from prime_train.supervise.launch.launch import Launch, Ready
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
-from prime_train.supervise.prepare import open_run
-from prime_train.supervise.watches import engine
 from prime_train.supervise.watches.disk_watch import DiskWatch
-from prime_train.supervise.watches.engine import EngineWatch
 from prime_train.supervise.watches.gpu import GpuWatch
 from prime_train.supervise.watches.host import HostWatch
-from prime_train.supervise.watches.watch import Watch
+from prime_train.supervise.watches.watch import Watch, Watches
 from prime_train.views import report
 from tests.drills import server, victim
 
@@ -95,35 +94,39 @@ def run_of(setting: Setting) -> RunSpec:
     )
 
 
-def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
+def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim) -> Watches:
     """Those that are asked for, at a pace of their own."""
-    kmsg = run_dir.path.parents[1] / "kmsg"
-    made: dict[str, Callable[[float], Watch]] = {
-        "gpu": lambda every_s: GpuWatch(run_dir, answer="restart", interval_s=every_s, kmsg=kmsg),
-        "disk": lambda every_s: DiskWatch(run, run_dir, interval_s=every_s),
-        "host": lambda every_s: HostWatch(run_dir, interval_s=every_s),
-        "engine": lambda every_s: EngineWatch(
-            f"http://127.0.0.1:{setting.port}",
-            "inference",
-            answer="restart",
-            interval_s=every_s,
-            limits=engine.Limits(still_s=LIMIT_S, refused_s=LIMIT_S, unanswered_s=LIMIT_S),
-            model="tiny",
-            log=run_dir.watches / "engine.log",
-        ),
-    }
-    return tuple(made[name](every_s) for name, every_s in setting.watches.items())
+    every_s, kmsg = setting.watches, run_dir.path.parents[1] / "kmsg"
+    others: list[Watch] = []
+    if "host" in every_s:
+        others.append(HostWatch(run_dir, interval_s=every_s["host"]))
+    if "engine" in every_s:
+        url, log = f"http://127.0.0.1:{setting.port}", run_dir.watches / "engine.log"
+        limits = engine.Limits(still_s=LIMIT_S, refused_s=LIMIT_S, unanswered_s=LIMIT_S)
+        interval_s = every_s["engine"]
+        others.append(
+            EngineWatch(url, "inference", answer="restart", interval_s=interval_s, limits=limits, model="tiny", log=log)
+        )
+    places, keep = program.places(run, run_dir), program.keep(run)
+    gpu_s, disk_s = every_s.get("gpu"), every_s.get("disk")
+    return Watches(
+        gpu=None if gpu_s is None else GpuWatch(run_dir, answer="restart", interval_s=gpu_s, kmsg=kmsg),
+        disk=None if disk_s is None else DiskWatch(run, run_dir, places, keep, interval_s=disk_s),
+        others=tuple(others),
+    )
 
 
 def main(path: str) -> int:
     setting = Setting(**json.loads(Path(path).read_text(encoding="utf-8")))
     run_dir, run = RunDir(Path(setting.run_dir)), run_of(setting)
-    backend = Victim(setting=setting)
-    judged = dataclasses.replace(policy.policy(run), **setting.policy)
+    program = Victim(setting=setting)
+    judged = dataclasses.replace(policy.policy(run, program), **setting.policy)
     try:
         with held(run_dir):
-            opened = open_run("", run, run_dir)
-            code = supervise(opened.run, run_dir, lambda *_: None, backend, judged, watches_of(setting, run, run_dir))
+            opened = program.open_run("", run, run_dir)
+            code = supervise(
+                opened.run, run_dir, lambda *_: None, program, judged, watches_of(setting, run, run_dir, program)
+            )
             report.write(run_dir)
             return code
     except UserError as error:

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prime_train.backends.bundled import Bundled
-from prime_train.backends.launch import Launch, Ready
 from prime_train.errors import UserError
+from prime_train.process_id import Identity
+from prime_train.programs.bundled.program import Bundled
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise import watching
+from prime_train.supervise.launch.launch import Launch, Ready
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.policy import Policy
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
-from prime_train.supervise.watches.watch import Alarm, Answer
+from prime_train.supervise.watches.watch import Alarm, Answer, Watches
 
 FAST = Policy(
     step_limit_s=300.0, backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0
@@ -42,7 +42,7 @@ def fake_run(path: Path, max_steps: int) -> RunSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class FakeBackend(Bundled):
+class FakeProgram(Bundled):
     """The fake trainer, and the checkpoints of a bundled one."""
 
     behaviour: str = ""
@@ -110,14 +110,14 @@ def main() -> None:
     options = [pair for pair in pairs if not pair.startswith("policy.")]
     max_steps = next((int(pair.split("=")[1]) for pair in options if pair.startswith("max_steps=")), 40)
     policy = replace(FAST, **{name: type(getattr(FAST, name))(value) for name, value in limits.items()})
-    backend = FakeBackend(behaviour=behaviour, options=tuple(options), stops_by_file=behaviour != "none")
-    policy = replace(policy, stops_by_file=backend.stops_by_file)
+    program = FakeProgram(behaviour=behaviour, options=tuple(options), stops_by_file=behaviour != "none")
+    policy = replace(policy, stops_by_file=program.stops_by_file)
     answer: Answer | None = next((ANSWERS[pair] for pair in options if pair in ANSWERS), None)
     watching.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
-    watches = (Early(answer),) if answer is not None else ()
+    watches = Watches(others=(Early(answer),) if answer is not None else ())
     try:
         with held(run_dir):
-            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, backend, policy, watches))
+            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, program, policy, watches))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

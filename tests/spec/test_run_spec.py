@@ -21,7 +21,7 @@ SCRIPT = replace(RUN, jax=scripts.Jax())
 
 
 @pytest.mark.parametrize(
-    ("run", "written_for", "trains", "model", "field"),
+    ("run", "config_format", "trains", "model", "field"),
     [
         (RUN, "bundled", True, None, "model.path"),
         (replace(RUN, model=Model(path="mine")), "bundled", True, "mine", "model.path"),
@@ -34,8 +34,8 @@ SCRIPT = replace(RUN, jax=scripts.Jax())
         (SCRIPT, "script", False, None, "trainer.model_name"),
     ],
 )
-def test_what_is_trained(run: RunSpec, written_for: str, trains: bool, model: str | None, field: str) -> None:
-    assert (run.written_for, run.trains, run.model_name, run.model_field) == (written_for, trains, model, field)
+def test_what_is_trained(run: RunSpec, config_format: str, trains: bool, model: str | None, field: str) -> None:
+    assert (run.config_format, run.trains, run.model_name, run.model_field) == (config_format, trains, model, field)
 
 
 def test_the_tokenizer_is_that_of_the_model_where_none_is_named() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from prime_train.errors import ExitCode, UserError
+from prime_train.process_id import own_identity
 from prime_train.rundir import RunDir
 from prime_train.supervise.lock import held, holder
-from prime_train.supervise.process import own_identity
 
 _HOLD = """
 import sys

@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_train.backends import environment
 from prime_train.checkpoints.layout import newest_complete
 from prime_train.errors import ExitCode
 from prime_train.events import (
@@ -30,9 +29,10 @@ from prime_train.events import (
     SignalSent,
     read,
 )
+from prime_train.process_id import Identity, identify
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
-from prime_train.supervise.process import Identity, identify
+from prime_train.supervise.launch import environment
 from prime_train.supervise.state import State
 from tests import fakes
 

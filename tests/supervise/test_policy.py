@@ -36,6 +36,8 @@ from prime_train.events import (
     TrainerFinished,
     TrainerStopped,
 )
+from prime_train.programs import program_of
+from prime_train.programs.bundled import PROGRAM
 from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
@@ -79,7 +81,7 @@ def test_the_policy_is_what_the_config_asks_for() -> None:
         heartbeat=Heartbeat(startup_limit_s=11.0, step_limit_s=12.0, slow_phase_limit_s=13.0),
         stop_grace_s=14.0,
     )
-    found = rules.policy(replace(fake_run(Path("/runs/a"), 10), prime_train=asked))
+    found = rules.policy(replace(fake_run(Path("/runs/a"), 10), prime_train=asked), PROGRAM)
     assert found == Policy(7, 2.0, 5.0, 11.0, 12.0, 13.0, 14.0)
 
 
@@ -299,9 +301,8 @@ def test_a_smaller_micro_batch_is_tried_where_something_reads_it(
 ) -> None:
     run = fake_run(Path("/runs/a"), 10)
     run = replace(run, batch=replace(run.batch, micro_batch=8), run=replace(run.run, kind=kind))
-    assert (
-        rules.policy(replace(run, prime_train=PrimeTrain(recovery=Recovery(on_oom="shrink")))).micro_batches == smaller
-    )
+    run = replace(run, prime_train=PrimeTrain(recovery=Recovery(on_oom="shrink")))
+    assert rules.policy(run, program_of(run)).micro_batches == smaller
 
 
 def test_memory_that_ran_out_is_answered_by_a_smaller_micro_batch_until_there_is_none() -> None:

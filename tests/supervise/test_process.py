@@ -14,10 +14,11 @@ from queue import SimpleQueue
 import psutil
 import pytest
 
-from prime_train.backends import environment
-from prime_train.backends.launch import Launch, Variable
+from prime_train.process_id import Identity, identify, own_identity
 from prime_train.supervise import process
-from prime_train.supervise.process import Exited, Identity, identify, own_identity, signal_tree, spawn, sweep
+from prime_train.supervise.launch import environment
+from prime_train.supervise.launch.launch import Launch, Variable
+from prime_train.supervise.process import Exited, signal_tree, spawn, sweep
 
 DEADLINE_S = 30.0
 

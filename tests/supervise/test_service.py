@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from prime_train.backends.launch import Ready
+from prime_train.process_id import Identity, identify, own_identity
 from prime_train.supervise import service
-from prime_train.supervise.process import Identity, identify, own_identity
+from prime_train.supervise.launch.launch import Ready
 from prime_train.supervise.service import Answers, MemoryBack, NeverReady, Waiting
 
 FAKE_NVML = Path(__file__).parents[1] / "fakes" / "nvml.c"

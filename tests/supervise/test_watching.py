@@ -17,9 +17,9 @@ from prime_train.events import (
     Record,
     RunOpened,
 )
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 from prime_train.supervise.watching import Watching

@@ -24,8 +24,9 @@ from prime_train.events import (
     TrainerFinished,
     TrainerStopped,
 )
+from prime_train.process_id import identify
 from prime_train.rundir import RunDir
-from prime_train.trainer.stop import SUPERVISOR_ENV, start_ticks
+from prime_train.trainer.stop import SUPERVISOR_ENV
 from tests.trainer import tiny
 
 ENDLESS = spec.Run(name="tiny", max_steps=10**6, seed=7)
@@ -149,7 +150,7 @@ def test_a_stop_in_the_middle_of_the_set_up_of_a_resumed_run(tmp_path: Path) -> 
 def test_the_trainer_ends_with_its_supervisor(texts: Path, tmp_path: Path) -> None:
     supervisor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts, run=ENDLESS))
-    named = {SUPERVISOR_ENV: f"{supervisor.pid}:{start_ticks(supervisor.pid)}"}
+    named = {SUPERVISOR_ENV: str(identify(supervisor.pid))}
     trainer = tiny.start(run_dir, environment=named)
     tiny.until(lambda: has_trained(run_dir))
     supervisor.kill()

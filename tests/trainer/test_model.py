@@ -143,7 +143,7 @@ def test_grouped_heads_share_keys_and_values() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_attention_is_the_written_formula() -> None:
+def test_attention_is_the_config_formatmula() -> None:
     generator = torch.Generator().manual_seed(2)
     query, key, value = (torch.randn(1, 4, 1, 8, generator=generator) for _ in range(3))
     scores = query[0, :, 0] @ key[0, :, 0].T / math.sqrt(8)  # (T, T)

@@ -12,11 +12,13 @@ import psutil
 import pytest
 
 from prime_train import spec
-from prime_train.backends import bundled, environment
 from prime_train.errors import UserError
 from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, TrainerStarted
+from prime_train.process_id import own_identity
+from prime_train.programs.bundled import program as bundled
+from prime_train.programs.bundled.environment import needs
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import own_identity
+from prime_train.supervise.launch import environment
 from prime_train.trainer import parallel
 from prime_train.trainer.parallel import World
 from tests.trainer import tiny
@@ -69,7 +71,9 @@ def test_nothing_listens_where_others_reach_it(texts: Path, tmp_path: Path) -> N
     run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
     run_dir.attempt(1).mkdir(parents=True)
     host = environment.Host({}, cores=2, supervisor=str(own_identity()))
-    added = {variable.name: variable.value for variable in environment.plan("trainer", run, run_dir, 1, host)}
+    added = {
+        variable.name: variable.value for variable in environment.plan(needs(run, run_dir, 1, host), run_dir, host)
+    }
     launch = bundled.plan(run, run_dir, 1, 0)
     addresses: set[str] = set()
 

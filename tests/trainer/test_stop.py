@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.trainer.stop import SUPERVISOR_ENV, StopFlag, start_ticks, watch_supervisor
+from prime_train.process_id import identify, parse_identity
+from prime_train.trainer.stop import SUPERVISOR_ENV, StopFlag, watch_supervisor
 from tests.trainer import tiny
 
 
@@ -83,13 +84,14 @@ def test_an_error_is_part_of_the_stop_only_where_one_is_asked_for(
 
 def test_a_process_is_known_by_its_start() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    ticks = start_ticks(process.pid)
-    assert ticks is not None
-    assert start_ticks(process.pid) == ticks
+    identity = identify(process.pid)
+    assert identity is not None
+    assert parse_identity(str(identity)).alive
     process.kill()
-    tiny.until(lambda: start_ticks(process.pid) is None)  # a zombie counts as gone
+    tiny.until(lambda: not identity.alive)  # a zombie counts as gone
     process.communicate()
-    assert start_ticks(process.pid) is None
+    assert not identity.alive
+    assert identify(process.pid) is None
 
 
 def test_without_a_supervisor_there_is_no_watch() -> None:
@@ -105,7 +107,7 @@ def test_an_orphan_ends_though_its_main_thread_hangs() -> None:
     )
     orphan = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=os.environ | {SUPERVISOR_ENV: f"{supervisor.pid}:{start_ticks(supervisor.pid)}"},
+        env=os.environ | {SUPERVISOR_ENV: str(identify(supervisor.pid))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -3,10 +3,10 @@ import signal
 from pathlib import Path
 
 from prime_train.events import AlarmRaised, BatchShrunk, ChildStarted, GpuLeftOut, LaunchAsked, RunClosed, RunOpened
+from prime_train.process_id import own_identity
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import held
-from prime_train.supervise.process import own_identity
 from prime_train.views import status
 from prime_train.views.status import ChildAlive, Status
 from tests.golden import same_as_golden

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,18 +65,16 @@ def _entries(storage: dict[Any, Any]) -> Iterator[Entry]:
 
 
 def missing(folder: Path) -> str:
-    """What the files that `.metadata` names lack; empty where each is as long as its last tensor needs.
+    """What the files that `.metadata` names lack; "" where each is as long as its last tensor needs.
 
-    Reads that one file, and the sizes of the others. Raises OSError where it cannot be read.
+    Reads that one file where it has changed, and the sizes of the others. Raises OSError where it cannot be read.
     """
-    try:
-        stored, _ = entries((folder / METADATA).read_bytes())
-    except UnlikeError as error:
-        return str(error)
-    needed: dict[str, int] = {}
-    for entry in stored:
-        needed[entry.file] = max(needed.get(entry.file, 0), entry.offset + entry.length)
-    for file, least_bytes in sorted(needed.items()):
+    metadata = folder / METADATA
+    status = metadata.stat()
+    needed = _needed(metadata, (status.st_ino, status.st_mtime_ns, status.st_size))
+    if isinstance(needed, str):
+        return needed
+    for file, least_bytes in needed:
         try:
             size_bytes = (folder / file).stat().st_size
         except FileNotFoundError:
@@ -83,3 +82,17 @@ def missing(folder: Path) -> str:
         if size_bytes < least_bytes:
             return f"{file} has {size_bytes:,} of at least {least_bytes:,} bytes"
     return ""
+
+
+@lru_cache(maxsize=64)  # a run is looked at every few seconds, and the file of a large model takes long to parse
+def _needed(metadata: Path, version: tuple[int, ...]) -> tuple[tuple[str, int], ...] | str:
+    """Bytes that each file has at least; what is wrong with `.metadata` where that cannot be read out of it."""
+    del version  # of the file: a key of the cache
+    try:
+        stored, _ = entries(metadata.read_bytes())
+    except UnlikeError as error:
+        return str(error)
+    needed: dict[str, int] = {}
+    for entry in stored:
+        needed[entry.file] = max(needed.get(entry.file, 0), entry.offset + entry.length)
+    return tuple(sorted(needed.items()))

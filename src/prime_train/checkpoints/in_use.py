@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.layout import MANIFEST
+from prime_train.process_id import Holder, Identity, identify, own_mark
 from prime_train.rundir import write_atomic
 
 MARK = "IN_USE"
@@ -21,9 +22,8 @@ MARK = "IN_USE"
 @contextlib.contextmanager
 def using(folder: Path) -> Iterator[None]:
     """Keep a folder from every deletion of ours until the block ends, or this process does. Raises OSError."""
-    pid = os.getpid()
-    mark = folder / f"{MARK}.{pid}"
-    write_atomic(mark, f"{pid}:{start_ticks(pid)} {socket.gethostname()}\n")
+    mark = folder / f"{MARK}.{os.getpid()}"
+    write_atomic(mark, own_mark())
     try:
         yield
     finally:
@@ -40,7 +40,7 @@ def marked_by(folder: Path) -> str:
 
 
 def _user(mark: Path) -> str:
-    """Whoever a mark names. One that cannot be understood is believed: somebody has set it."""
+    """The live process that a mark file names. An unreadable mark counts as in use. Host and ticks may be missing."""
     try:
         words = mark.read_text(encoding="utf-8").split()
     except FileNotFoundError:
@@ -48,21 +48,11 @@ def _user(mark: Path) -> str:
     host = words[1] if len(words) > 1 else socket.gethostname()
     try:
         pid, _, ticks = words[0].partition(":")
-        found = start_ticks(int(pid))
-        lives = found is not None and (not ticks or found == int(ticks))
+        began = identify(int(pid)) or Identity(int(pid), 0)
+        holder = Holder(Identity(int(pid), int(ticks)) if ticks else began, host)
     except (IndexError, ValueError):
         return f"whoever wrote {mark.name}"
-    return f"process {pid} on {host}" if lives or host != socket.gethostname() else ""
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None where none runs. Source: proc_pid_stat(5)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    after_name = text.rpartition(")")[2].split()  # field 2, the name, may hold spaces and parentheses
-    return None if after_name[0] in "ZX" else int(after_name[19])
+    return str(holder) if holder.counts else ""
 
 
 def opened_by(folders: Sequence[Path]) -> str:

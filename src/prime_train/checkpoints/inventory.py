@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.checkpoints import in_use, layout, prime_rl_layout, removal
+from prime_train.checkpoints import in_use, layout, removal, step_folders
 from prime_train.checkpoints.cleanup import Item, Kind, Wholeness
+from prime_train.checkpoints.step_folders import BUNDLED, Layout, layout_from
+
+STABLE = "STABLE"  # a file that is touched when exported weights are whole
 
 _GROWING = 4  # so many of the newest steps may still be getting rollouts
 _LOOK_AGAIN_S = 600.0  # a folder that was whole is counted anew after this, whatever its marker says
@@ -18,39 +21,31 @@ _LOOK_AGAIN_S = 600.0  # a folder that was whole is counted anew after this, wha
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a run keeps what grows with its steps. `prime_rl` is None for the bundled trainer."""
+    """Where a run keeps what grows with its steps: folders that hold step folders, whether they exist or not."""
 
     root: Path  # the run's own folder
-    checkpoints: Path
-    prime_rl: prime_rl_layout.Roots | None = None
-    orchestrated: bool = False  # the run has an orchestrator, which saves a part of its own
+    checkpoints: tuple[Path, ...]
+    layout: Layout = BUNDLED
+    weights: tuple[Path, ...] = ()  # weights alone, exported beside a checkpoint
+    broadcasts: tuple[Path, ...] = ()  # weights on their way to an inference engine
+    rollouts: tuple[Path, ...] = ()
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Every folder that holds step_N folders."""
-        if self.prime_rl is None:
-            return (self.checkpoints,)
-        found = self.prime_rl
-        return (*found.checkpoints, *found.weights, *found.broadcasts, *found.rollouts)
+        return (*self.checkpoints, *self.weights, *self.broadcasts, *self.rollouts)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "root": str(self.root),
-            "checkpoints": str(self.checkpoints),
-            "prime_rl": None if self.prime_rl is None else [list(map(str, group)) for group in _groups(self.prime_rl)],
-            "orchestrated": self.orchestrated,
-        }
+        folders = {name: list(map(str, getattr(self, name))) for name in _FOLDERS}
+        return {"root": str(self.root), "layout": self.layout.as_json(), **folders}
 
 
-def places_from(told: dict[str, Any]) -> Places:
+_FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts")
+
+
+def places_from(document: Mapping[str, Any]) -> Places:
     """The value whose `as_json` this is."""
-    groups = told["prime_rl"]
-    found = None if groups is None else prime_rl_layout.Roots(*(tuple(map(Path, group)) for group in groups))
-    return Places(Path(told["root"]), Path(told["checkpoints"]), found, told["orchestrated"])
-
-
-def _groups(found: prime_rl_layout.Roots) -> tuple[tuple[Path, ...], ...]:
-    return (found.checkpoints, found.weights, found.broadcasts, found.rollouts)
+    folders = {name: tuple(map(Path, document[name])) for name in _FOLDERS}
+    return Places(Path(document["root"]), layout=layout_from(document["layout"]), **folders)
 
 
 class Measured(NamedTuple):
@@ -91,18 +86,14 @@ class Stock:
     def take(self, now_s: float) -> list[Item]:
         """Everything that there is at `now_s` (epoch), by kind and step. Raises OSError but for what vanishes."""
         places = self.places
-        if places.prime_rl is None:
-            items = [self._ours(step, folder, now_s) for step, (folder,) in _steps((places.checkpoints,))]
-        else:
-            found = places.prime_rl
-            items = [self._saved(step, folders, now_s) for step, folders in _steps(found.checkpoints)]
-            items += [self._stable("weights", step, parts, now_s) for step, parts in _steps(found.weights)]
-            items += [self._stable("broadcast", step, parts, now_s) for step, parts in _steps(found.broadcasts)]
-            played = _steps(found.rollouts)
-            growing = {step for step, _ in played[-_GROWING:]}
-            for step, parts in played:
-                wholeness: Wholeness = "unfinished" if step in growing else "complete"
-                items.append(self._item("rollouts", step, parts, wholeness, "", now_s))
+        items = [self._saved(step, folders, now_s) for step, folders in self._steps(places.checkpoints)]
+        items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
+        items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
+        played = self._steps(places.rollouts)
+        growing = {step for step, _ in played[-_GROWING:]}
+        for step, parts in played:
+            wholeness: Wholeness = "unfinished" if step in growing else "complete"
+            items.append(self._item("rollouts", step, parts, wholeness, "", now_s))
         # One that still has its markers was not decided: removal.put_back gives it its name back.
         asides = [path for root in places.folders for path in removal.set_aside(root)]
         items += [self._leftover(path, now_s) for path in asides if removal.is_decided(path)]
@@ -110,19 +101,18 @@ class Stock:
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
 
-    def _ours(self, step: int, folder: Path, now_s: float) -> Item:
-        problem = layout.problem(folder)
-        has_manifest = (folder / layout.MANIFEST).exists()
-        wholeness: Wholeness = "complete" if not problem else "broken" if has_manifest else "unfinished"
-        return self._item("checkpoint", step, [folder], wholeness, problem, now_s)
-
     def _saved(self, step: int, folders: list[Path], now_s: float) -> Item:
-        problem = prime_rl_layout.problem(folders, orchestrated=self.places.orchestrated)
-        return self._item("checkpoint", step, folders, "unfinished" if problem else "complete", problem, now_s)
+        problem = step_folders.problem(folders, self.places.layout)
+        is_finished = step_folders.is_finished(folders, self.places.layout)
+        wholeness: Wholeness = "complete" if not problem else "broken" if is_finished else "unfinished"
+        return self._item("checkpoint", step, folders, wholeness, problem, now_s)
+
+    def _steps(self, folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
+        return sorted(step_folders.steps(folders, self.places.layout).items())
 
     def _stable(self, kind: Kind, step: int, folders: list[Path], now_s: float) -> Item:
-        whole = any((folder / prime_rl_layout.STABLE).exists() for folder in folders)
-        problem = "" if whole else f"no {prime_rl_layout.STABLE}"
+        whole = any((folder / STABLE).exists() for folder in folders)
+        problem = "" if whole else f"no {STABLE}"
         return self._item(kind, step, folders, "complete" if whole else "unfinished", problem, now_s)
 
     def _leftover(self, path: Path, now_s: float) -> Item:
@@ -153,10 +143,6 @@ class Stock:
         if is_whole:
             self._walked[folder] = (key, now_s, measured)
         return measured
-
-
-def _steps(folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
-    return sorted(prime_rl_layout.steps(folders).items())
 
 
 def _key(folder: Path) -> tuple[int, ...]:

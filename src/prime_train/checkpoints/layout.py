@@ -66,7 +66,7 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
     A folder that is deleted meanwhile is an incomplete checkpoint, not an error.
     """
     found = problem(folder, on_read=on_read if hashes else None)
-    return Checkpoint(_step(folder), folder, _size_bytes(folder), found, (folder / PIN).exists())
+    return Checkpoint(_step(folder), folder, size_bytes(folder), found, (folder / PIN).exists())
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
@@ -138,7 +138,7 @@ def _step(folder: Path) -> int:
     return int(match.group(1)) if match else -1
 
 
-def _size_bytes(folder: Path) -> int:
+def size_bytes(folder: Path) -> int:
     total = 0
     for directory, _, names in os.walk(folder):  # unlike rglob it passes over what vanishes under it
         for name in names:

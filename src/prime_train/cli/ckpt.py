@@ -133,12 +133,12 @@ def prune(
         typer.echo(json.dumps(view.prune_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
     elif rows:
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
-        if places.prime_rl is None:
+        if not (places.weights or places.broadcasts or places.rollouts):
             typer.echo(table([row[1:] for row in rows], header[1:], right=frozenset({0, 1})))
         else:
             typer.echo(table(rows, header, right=frozenset({1, 2})))
     else:
-        typer.echo(f"no checkpoint in {places.checkpoints}", err=True)
+        typer.echo(f"no checkpoint in {places.checkpoints[0]}", err=True)
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -235,16 +235,10 @@ def _print_results(
 
 def _read_places(run_dir: RunDir) -> tuple[Places, Keep]:
     """The folders of the run that grow, and what its config keeps; defaults for a run without resolved.json."""
-    from prime_train import spec
-    from prime_train.checkpoints.cleanup import Keep
-    from prime_train.checkpoints.inventory import Places
-    from prime_train.supervise.watches.disk_watch import keep_of, places_of
+    from prime_train.programs import recorded
 
-    try:
-        run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Places(run_dir.path, run_dir.checkpoints), Keep(keep_last=spec.Checkpoint().keep_last, writing=False)
-    return places_of(run, run_dir), keep_of(run)
+    program, run = recorded(run_dir)
+    return program.places(run, run_dir), program.keep(run)
 
 
 def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:

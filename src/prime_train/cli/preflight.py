@@ -3,7 +3,6 @@
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -11,12 +10,12 @@ import typer
 from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from prime_train.backends.backend import Backend
     from prime_train.dialects.reading import Reading
     from prime_train.facts.facts import Facts
     from prime_train.rules.judge import Verdict
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
+    from prime_train.supervise.launch.program import Config, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +47,11 @@ class CheckedConfig:
     verdict: "Verdict"
     facts: "Facts | None"  # None with --no-validate
 
-    def backend(self, *, writes: bool) -> "Backend":
-        """The backend that trains. `writes`: it may write to the run's directory."""
-        if self.spec.is_native:
-            from prime_train.backends import native
+    def program(self, *, writes: bool) -> "Program":
+        """The program that trains or serves, as this config starts it. `writes`: see Program.configured."""
+        from prime_train.programs import program_of
 
-            return native.backend(self.spec)
-        from prime_train.cli import prime_rl
-
-        return prime_rl.backend(self.verdict, self.text, self.run_dir, writes=writes)
-
-    def notes(self, run: "RunSpec", backend: "Backend") -> tuple[str, ...]:
-        """Notes for the user on how the backend trains this run."""
-        from prime_train.backends.prime_rl import PrimeRl
-        from prime_train.cli import prime_rl
-
-        return prime_rl.notes(run, backend) if isinstance(backend, PrimeRl) else ()
+        return program_of(self.spec).configured(_config(self.verdict, self.text), self.run_dir, writes=writes)
 
 
 def check_config(command: Command, *, validate: bool) -> CheckedConfig:
@@ -81,8 +69,10 @@ def check_config(command: Command, *, validate: bool) -> CheckedConfig:
         named = _name_run(verdict, command.run_name)
         if validate:
             from prime_train.facts.gather import gather
+            from prime_train.programs import program_of
 
-            facts = gather(named[0], _output_folder(*named), judge.needs())
+            program = program_of(named[0])
+            facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
         else:
             typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
@@ -117,35 +107,30 @@ def _rules_left_out(verdict: "Verdict", config: str) -> tuple[str, ...]:
 
     RUN003 looks for a second supervisor, which taking the run's lock rules out for certain.
     """
-    if verdict.run is None or verdict.run.is_native:
-        return ("RUN003",)
-    from prime_train.cli import prime_rl
+    from prime_train.programs import program_of
 
-    if not prime_rl.is_launchable(verdict):
+    if verdict.run is None:
+        return ("RUN003",)
+    if verdict.run.recipe is not None or verdict.run.jax is not None:
         raise _not_launchable(verdict, config)
-    prime_rl.refuse(verdict, config)
-    return ("RUN003", *prime_rl.CURED)
+    program = program_of(verdict.run)
+    program.refuse(_config(verdict, ""))
+    return ("RUN003", *program.cured)
+
+
+def _config(verdict: "Verdict", text: str) -> "Config":
+    from prime_train.supervise.launch.program import Config
+
+    assert verdict.run is not None
+    return Config(text, verdict.path, verdict.run, verdict.root)
 
 
 def _name_run(verdict: "Verdict", run_name: str | None) -> "tuple[RunSpec, RunDir]":
     """The run with its final name, and its directory."""
-    from prime_train.rundir import RunDir
+    from prime_train.programs import program_of
 
     assert verdict.run is not None
-    if verdict.run.is_native:
-        return verdict.run, RunDir((Path(verdict.run.run.dir).expanduser() / verdict.run.run.name).resolve())
-    from prime_train.cli import prime_rl
-
-    return prime_rl.settled(verdict, run_name)
-
-
-def _output_folder(run: "RunSpec", run_dir: "RunDir") -> Path:
-    """The folder that the trainer writes to, which the rules about disk and folders judge."""
-    if run.is_native:
-        return run_dir.path
-    from prime_train.backends import prime_rl
-
-    return prime_rl.folder(run)
+    return program_of(verdict.run).named(_config(verdict, ""), run_name)
 
 
 def _not_launchable(verdict: "Verdict", config: str) -> UserError:
@@ -153,13 +138,9 @@ def _not_launchable(verdict: "Verdict", config: str) -> UserError:
     if verdict.run is not None and verdict.run.recipe is not None:
         what = f"its [recipe] describes a training by {verdict.run.recipe.program or 'another program'}"
         fix = f"start that program; prime-train estimate {shown} estimates its memory, time and cost"
-    elif verdict.run is not None and verdict.run.jax is not None:
+    else:
         what = "it is a Python script"
         fix = f"start it on each host; prime-train lint {shown} checks how it starts jax.distributed"
-    else:
-        own = verdict.root if verdict.root in ("trainer", "orchestrator", "inference") else "COMMAND"
-        what = f"it is a config of one part of a run of prime-rl {verdict.generation} ({verdict.root})"
-        fix = f"in prime-rl: uv run {own} @ {shown}, without [prime_train]; prime-train lint and estimate read it"
     why = "`run` starts the bundled trainer, which reads run.toml, or a whole run of prime-rl: rl or sft"
     return UserError(what=what, where=verdict.path, why=why, fix=fix)
 

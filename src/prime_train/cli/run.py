@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prime_train.events import Record
     from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
-    from prime_train.supervise.prepare import Opened, Resume
+    from prime_train.supervise.launch.run_directory import Resume
     from prime_train.supervise.state import State
 
 QUICKSTART = "quickstart"
@@ -69,7 +69,7 @@ def run(
     if dry_run:
         from prime_train.cli import plan
 
-        typer.echo(plan.text(checked.spec, checked.run_dir, start, checked.backend(writes=False)))
+        typer.echo(plan.text(checked.spec, checked.run_dir, start, checked.program(writes=False)))
         return
     raise typer.Exit(_supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm))
 
@@ -94,20 +94,21 @@ def _supervise(
     checked: CheckedConfig, resume: "Resume", command: Command, as_json: bool, *, verbose_vllm: bool
 ) -> ExitCode:
     from prime_train.dialects.read import STDIN
+    from prime_train.programs import program_of
     from prime_train.supervise.lock import held
     from prime_train.supervise.loop import supervise
     from prime_train.views.console import open_console
     from prime_train.views.service_log import ServiceLog
 
     run_dir = checked.run_dir
-    checked.backend(writes=False)  # raises before a directory is made for a run that cannot start
+    checked.program(writes=False)  # raises before a directory is made for a run that cannot start
     if command.config == STDIN:  # standard input cannot be read again; config.toml has its text and the options
         command = Command(str(run_dir.config), None, ())
     with held(run_dir) as lock:
-        opened = _open_run(checked, resume)
-        backend = checked.backend(writes=True)
+        opened = program_of(checked.spec).open_run(checked.text, checked.spec, run_dir, resume)
+        program = checked.program(writes=True)
         _write_verdict(checked)
-        for note in (*opened.notes, *checked.notes(opened.run, backend)):
+        for note in (*opened.notes, *program.notes(opened.run)):
             typer.echo(note, err=True)
         code = ExitCode.OK
         if not opened.finished:
@@ -118,7 +119,7 @@ def _supervise(
                     lock.keep()
                     show(state, records)
 
-                code = supervise(opened.run, run_dir, each_turn, backend)
+                code = supervise(opened.run, run_dir, each_turn, program)
         with _ignore_signals():
             steps_key = checked.spec.max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
@@ -135,17 +136,6 @@ def _start_mirror(run: "RunSpec", run_dir: "RunDir") -> None:
         wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
         typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
-
-
-def _open_run(checked: CheckedConfig, resume: "Resume") -> "Opened":
-    """The run's directory, ready for a supervisor."""
-    if checked.spec.is_native:
-        from prime_train.supervise.prepare import open_run
-
-        return open_run(checked.text, checked.spec, checked.run_dir, resume)
-    from prime_train.supervise import prime_rl_open
-
-    return prime_rl_open.open_run(checked.text, checked.spec, checked.run_dir, resume)
 
 
 def _write_verdict(checked: CheckedConfig) -> None:

@@ -9,8 +9,8 @@ import typer
 from prime_train.cli.options import NoColor, RunName
 
 if TYPE_CHECKING:
+    from prime_train.process_id import Holder
     from prime_train.rundir import RunDir
-    from prime_train.supervise.lock import Holder
 
 _POLL_S = 0.1
 _REPORT_EVERY_S = 5.0

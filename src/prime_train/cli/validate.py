@@ -45,6 +45,7 @@ def validate(
     from prime_train.facts.facts import Facts, to_json
     from prime_train.facts.gather import Manner, gather
     from prime_train.facts.gpus import of_another_machine
+    from prime_train.programs import program_of
     from prime_train.rules import judge
     from prime_train.views import findings as view
 
@@ -52,7 +53,7 @@ def validate(
     reading = dialect.read(*read_config(config))
     run, facts = reading.run, None
     if run is not None:
-        facts = gather(run, asked.run_dir(run), judge.needs(), manner)
+        facts = gather(run, asked.run_dir(run), judge.needs(), manner, program_of(run).run_folder)
     verdict = judge.judge(reading, facts)
     if as_json:
         import json

@@ -121,7 +121,7 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
         sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
         recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
         return dataclasses.replace(run, recipe=recipe)
-    if run.written_for == "bundled":
+    if run.config_format == "run.toml":
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
         return apply_changes(run, layout)
     return apply_changes(run, (*_deployment_settings(run, gpus), ("trainer.dp_replicate", 1)))

@@ -66,7 +66,7 @@ def training_changes(run: RunSpec) -> tuple[Change, ...]:
     """Changes to the training of a run, the cheapest first, without those that the run already has."""
     if run.recipe is not None:
         return tuple(_of_recipe(run.recipe))
-    return tuple(_of_run_toml(run)) if run.written_for == "bundled" else tuple(_of_prime_rl(run))
+    return tuple(_of_run_toml(run)) if run.config_format == "run.toml" else tuple(_of_prime_rl(run))
 
 
 def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> Change:

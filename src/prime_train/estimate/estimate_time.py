@@ -174,7 +174,7 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
 
 
 def _is_rl(run: RunSpec) -> bool:
-    return run.written_for == "prime-rl" and run.finetune is None
+    return run.config_format == "prime-rl" and run.finetune is None
 
 
 def _micro_batches(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:

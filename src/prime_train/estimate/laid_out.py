@@ -38,7 +38,7 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
     """
     if run.recipe is not None:
         return Relayout(with_gpus(run, hardware.gpus), 1.0)
-    if run.written_for == "bundled":
+    if run.config_format == "run.toml":
         return _native(run, hardware.gpus)
     written = gpus_of(run, hardware)
     if written.shared:

@@ -24,9 +24,9 @@ from prime_train.facts import (
     login,
     packages,
     ports,
-    run_folder,
 )
 from prime_train.facts.facts import Facts, Gpus, NotKnown
+from prime_train.facts.local import RunFolder
 from prime_train.spec import RunSpec
 
 
@@ -45,6 +45,9 @@ class Manner:
     other_gpus: Gpus | None = None
 
 
+LookAt = Callable[[RunSpec, Path], RunFolder]  # of the program that trains: only it knows its checkpoints
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a probe is told."""
@@ -52,6 +55,7 @@ class Question:
     run: RunSpec
     run_dir: Path
     manner: Manner
+    look: LookAt | None = None
 
     @property
     def python(self) -> str:
@@ -105,6 +109,8 @@ def _engine(question: Question) -> Any:
     return engine.start(question.python, arguments)
 
 
+_NO_PROGRAM = NotKnown("which program trains the run is not known")
+
 PROBES: dict[str, Probe] = {
     "open_files": lambda _: host.open_files(),
     "cpu": lambda _: host.cpu(),
@@ -126,7 +132,7 @@ PROBES: dict[str, Probe] = {
     "wandb": lambda question: login.find_wandb_login() if asked.reports_to_wandb(question.run) else None,
     "cuda_context": _deep(lambda question: cuda.create_cuda_context(question.python)),
     "engine": _engine,
-    "run_folder": lambda question: run_folder.run_folder(question.run, question.run_dir),
+    "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
     "model_contexts": lambda question: contexts.read_contexts(asked.models(question.run)),
 }
@@ -135,9 +141,14 @@ _ANYWHERE = frozenset(
 )
 
 
-def gather(run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner()) -> Facts:
-    """The facts named in `needs`. `run_dir` is where the run will be; it need not exist, and is not made."""
-    question = Question(run, run_dir, manner)
+def gather(
+    run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner(), look: LookAt | None = None
+) -> Facts:
+    """The facts named in `needs`. `run_dir` is where the run will be; it need not exist, and is not made.
+
+    `look`: `Program.run_folder` of the program that trains the run.
+    """
+    question = Question(run, run_dir, manner, look)
     wanted = tuple(needs)
     with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
         return Facts(**dict(zip(wanted, pool.map(lambda need: _probe(need, question), wanted), strict=True)))

@@ -9,8 +9,9 @@ a docstring: dataclasses writes one where there is none, from a signature that c
 # ruff: noqa: RUF009 - the tables are frozen
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from math import prod
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from prime_train.spec import elsewhere, scripts
 from prime_train.spec.notes import Doc, Elsewhere, Key
@@ -23,6 +24,7 @@ from prime_train.spec.run import (
     Optim,
     Parallel,
     Precision,
+    ProgramName,
     Run,
     Schedule,
     Source,
@@ -41,6 +43,7 @@ __all__ = [
     "Optim",
     "Parallel",
     "Precision",
+    "ProgramName",
     "Run",
     "RunSpec",
     "Schedule",
@@ -50,6 +53,9 @@ __all__ = [
     "from_json",
     "to_json",
 ]
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
 
@@ -89,19 +95,24 @@ class RunSpec:
     jax: Annotated[scripts.Jax | None, Elsewhere()] = None
 
     @property
-    def written_for(self) -> Literal["bundled", "prime-rl", "recipe", "script"]:
-        """The program that the config is written for. A recipe and a script are read, and never started."""
+    def config_format(self) -> Literal["run.toml", "prime-rl", "recipe", "script"]:
+        """The format of the config. A recipe and a script are read, and never started."""
         if self.recipe is not None:
             return "recipe"
         if self.jax is not None:
             return "script"
         inference = self.inference if self.server is None else None
         parts = (self.launch, self.trainer, self.rollout, inference)
-        return "bundled" if all(part is None for part in parts) else "prime-rl"
+        return "run.toml" if all(part is None for part in parts) else "prime-rl"
 
     @property
-    def is_native(self) -> bool:
-        return self.written_for == "bundled"
+    def program(self) -> str:
+        """The package in programs/ that trains or serves the run."""
+        if self.run.program != "auto":
+            return self.run.program
+        if self.serves_only:
+            return "vllm"
+        return "bundled" if self.config_format == "run.toml" else "prime_rl"
 
     @property
     def serves_only(self) -> bool:
@@ -112,8 +123,8 @@ class RunSpec:
 
     @property
     def trains(self) -> bool:
-        match self.written_for:
-            case "bundled":
+        match self.config_format:
+            case "run.toml":
                 return not self.serves_only
             case "prime-rl":
                 return self.trainer is not None or self.finetune is not None
@@ -140,7 +151,7 @@ class RunSpec:
     @property
     def has_size_fields(self) -> bool:
         """Whether [model] has the sizes of the model where no folder is named."""
-        return self.written_for == "bundled"
+        return self.config_format == "run.toml"
 
     @property
     def tokenizer_name(self) -> str | None:
@@ -168,7 +179,7 @@ class RunSpec:
     @property
     def max_steps_key(self) -> str:
         """The key of run.max_steps in a file of this kind."""
-        return "run.max_steps" if self.written_for == "bundled" else "max_steps"
+        return "run.max_steps" if self.config_format == "run.toml" else "max_steps"
 
     # --- GPUs and processes ------------------------------------------------------------------
 
@@ -181,7 +192,7 @@ class RunSpec:
             recipe = self.recipe
             parts = (recipe.shards, recipe.replicas, recipe.tensor_parallel, recipe.pipeline_parallel)
             return recipe.gpus or (prod(part or 1 for part in parts) if any(parts) else None)
-        if self.written_for == "bundled":
+        if self.config_format == "run.toml":
             return self.parallel.processes
         return None if self.deployment is None else self.deployment.all_train_gpus
 
@@ -204,7 +215,7 @@ class RunSpec:
     @property
     def gpus(self) -> int | None:
         """GPUs that the run takes on one machine; None where the config leaves that open, or takes several machines."""
-        if self.written_for == "bundled":
+        if self.config_format == "run.toml":
             return self.parallel.processes
         deployment, serves = self.deployment, self.inference is not None
         if deployment is None or (deployment.kind or "single_node") != "single_node":
@@ -217,37 +228,37 @@ class RunSpec:
     @property
     def runs_without_gpu(self) -> bool:
         """Whether the trainer runs, slowly, on a machine without a GPU."""
-        return self.written_for == "bundled"
+        return self.config_format == "run.toml"
 
     @property
     def is_one_process(self) -> bool:
-        return self.written_for == "bundled" and self.parallel.processes == 1
+        return self.config_format == "run.toml" and self.parallel.processes == 1
 
     @property
     def raises_open_files_limit(self) -> bool:
         """Whether the trainer raises the soft limit of open files by itself."""
-        return self.written_for == "bundled"
+        return self.config_format == "run.toml"
 
     @property
     def required_package(self) -> str:
         """The distribution that the run's interpreter must have for the run to start; "" where any will do."""
-        return "" if self.written_for == "bundled" else "prime-rl"
+        return "" if self.config_format == "run.toml" else "prime-rl"
 
     # --- the folder that it writes to --------------------------------------------------------
 
     @property
     def name_is_required(self) -> bool:
         """Whether the config must name the run. prime-rl names a run itself."""
-        return self.written_for == "bundled"
+        return self.config_format == "run.toml"
 
     @property
     def write_root_field(self) -> str:
-        return "run.dir" if self.written_for == "bundled" else "launch.output_dir"
+        return "run.dir" if self.config_format == "run.toml" else "launch.output_dir"
 
     @property
     def usual_write_root(self) -> str:
         """The write root of a config that sets none."""
-        return "runs" if self.written_for == "bundled" else "outputs"
+        return "runs" if self.config_format == "run.toml" else "outputs"
 
     @property
     def write_root(self) -> str:
@@ -262,19 +273,19 @@ class RunSpec:
     @property
     def writes_run_directory(self) -> bool:
         """Whether that folder is a run directory: locked by one supervisor, with event files that are appended to."""
-        return self.written_for == "bundled"
+        return self.config_format == "run.toml"
 
     @property
     def silence_field(self) -> str:
         """The RunSpec field that says how long a save may take before it counts as a hang."""
-        if self.written_for == "bundled":
+        if self.config_format == "run.toml":
             return "prime_train.heartbeat.slow_phase_limit_s"
         return "trainer.dist_timeout_s"
 
     @property
     def silence_limit_s(self) -> float | int:
         """The value of that field; 0 where it is not known."""
-        if self.written_for == "bundled":
+        if self.config_format == "run.toml":
             return self.prime_train.heartbeat.slow_phase_limit_s
         return (self.trainer.dist_timeout_s if self.trainer is not None else None) or 0
 
@@ -288,6 +299,11 @@ def to_json(run: RunSpec) -> str:
 
 def from_json(text: str) -> RunSpec:
     """The RunSpec of a resolved.json. Raises pydantic.ValidationError where the text is not one."""
+    return _adapter().validate_json(text, strict=True)
+
+
+@cache  # to build it takes a tenth of a second, and `status` reads many runs
+def _adapter() -> "TypeAdapter[RunSpec]":
     from pydantic import TypeAdapter
 
-    return TypeAdapter(RunSpec).validate_json(text, strict=True)
+    return TypeAdapter(RunSpec)

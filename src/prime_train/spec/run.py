@@ -15,6 +15,10 @@ NotNegative = Annotated[int, Ge(0)]
 Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
 
+# The packages in programs/, by name. "auto": the program that the other tables of the config belong to.
+ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What the run is called, and how long it goes."""
@@ -30,6 +34,9 @@ class Run:
     seed: Annotated[NotNegative, Doc("Seeds Python, NumPy, torch, the data order and the loader workers.")] = 1234
     max_steps: Annotated[Positive, Doc("Optimizer steps to take in all, over every attempt.")]
     dir: Annotated[str, Doc("Directory that holds run directories. Relative to the working directory.")] = "runs"
+    program: Annotated[
+        ProgramName, Doc("The program that trains or serves; `auto` = the one that the other tables belong to.")
+    ] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

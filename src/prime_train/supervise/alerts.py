@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 
 from prime_train.errors import UserError
 from prime_train.events import AlertSent
+from prime_train.process_id import Identity, identify
 from prime_train.redaction import redact, secrets
-from prime_train.supervise.process import Identity, identify
 
 VERSION = 1
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")  # of processes of an attempt; this one belongs to none

@@ -10,10 +10,11 @@ from queue import Empty, SimpleQueue
 
 import psutil
 
-from prime_train.backends.launch import Launch
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.supervise import process
-from prime_train.supervise.process import Exited, Identity, Running
+from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.process import Exited, Running
 
 EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; one that waits in the kernel may never
 SERVICE_GRACE_S = 10.0  # for a service to end by itself when the trainer has

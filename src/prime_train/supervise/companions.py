@@ -1,7 +1,7 @@
-"""What goes along with the loop of a supervisor: looks, listens, waits and tells. Decides nothing.
+"""Background services of the supervisor: watches, log follower, alerts, packing. Decides nothing.
 
-Each is told what happens and answers with events, which the loop writes. None of them may hold the loop up: what takes
-time is done in a thread or a child, and comes back through the inbox.
+Each receives what happens and returns events, which the loop writes. None may block the loop: what takes time is done
+in a thread or a child, and comes back through the inbox.
 """
 
 from __future__ import annotations
@@ -12,11 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
-from prime_train.backends import prime_rl as backend_of_prime_rl
-from prime_train.backends.backend import Backend
-from prime_train.backends.environment_gpus import visible
-from prime_train.backends.launch import Launch, Variable
-from prime_train.backends.placement import placed
 from prime_train.diagnose.cause import Cause
 from prime_train.events import (
     AlarmCleared,
@@ -30,20 +25,22 @@ from prime_train.events import (
     ServiceReady,
     SpaceFreed,
 )
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
-from prime_train.supervise import prime_rl, service
+from prime_train.supervise import service
 from prime_train.supervise.alert_text import alert
 from prime_train.supervise.alerts import Alerts
 from prime_train.supervise.ear import Ear
+from prime_train.supervise.launch.launch import Launch, Variable
+from prime_train.supervise.launch.placement import placed
+from prime_train.supervise.launch.program import Observer, Program
 from prime_train.supervise.packing import Packing
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.suspicion import Suspicion
 from prime_train.supervise.watches.activity import Activity
-from prime_train.supervise.watches.disk_watch import DiskWatch, Freed
-from prime_train.supervise.watches.gpu import GpuWatch
-from prime_train.supervise.watches.watch import Watch
+from prime_train.supervise.watches.disk_watch import Freed
+from prime_train.supervise.watches.watch import Watches
 from prime_train.supervise.watching import Watching
 
 _MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm of no watch
@@ -52,28 +49,28 @@ _LAST_ANSWER_S = 15.0  # for a driver that is asked just before GPU memory is wa
 
 
 class Companions:
-    """All of them, by the moments of a supervision at which they act."""
+    """All of the services, by the moments of a supervision at which they act."""
 
     def __init__(
         self,
         run: RunSpec,
         run_dir: RunDir,
-        backend: Backend,
-        watches: Sequence[Watch],
+        program: Program,
+        watches: Watches,
         inbox: SimpleQueue[object],
         hidden: Sequence[str],
     ) -> None:
         self._run = run
         self._run_dir = run_dir
-        self._backend = backend
+        self._program = program
         self._inbox = inbox
-        self._gpu = next((watch for watch in watches if isinstance(watch, GpuWatch)), None)
-        self._disk = next((watch for watch in watches if isinstance(watch, DiskWatch)), None)
+        self._roles = program.roles(run)
+        self._gpu, self._disk = watches.gpu, watches.disk
         alerts = run.prime_train.alerts
         self._alerts = Alerts(alerts.command, alerts.webhook_env, os.environ)
         self._packing = Packing(run_dir, run.prime_train.backup.compress)
-        self._observer: prime_rl.Observer | None = None
-        self._watching = Watching(watches, run_dir)
+        self._observer: Observer | None = None
+        self._watching = Watching(tuple(watches), run_dir)
         self._suspicion = Suspicion(run_dir, inbox, hidden)
         self._ear: Ear | None = None
         self._waiting: list[service.Waiting] = []
@@ -86,7 +83,7 @@ class Companions:
 
     def begin(self) -> None:
         self._has_begun = True
-        if self._run.server is not None:
+        if any(role.serves for role in self._roles):
             self._held_before = service.used_bytes()  # by others: what a dead supervisor left has ended by here
         self._first_look_until_s = time.monotonic() + _FIRST_LOOK_S
         self._watching.begin()
@@ -146,8 +143,7 @@ class Companions:
     def may_launch(self, state: State) -> bool:
         """The GPU memory of the service before is given back, and which GPUs there are is known where two roles share
         them out, or some are left out."""
-        shared = self._run.server is not None and not self._run.serves_only
-        looks = (shared or bool(state.left_out)) and self._gpu is not None and not self._gpu.has_looked
+        looks = (len(self._roles) > 1 or bool(state.left_out)) and self._gpu is not None and not self._gpu.has_looked
         now_s = time.monotonic()
         return now_s >= self._memory_until_s and not (looks and now_s < self._first_look_until_s)
 
@@ -159,22 +155,20 @@ class Companions:
 
     def attempt_begins(self, run: RunSpec, launches: Sequence[Launch], attempt: int, resume_step: int) -> None:
         """Before any of its processes has started."""
-        folders = (self._run_dir.attempt(attempt), *self._backend.log_folders(run))
+        folders = (self._run_dir.attempt(attempt), *self._program.log_folders(run))
         own_log = self._run_dir.watches / "ear.log"
         self._ear = Ear([launch.log for launch in launches], folders, attempt, self._inbox, own_log)
-        if self._backend.name == backend_of_prime_rl.ROLE:
-            self._observer = prime_rl.Observer(run, self._run_dir, attempt, resume_step)
+        self._observer = self._program.observer(run, self._run_dir, attempt, resume_step)
+        if self._observer is not None:
             self._observer.begin()
             self._watching.add(self._observer)
 
     def variables(self, state: State, role: str) -> tuple[Variable, ...]:
-        """What the environment of a role says beside its plan: the GPUs that are its own and may still be used."""
-        gpus = self._gpu.remaining(()) if self._gpu is not None else ()
-        if self._gpu is not None and role == backend_of_prime_rl.ROLE:  # its launcher reads numbers alone
-            out, needed = self._gpu.numbers(state.left_out), backend_of_prime_rl.gpus_needed(self._run)
-            variable = visible(self._gpu.numbers(gpus), out, needed)
-        else:
-            variable = placed(role, self._run, gpus, state.left_out)
+        """The GPUs that are a role's own and may still be used, as a variable beside its plan."""
+        gpus, left_out = self._gpu.remaining(()) if self._gpu is not None else (), state.left_out
+        if self._gpu is not None and self._program.gpus_by_number:
+            gpus, left_out = self._gpu.numbers(gpus), self._gpu.numbers(left_out)
+        variable = placed(role, self._roles, gpus, left_out)
         return (variable,) if variable is not None else ()
 
     def started(self, launch: Launch, attempt: int, identity: Identity) -> None:

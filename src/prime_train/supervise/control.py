@@ -6,8 +6,9 @@ import os
 import signal
 
 from prime_train.errors import ExitCode, UserError
+from prime_train.process_id import Holder
 from prime_train.rundir import RunDir
-from prime_train.supervise.lock import Holder, holder
+from prime_train.supervise.lock import holder
 
 
 def request_stop(run_dir: RunDir) -> Holder:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from prime_train.backends import environment
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.diagnose import cause as root_cause
 from prime_train.events import AttemptEnded
 from prime_train.rundir import RunDir
-from prime_train.supervise.choosing import choice
 from prime_train.supervise.diagnose import Cause, Evidence, disk_full, tail
 from prime_train.supervise.evidence import where_stood
+from prime_train.supervise.launch import environment
 from prime_train.supervise.listening import Listener
 from prime_train.supervise.policy import Policy
 from prime_train.supervise.process import Exited
+from prime_train.supervise.resume_choice import choice
 from prime_train.supervise.state import Live, State
 
 

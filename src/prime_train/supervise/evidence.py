@@ -20,13 +20,13 @@ from pathlib import Path
 
 from prime_train.facts.child import Answer, run_probe
 from prime_train.facts.facts import NotKnown
+from prime_train.process_id import Identity
 from prime_train.supervise.evidence_items import Item, Keep
 from prime_train.supervise.evidence_stacks import stands_at, tell
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import Child
 
 _PROGRAM = Path(__file__).with_name("evidence_program.py")
-_FLIGHT_RECORDER = "collectives_rank_"  # the start of the names of its dumps: see backends/environment.py
+_FLIGHT_RECORDER = "collectives_rank_"  # the start of the names of its dumps: see supervise/launch/environment.py
 WHERE = "where.txt"
 _LOG_LINES = 200
 _LOG_BYTES = 512 * 1024

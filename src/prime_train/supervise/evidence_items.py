@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from prime_train.backends import environment
 from prime_train.facts.facts import NotKnown
 from prime_train.rundir import write_atomic
+from prime_train.supervise.launch import environment
 
 _AT_ONCE = 8
 _ITEM_S = 8.0

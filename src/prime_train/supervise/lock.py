@@ -8,26 +8,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.errors import UserError
+from prime_train.process_id import Holder, live_holder, own_mark
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import Identity, own_identity
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who wrote the lock's text."""
-
-    identity: Identity
-    host: str
-
-    @property
-    def here(self) -> bool:
-        return self.host == socket.gethostname()
 
 
 class Lock:
@@ -38,10 +24,10 @@ class Lock:
         self._fd = _taken(run_dir)
 
     def keep(self) -> None:
-        """Take the run anew where its lock was deleted, as people do who are turned away by one: else another
-        supervisor would start beside this one, and each would end what the other starts.
+        """Re-create the lock if someone deleted it; otherwise a second supervisor could start, and each would kill
+        the other's trainer.
 
-        Raises UserError where another has it by then.
+        Raises UserError where another process has taken the lock by then.
         """
         if _stands(self._fd, self._run_dir) or not self._run_dir.path.exists():
             return
@@ -74,15 +60,9 @@ def holder(run_dir: RunDir) -> Holder | None:
     """The live supervisor of a run as the lock names it; None where there is none.
 
     Read, not locked: a reader that took the lock for a moment would turn away a `run` that starts then.
-    A holder on another machine is believed.
+    A holder on another machine counts as alive.
     """
-    try:
-        identity, host = run_dir.lock.read_text(encoding="utf-8").split()
-        pid, ticks = identity.split(":")
-        found = Holder(Identity(int(pid), int(ticks)), host)
-    except (FileNotFoundError, ValueError):
-        return None
-    return found if found.identity.alive or not found.here else None
+    return live_holder(run_dir.lock)
 
 
 def unwritable(error: OSError, run_dir: RunDir) -> UserError:
@@ -107,7 +87,7 @@ def _taken(run_dir: RunDir) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _stands(fd, run_dir):
                 os.ftruncate(fd, 0)
-                os.pwrite(fd, f"{own_identity()} {socket.gethostname()}\n".encode(), 0)
+                os.pwrite(fd, own_mark().encode(), 0)
                 return fd
         except BlockingIOError:
             os.close(fd)
@@ -136,7 +116,7 @@ def _take_away(run_dir: RunDir, made: list[Path]) -> None:
 
 def _busy(run_dir: RunDir) -> UserError:
     found = holder(run_dir)
-    named = f"process {found.identity.pid} on {found.host}" if found else "another process"
+    named = str(found) if found else "another process"
     return UserError(
         what=f"the run is held by {named}",
         where=str(run_dir.lock),

@@ -1,7 +1,7 @@
-"""Runs one training run to its end: read what is new, fold, show, decide, act. The only loop, and it does not train.
+"""Runs one training run to its end: read new events, fold, show, decide, act. The only loop, and it does not train.
 
-Whatever it does it writes as an event first and learns again by reading it back, so that a supervisor
-that is killed at any line is followed by one that knows the same.
+Every action is written as an event before it is done; state comes only from reading events, so a restarted supervisor
+has the same state.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from prime_train import __version__
-from prime_train.backends import bundled, environment
-from prime_train.backends.backend import Backend
-from prime_train.backends.launch import Launch, to_json
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.errors import ExitCode
 from prime_train.events import (
@@ -38,24 +35,28 @@ from prime_train.events import (
     SignalSent,
     StopAsked,
 )
+from prime_train.process_id import Identity, own_identity
 from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec
 from prime_train.supervise import actions, process, surroundings
 from prime_train.supervise import policy as rules
 from prime_train.supervise.children import Children
-from prime_train.supervise.choosing import choice, would_lose_much
 from prime_train.supervise.clock import Clock
 from prime_train.supervise.companions import Companions
 from prime_train.supervise.diagnose import Cause, judge, oom_kills
 from prime_train.supervise.endings import ended, evidence, of_the_dead
 from prime_train.supervise.fold import fold
 from prime_train.supervise.impasses import lost, not_started, nothing_loads, still_there, unkillable, unwritable
+from prime_train.supervise.launch import environment
+from prime_train.supervise.launch.launch import Launch, to_json
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.run_directory import with_micro_batch
 from prime_train.supervise.policy import Policy, decide
-from prime_train.supervise.prepare import with_micro_batch
+from prime_train.supervise.resume_choice import choice, would_lose_much
 from prime_train.supervise.signals import signals_into
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.standard import standard
-from prime_train.supervise.watches.watch import Watch
+from prime_train.supervise.watches.watch import Watches
 
 TICK_S = 0.5
 WRITER = "supervisor"
@@ -68,19 +69,19 @@ def supervise(
     run: RunSpec,
     run_dir: RunDir,
     show: Show,
-    backend: Backend = bundled.BACKEND,
+    program: Program,
     policy: Policy | None = None,
-    watches: Sequence[Watch] | None = None,
+    watches: Watches | None = None,
 ) -> ExitCode:
-    """Supervise a run whose lock is held and whose directory is prepared; how it ended.
+    """Supervise a run whose lock is held and whose directory is prepared; returns how it ended.
 
-    Call it from the main thread. `show` is called at each turn of the loop with what is new. The policy and the
-    watches are those that the config asks for, where none are given.
+    Call it from the main thread. `show` is called at each turn of the loop with what is new. Without `policy` and
+    `watches` the config decides.
     """
-    chosen = policy or rules.policy(run, backend)
-    looked_after = standard(run, run_dir, chosen) if watches is None else tuple(watches)
+    chosen = policy or rules.policy(run, program)
+    looked_after = watches if watches is not None else standard(run, run_dir, program, chosen)
     try:
-        supervision = _Supervision(run, run_dir, show, backend, chosen, looked_after)
+        supervision = _Supervision(run, run_dir, show, program, chosen, looked_after)
         with signals_into(supervision.inbox):
             try:
                 supervision.begin()
@@ -99,26 +100,26 @@ class _Supervision:
     """The loop's possessions: the event log it writes, the reader, the inbox, and the processes that run."""
 
     def __init__(
-        self, run: RunSpec, run_dir: RunDir, show: Show, backend: Backend, policy: Policy, watches: Sequence[Watch]
+        self, run: RunSpec, run_dir: RunDir, show: Show, program: Program, policy: Policy, watches: Watches
     ) -> None:
         self.state = State()
         self.inbox: SimpleQueue[object] = SimpleQueue()
         self._run = run
         self._run_dir = run_dir
         self._show = show
-        self._backend = backend
+        self._program = program
         self._policy = policy
         self._log = EventLog(run_dir.events, WRITER)
         self._follower = Follower(run_dir.events)
         self._secrets = environment.secrets(os.environ, [run.prime_train.alerts.webhook_env])
-        self._companions = Companions(run, run_dir, backend, watches, self.inbox, self._secrets)
+        self._companions = Companions(run, run_dir, program, watches, self.inbox, self._secrets)
         self._children = Children(run_dir, self.inbox, self._spared)
         self._launches: tuple[Launch, ...] = ()
         self._oom_kills = 0
         self._clock = Clock()
         self._not_ours = process.own_children()
 
-    def _spared(self) -> tuple[process.Identity, ...]:
+    def _spared(self) -> tuple[Identity, ...]:
         return (*self._not_ours, *self._companions.processes())
 
     # --- the three parts of a supervisor's life ---
@@ -135,7 +136,7 @@ class _Supervision:
         jump_s = self._clock.jump_s()
         if jump_s is not None:
             self._say(ClockJumped(jump_s))
-        now_s = time.time()  # before the reading: who was held up in between finds no silence that was none
+        now_s = time.time()  # before reading, so that a slow read is not counted as trainer silence
         self._read()
         if not self._log.path.exists():
             raise lost(self._run_dir)
@@ -234,12 +235,12 @@ class _Supervision:
     # --- attempts ---
 
     def _launch(self, attempt: int) -> None:
-        """Plan the next attempt. Its processes are started one by one, as each may wait for those before it."""
+        """Plan the next attempt. Its processes start one by one, because each may wait for those before it."""
         self._companions.stand_still()
         found = self._checkpoints()
         chosen, rejected = choice(found, self.state.unreadable)
         self._run = with_micro_batch(self._run, self._run_dir, self.state.micro_batch)
-        self._launches = self._backend.plan(self._run, self._run_dir, attempt, chosen)
+        self._launches = self._program.plan(self._run, self._run_dir, attempt, chosen)
         roles = tuple(launch.role for launch in self._launches)
         services = tuple(launch.role for launch in self._launches if launch.ready is not None)
         self._say(LaunchAsked(attempt, chosen, rejected, roles, services))
@@ -266,11 +267,12 @@ class _Supervision:
         self._companions.started(launch, attempt, named)
 
     def _checkpoints(self) -> list[Checkpoint]:
-        return self._backend.checkpoints(self._run, self._run_dir)
+        return self._program.checkpoints(self._run, self._run_dir)
 
     def _with_environment(self, launch: Launch, attempt: int) -> Launch:
-        host = surroundings.host(self._run, str(process.own_identity()))
-        added = environment.plan(launch.role, self._run, self._run_dir, attempt, host)
+        host = surroundings.host(str(own_identity()))
+        needs = self._program.environment(launch.role, self._run, self._run_dir, attempt, host)
+        added = environment.plan(needs, self._run_dir, host)
         return replace(
             launch, variables=(*added, *launch.variables, *self._companions.variables(self.state, launch.role))
         )
@@ -296,7 +298,7 @@ class _Supervision:
         """End the processes of an attempt whose supervisor died, and close its account."""
         live = self.state.live
         for child in live.children if live else ():
-            process.signal_tree(process.Identity(child.pid, child.start_ticks), signal.SIGKILL)
+            process.signal_tree(Identity(child.pid, child.start_ticks), signal.SIGKILL)
         stuck = process.sweep(self._run_dir.path, self._not_ours)
         self._read()
         live = self.state.live

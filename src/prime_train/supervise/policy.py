@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from prime_train.backends import bundled
-from prime_train.backends.backend import Backend
 from prime_train.errors import ExitCode
 from prime_train.spec import RunSpec
 from prime_train.supervise import hang
@@ -28,6 +26,7 @@ from prime_train.supervise.actions import (
     Wait,
 )
 from prime_train.supervise.kills import OOM_KILLER
+from prime_train.supervise.launch.program import Program
 from prime_train.supervise.state import Attempt, Doom, Live, State
 from prime_train.supervise.watches.disk_words import NO_ROOM, REFUSES
 
@@ -62,14 +61,14 @@ class Policy:
     micro_batches: tuple[int, ...] = ()  # smaller ones that may be tried where memory ran out, largest first
 
 
-def policy(run: RunSpec, backend: Backend = bundled.BACKEND) -> Policy:
-    """The policy that a config asks for, as far as what trains can follow it."""
+def policy(run: RunSpec, program: Program) -> Policy:
+    """The policy that a config asks for, as far as its program can follow it."""
     asked = run.prime_train
     return Policy(
-        stops_by_file=backend.stops_by_file,
+        stops_by_file=program.stops_by_file,
         ends_hangs=asked.watch.hang == "restart",
-        reports=backend.reports,
-        micro_batches=smaller_micro_batches(run) if asked.recovery.on_oom == "shrink" and _follows(run) else (),
+        reports=program.reports,
+        micro_batches=smaller_micro_batches(run) if asked.recovery.on_oom == "shrink" and program.shrinks else (),
         max_fruitless_attempts=asked.restart.max_fruitless_attempts,
         backoff_s=asked.restart.backoff_s,
         backoff_max_s=asked.restart.backoff_max_s,
@@ -78,11 +77,6 @@ def policy(run: RunSpec, backend: Backend = bundled.BACKEND) -> Policy:
         slow_phase_limit_s=asked.heartbeat.slow_phase_limit_s,
         stop_grace_s=asked.stop_grace_s,
     )
-
-
-def _follows(run: RunSpec) -> bool:
-    """Whether what trains reads the micro-batch that is chosen here: prime-rl has a file of its own, a server none."""
-    return run.is_native and not run.serves_only
 
 
 def smaller_micro_batches(run: RunSpec) -> tuple[int, ...]:

@@ -1,8 +1,7 @@
 """Starts, names and ends processes, whole trees of them. Never decides when.
 
-A process is named by its pid and its start time in clock ticks: a pid alone may be another process by
-the time it is used. Every process of a run carries PRIME_TRAIN_RUN in its environment, by which those
-that left the tree and the session are found.
+Every process of a run carries PRIME_TRAIN_RUN in its environment, by which those that left the tree and the session
+are found.
 """
 
 from __future__ import annotations
@@ -22,34 +21,11 @@ from queue import SimpleQueue
 
 import psutil
 
-from prime_train.backends import environment
-from prime_train.backends.launch import Launch
+from prime_train.process_id import Identity, identify
+from prime_train.supervise.launch import environment
+from prime_train.supervise.launch.launch import SHIM, Launch
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-SHIM = Path(__file__).with_name("shim.py")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """One process for ever."""
-
-    pid: int
-    start_ticks: int
-
-    def __str__(self) -> str:
-        return f"{self.pid}:{self.start_ticks}"
-
-    @property
-    def alive(self) -> bool:
-        """It runs; a zombie does not."""
-        found = _stat(self.pid)
-        return found is not None and found[0] == self.start_ticks and found[1] not in "ZX"
-
-    @property
-    def is_stopped(self) -> bool:
-        """A signal holds it where it is, as Ctrl-Z and SIGSTOP do, or a debugger."""
-        found = _stat(self.pid)
-        return found is not None and found[0] == self.start_ticks and found[1] in "Tt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +44,6 @@ class Running:
     attempt: int
     identity: Identity
     log: Path
-
-
-def _stat(pid: int) -> tuple[int, str] | None:
-    """Start time in clock ticks since boot, and the letter of its state; None where there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    after_name = text.rpartition(")")[2].split()  # field 2, the name, may hold spaces and parentheses
-    return int(after_name[19]), after_name[0]
-
-
-def identify(pid: int) -> Identity | None:
-    """The identity of a running process; None where there is none."""
-    found = _stat(pid)
-    return Identity(pid, found[0]) if found else None
-
-
-def own_identity() -> Identity:
-    identity = identify(os.getpid())
-    assert identity is not None
-    return identity
 
 
 def become_subreaper() -> None:

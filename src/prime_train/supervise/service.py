@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from prime_train.backends.launch import Ready
 from prime_train.facts import child
 from prime_train.facts.facts import NotKnown
+from prime_train.process_id import Identity
+from prime_train.supervise.launch.launch import Ready
 from prime_train.supervise.loopback import ask
-from prime_train.supervise.process import Identity
 
 _POLL_S = 0.5
 _HEALTH_S = 5.0  # for one answer of /health; while vLLM loads its model nothing listens, and the answer is at once "no"

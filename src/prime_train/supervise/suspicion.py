@@ -8,9 +8,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from prime_train.events import EvidenceKept
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
 from prime_train.supervise.evidence import collect
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import Live
 from prime_train.supervise.watches.activity import Activity, ActivityCheck
 

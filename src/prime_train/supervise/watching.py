@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prime_train.events import AlarmCleared, AlarmRaised
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm, Watch
 
@@ -18,7 +18,7 @@ Key = tuple[str, str, str]
 
 
 class Watching:
-    """The watches of one supervision. One that fails itself rests, which is told as an alarm of its own."""
+    """The watches of one supervision. A watch that raises is disabled, and an alarm reports it."""
 
     def __init__(self, watches: Sequence[Watch], run_dir: RunDir) -> None:
         self._watches = tuple(watches)

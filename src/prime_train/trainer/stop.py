@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from prime_train.process_id import Identity, parse_identity
+
 SUPERVISOR_ENV = "PRIME_TRAIN_SUPERVISOR"  # "PID:START_TICKS"
 _WATCH_INTERVAL_S = 1.0
 _LOOK_INTERVAL_S = 0.1
@@ -70,19 +72,6 @@ class StopFlag:
         self._signalled = True
 
 
-def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks after boot: with its pid one process for ever. None = gone.
-
-    Source: proc_pid_stat(5), field 22. The command name before it may hold spaces and parentheses.
-    A zombie (state Z) counts as gone.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
 def watch_supervisor() -> None:
     """End this process at once when the supervisor named in the environment is gone. Without one: no watch.
 
@@ -91,12 +80,11 @@ def watch_supervisor() -> None:
     named = os.environ.get(SUPERVISOR_ENV)
     if not named:
         return
-    pid, _, ticks = named.partition(":")
-    threading.Thread(target=_watch, args=(int(pid), int(ticks)), name="supervisor-watch", daemon=True).start()
+    threading.Thread(target=_watch, args=(parse_identity(named),), name="supervisor-watch", daemon=True).start()
 
 
-def _watch(pid: int, ticks: int) -> None:
-    while start_ticks(pid) == ticks:
+def _watch(supervisor: Identity) -> None:
+    while supervisor.alive:
         time.sleep(_WATCH_INTERVAL_S)
     with suppress(OSError):  # a full disk may not keep an orphan alive
         os.write(2, b"prime-train trainer: the supervisor is gone; ending\n")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from prime_train.backends import saved
 from prime_train.checkpoints import packing_plan
-from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect, scan
+from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
 from prime_train.checkpoints.packing_plan import Stored
 from prime_train.errors import UserError
+from prime_train.programs import recorded
 from prime_train.rundir import RunDir
 from prime_train.units import format_bytes, format_seconds
 
@@ -38,9 +38,15 @@ class Packing:
     lossy: bool  # optimizer moments were rounded to bf16
 
 
+def saved(run_dir: RunDir) -> list[Checkpoint]:
+    """Every checkpoint of a run, newest first, as its program lays them out."""
+    program, run = recorded(run_dir)
+    return program.checkpoints(run, run_dir)
+
+
 def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[CheckpointRow]:
     """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
-    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in saved.checkpoints(run_dir)]
+    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in saved(run_dir)]
     packings = {c.step: packing for c, _ in found if c.complete and (packing := _packing(c)) is not None}
     return make_rows(found, unreadable, now_s, packings)
 
@@ -130,13 +136,14 @@ def total_bytes(run_dir: RunDir, step: int | None = None) -> int:
 def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = None) -> Iterator[VerifyResult]:
     """Compares every byte of each checkpoint, or of that of `step`, with its SHA-256. Newest first.
 
-    prime-rl writes no hashes, so for its checkpoints only the file lengths are compared with torch's metadata.
+    If the program writes no hashes, only the lengths of files are compared with torch's metadata.
     """
-    if saved.is_prime_rls(run_dir):
-        for found in saved.checkpoints(run_dir, shards=True):
-            if step is None or found.step == step:
-                problem = found.problem or _LENGTHS_ONLY
-                yield VerifyResult(found.step, "whole" if found.complete else "unfinished", problem)
+    program, _ = recorded(run_dir)
+    if not program.keeps_hashes:
+        lengths_only = f"all file lengths are correct; contents not checked, because {program.title} writes no hashes"
+        for found in _choose(run_dir, step):
+            problem = found.problem or lengths_only
+            yield VerifyResult(found.step, "whole" if found.complete else "unfinished", problem)
         return
     for candidate in _choose(run_dir, step):
         finished = (candidate.path / MANIFEST).exists()
@@ -149,16 +156,13 @@ def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = N
             yield VerifyResult(found.step, "broken" if finished else "unfinished", found.problem)
 
 
-_LENGTHS_ONLY = "all file lengths are correct; contents not checked, because prime-rl writes no hashes"
-
-
 def _choose(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
-    return [found for found in scan(run_dir.checkpoints) if step is None or found.step == step]
+    return [found for found in saved(run_dir) if step is None or found.step == step]
 
 
 def find_checkpoint(run_dir: RunDir, step: int) -> Checkpoint:
     """The checkpoint of `step`. Raises UserError if the run has none."""
-    found = scan(run_dir.checkpoints)
+    found = saved(run_dir)
     for checkpoint in found:
         if checkpoint.step == step:
             return checkpoint
@@ -172,9 +176,13 @@ def find_checkpoint(run_dir: RunDir, step: int) -> Checkpoint:
 
 
 def complete(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
-    """The complete checkpoints, newest first, or only that of `step`. Raises UserError if that one is incomplete."""
+    """The complete checkpoints that can be packed, newest first, or only that of `step`.
+
+    Raises UserError if that one is incomplete, or its program writes no hashes.
+    """
+    program, _ = recorded(run_dir)
     if step is None:
-        return [found for found in scan(run_dir.checkpoints) if found.complete]
+        return [found for found in saved(run_dir) if found.complete and program.keeps_hashes]
     found = find_checkpoint(run_dir, step)
     if found.problem:
         raise UserError(
@@ -182,6 +190,13 @@ def complete(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
             where=str(found.path),
             why="only complete checkpoints are packed or restored",
             fix=f"prime-train ckpt list {run_dir.path.name}",
+        )
+    if not program.keeps_hashes:
+        raise UserError(
+            what=f"a checkpoint of {program.title} cannot be packed",
+            where=str(found.path),
+            why="it has no manifest with the hash of every file, against which a packed file is checked",
+            fix=f"prime-train ckpt prune {run_dir.path.name} deletes checkpoints that newer ones supersede",
         )
     return [found]
 

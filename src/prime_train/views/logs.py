@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prime_train.errors import UserError
+from prime_train.programs import recorded
 from prime_train.rundir import RunDir
 from prime_train.supervise.lock import holder
 
 _CHUNK_BYTES = 64 * 1024
-_ROLES = ("trainer", "prime_rl", "inference")  # the log of the first role that the attempt has is shown
 
 
 def attempts(run_dir: RunDir) -> list[int]:
@@ -51,11 +51,12 @@ def is_over(run_dir: RunDir) -> bool:
 
 
 class Tail:
-    """One attempt's log and the position up to which it was read."""
+    """The log of one attempt's first role (the trainer, if there is one) and the position up to which it was read."""
 
     def __init__(self, run_dir: RunDir, attempt: int) -> None:
-        logs = [run_dir.log(attempt, role) for role in _ROLES]
-        self.path: Path = next((log for log in logs if log.exists()), logs[0])
+        program, run = recorded(run_dir, strict=False)
+        first = next((role.name for role in program.roles(run)), "trainer")
+        self.path: Path = run_dir.log(attempt, first)
         self._offset = 0
 
     def skip_to_last(self, lines: int) -> None:

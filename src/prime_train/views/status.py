@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.backends.saved import newest_complete
 from prime_train.events import read
+from prime_train.process_id import Identity
+from prime_train.programs import recorded
 from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import holder
-from prime_train.supervise.process import Identity
+from prime_train.supervise.resume_choice import newest_complete
 from prime_train.supervise.state import Attempt, Standing, State
 from prime_train.units import GIB, counted, format_count, format_seconds
 
@@ -84,7 +85,8 @@ def read_status(run_dir: RunDir, now_s: float) -> Status:
     held_by = holder(run_dir)
     here = held_by is None or held_by.here
     living = state.live.children if state.live else ()
-    newest = newest_complete(run_dir)
+    program, run = recorded(run_dir, strict=False)
+    newest = newest_complete(program.checkpoints(run, run_dir))
     try:
         free_gib: float | None = shutil.disk_usage(run_dir.path).free / GIB
     except OSError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from prime_train.backends.saved import newest_complete
+from prime_train.programs import recorded
 from prime_train.rundir import RunDir
+from prime_train.supervise.resume_choice import newest_complete
 from prime_train.units import format_seconds
 from prime_train.views.history import History, Restart, gather
 
@@ -31,7 +32,8 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     if run.evaluations:
         lines.append(("held-out loss", _held_out(run)))
     if state.newest_complete:
-        newest = newest_complete(run_dir)
+        program, spec = recorded(run_dir, strict=False)
+        newest = newest_complete(program.checkpoints(spec, run_dir))
         where = newest.path if newest is not None else run_dir.checkpoint(state.newest_complete)
         lines.append(("checkpoint", run_dir.relative(where)))
     if run_dir.final.is_dir():

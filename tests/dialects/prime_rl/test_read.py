@@ -455,4 +455,4 @@ def test_a_file_that_only_evaluates_is_not_taken_for_a_run_of_ours() -> None:
     reading = _read('[[env]]\nid = "words"\nnum_examples = 5\nrollouts_per_example = 2\n', "2026-01")
     assert reading.root == "eval"
     assert reading.run is not None
-    assert reading.run.written_for == "prime-rl"
+    assert reading.run.config_format == "prime-rl"

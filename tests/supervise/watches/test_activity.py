@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.process_id import identify
 from prime_train.supervise.hang import SETUP_PHASES
-from prime_train.supervise.process import identify
 from prime_train.supervise.watches.activity import Activity, ActivityCheck, GpuUse, Process, Sample, busy
 from prime_train.units import GIB
 from tests import fakes

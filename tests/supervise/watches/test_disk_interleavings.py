@@ -64,8 +64,8 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="prime-train-interleavings-"))
-        self.places = Places(self.root, self.root / "checkpoints")
-        self.places.checkpoints.mkdir()
+        self.places = Places(self.root, (self.root / "checkpoints",))
+        self.places.checkpoints[0].mkdir()
         self.keep_last, self.keep_every = 1, 7
         self.step = 0
         self.saving: int | None = None
@@ -81,18 +81,20 @@ class Interleavings(RuleBasedStateMachine):
     # --- what is there ---
 
     def folder(self, step: int) -> Path:
-        return self.places.checkpoints / f"step_{step}"
+        return self.places.checkpoints[0] / f"step_{step}"
 
     def usable(self) -> list[int]:
         """Complete checkpoints that would load, oldest first, those included whose deletion was not decided."""
-        found = [c.step for c in layout.scan(self.places.checkpoints) if c.complete and c.step not in self.unreadable]
+        found = [
+            c.step for c in layout.scan(self.places.checkpoints[0]) if c.complete and c.step not in self.unreadable
+        ]
         return sorted(step for step in found if step != self.saving)
 
     def keep(self) -> Keep:
         return Keep(self.keep_last, self.keep_every, self.saving, self.loading, frozenset(self.unreadable))
 
     def some(self, data: st.DataObject) -> int:
-        steps = [found.step for found in layout.scan(self.places.checkpoints)]
+        steps = [found.step for found in layout.scan(self.places.checkpoints[0])]
         return data.draw(st.sampled_from(steps))
 
     # --- the trainer ---
@@ -142,7 +144,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.saving is None)
     @rule(calls=st.integers(0, 6) | st.just(NEVER))
     def trainer_lets_go(self, calls: int) -> None:
-        known = [found for found in layout.scan(self.places.checkpoints) if found.step <= self.step]
+        known = [found for found in layout.scan(self.places.checkpoints[0]) if found.step <= self.step]
         known = [found for found in known if found.step not in self.unreadable]
         with killed_after(calls), contextlib.suppress(CrashError):
             for gone in retention.superseded(known, self.keep_last, self.keep_every):
@@ -153,7 +155,7 @@ class Interleavings(RuleBasedStateMachine):
         """The supervisor puts back what was not decided, and takes the newest checkpoint that is whole."""
         self.saving = None
         self.planned = (Keep(), ())  # it has its deletions stand still before it chooses
-        removal.put_back(self.places.checkpoints)
+        removal.put_back(self.places.checkpoints[0])
         self.step = self.loading = max(self.usable(), default=0)
 
     @precondition(lambda self: len(self.usable()) > 1 and self.saving is None)
@@ -166,7 +168,7 @@ class Interleavings(RuleBasedStateMachine):
 
     # --- others ---
 
-    @precondition(lambda self: any(self.places.checkpoints.iterdir()))
+    @precondition(lambda self: any(self.places.checkpoints[0].iterdir()))
     @rule(data=st.data())
     def pin(self, data: st.DataObject) -> None:
         step = self.some(data)
@@ -174,7 +176,7 @@ class Interleavings(RuleBasedStateMachine):
         if step in self.usable():
             self.promised.add(step)
 
-    @precondition(lambda self: any(self.places.checkpoints.iterdir()))
+    @precondition(lambda self: any(self.places.checkpoints[0].iterdir()))
     @rule(data=st.data())
     def sync(self, data: st.DataObject) -> None:
         """Whoever copies a checkpoint marks it; nothing of it goes meanwhile, whoever plans and deletes."""
@@ -203,7 +205,7 @@ class Interleavings(RuleBasedStateMachine):
                 for one in deletions:
                     delete(one, work)
         except CrashError:
-            removal.put_back(self.places.checkpoints)
+            removal.put_back(self.places.checkpoints[0])
         after = self.usable()
         assert after[-1:] == before[-1:]  # ours never takes the newest, whoever else did what in between
         if keep.saving_step is None and keep.loading_step in before:

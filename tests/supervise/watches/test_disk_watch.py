@@ -18,8 +18,9 @@ import pytest
 from prime_train.checkpoints import in_use, inventory, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, may_go
 from prime_train.checkpoints.inventory import Places, Stock
-from prime_train.checkpoints.prime_rl_layout import roots
 from prime_train.events import Progress, Record
+from prime_train.programs.bundled import PROGRAM
+from prime_train.programs.prime_rl.layout import places as places_of
 from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
@@ -28,7 +29,7 @@ from prime_train.supervise.watches import disk_program
 from prime_train.supervise.watches.disk_removal_program import Order, carry_out, order_from
 from prime_train.supervise.watches.disk_watch import DiskWatch, Freed
 from prime_train.supervise.watches.watch import Alarm
-from tests.checkpoints.test_prime_rl_layout import write_rollouts
+from tests.programs.prime_rl.test_layout import write_rollouts
 
 MB = 10**6
 DEADLINE_S = 60.0
@@ -64,7 +65,7 @@ def training(step: int = 450) -> State:
 
 @contextlib.contextmanager
 def watching(run: RunSpec, run_dir: RunDir) -> Iterator[DiskWatch]:
-    watch = DiskWatch(run, run_dir, interval_s=0.1)
+    watch = DiskWatch(run, run_dir, PROGRAM.places(run, run_dir), PROGRAM.keep(run), interval_s=0.1)
     watch.begin()
     try:
         yield watch
@@ -122,7 +123,7 @@ def test_all_files_of_a_run_are_counted_once(tmp_path: Path) -> None:
     run_dir.metrics.write_bytes(bytes(30))
     (run_dir.attempt(1)).mkdir(parents=True)
     run_dir.log(1, "trainer").write_bytes(bytes(8))
-    places = Places(run_dir.path, run_dir.checkpoints)
+    places = Places(run_dir.path, (run_dir.checkpoints,))
     sample = disk_program.look(places, Stock(places))
     manifest_bytes = (run_dir.checkpoint(100) / layout.MANIFEST).stat().st_size
     assert sample.own_bytes == 5000 + manifest_bytes + 700 + 30 + 8
@@ -132,7 +133,7 @@ def test_all_files_of_a_run_are_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_no_folder_yet_is_looked_at_above_it(tmp_path: Path) -> None:
-    places = Places(tmp_path / "runs" / "new", tmp_path / "runs" / "new" / "checkpoints")
+    places = Places(tmp_path / "runs" / "new", (tmp_path / "runs" / "new" / "checkpoints",))
     sample = disk_program.look(places, Stock(places))
     assert (sample.own_bytes, sample.items, sample.spaces[0].path) == (0, (), str(tmp_path))
 
@@ -144,7 +145,7 @@ def test_a_refused_block_is_seen(tmp_path: Path) -> None:
         "from prime_train.checkpoints.inventory import Places, Stock\n"
         "from prime_train.supervise.watches.disk_program import look\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-        "root = Path(sys.argv[1]); places = Places(root, root)\n"
+        "root = Path(sys.argv[1]); places = Places(root, (root,))\n"
         "found = look(places, Stock(places)).refusals\n"
         "print([(refusal.path, refusal.message) for refusal in found], file=sys.stderr)\n"
     )
@@ -165,7 +166,7 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
 
     real = inventory.measure
     monkeypatch.setattr(inventory, "measure", counted)
-    places = Places(run_dir.path, run_dir.checkpoints)
+    places = Places(run_dir.path, (run_dir.checkpoints,))
     stock = Stock(places)
     first = disk_program.look(places, stock)
     assert disk_program.look(places, stock).items == first.items
@@ -175,8 +176,7 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
 def test_of_a_long_run_the_oldest_rollouts_are_told(tmp_path: Path) -> None:
     for step in range(300):
         write_rollouts(tmp_path, "2026-08", step)
-    found = roots(tmp_path)
-    places = Places(tmp_path, found.checkpoints[0], found)
+    places = places_of(tmp_path, orchestrated=False)
     sample = disk_program.look(places, Stock(places))
     assert [item.step for item in sample.items] == list(range(200))
     assert sample.own_bytes == 300 * 300
@@ -186,7 +186,7 @@ def test_of_a_long_run_the_oldest_rollouts_are_told(tmp_path: Path) -> None:
 
 
 def ordered(run_dir: RunDir, keep: Keep) -> Order:
-    places = Places(run_dir.path, run_dir.checkpoints)
+    places = Places(run_dir.path, (run_dir.checkpoints,))
     now_s = time.time()
     return Order(places, keep, may_go(Stock(places).take(now_s), keep, now_s))
 
@@ -355,6 +355,7 @@ def test_a_deletion_that_was_interrupted_is_brought_back_or_to_its_end(tmp_path:
 
 
 def test_a_watch_that_never_began_ends(tmp_path: Path) -> None:
-    watch = DiskWatch(run_of(RunDir(tmp_path), Cleanup()), RunDir(tmp_path))
+    run, run_dir = run_of(RunDir(tmp_path), Cleanup()), RunDir(tmp_path)
+    watch = DiskWatch(run, run_dir, PROGRAM.places(run, run_dir), PROGRAM.keep(run))
     assert watch.processes() == ()
     watch.end()

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from prime_train.backends import environment
 from prime_train.events import Progress, Record
+from prime_train.process_id import Identity, identify
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import Identity, identify
+from prime_train.supervise.launch import environment
 from prime_train.supervise.state import Child, Live, State
 from prime_train.supervise.watches import gpu
 from prime_train.supervise.watches.gpu import GpuWatch

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.process_id import identify
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import identify
 from prime_train.supervise.state import Attempt, Child, Live, State
 from prime_train.supervise.watches.host import HostWatch, Memory, judge
 from prime_train.supervise.watches.host_growth import LEAST_POINTS, WARM_SAVES, Point, growth

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from prime_train.process_id import Identity
 from prime_train.supervise.hang import SETUP_PHASES
-from prime_train.supervise.process import Identity
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.units import GIB, format_bytes
 

@@ -47,7 +47,7 @@ def _told(items: Sequence[Item]) -> list[Item]:
 def _folders(places: Places) -> list[Path]:
     """One existing folder of each file system that the run writes to, that of the checkpoints first."""
     found: dict[int, Path] = {}
-    for folder in (places.checkpoints, places.root, *places.folders):
+    for folder in (places.checkpoints[0], places.root, *places.folders):
         existing = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
         found.setdefault(existing.stat().st_dev, existing)
     return list(found.values())

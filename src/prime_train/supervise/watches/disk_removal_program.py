@@ -108,7 +108,7 @@ def _doubt(items: Sequence[Item], work: Work) -> str:
     newest = newest_usable(items, work.order.keep)
     if newest is None:
         return "no newer checkpoint is complete"
-    if work.order.places.prime_rl is not None:
+    if not work.order.places.layout.manifest:
         return ""
     path = newest.paths[0]
     if path not in work.verified:

@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from prime_train.backends import prime_rl
 from prime_train.checkpoints import removal
-from prime_train.checkpoints.cleanup import READ_AT_ONCE, Deletion, Keep, Kind
+from prime_train.checkpoints.cleanup import Deletion, Keep, Kind
 from prime_train.checkpoints.inventory import Places
-from prime_train.checkpoints.prime_rl_layout import roots
 from prime_train.facts.mounts import mount_of
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.watches import disk_words as words
 from prime_train.supervise.watches.disk import Memory, judge
@@ -58,13 +56,15 @@ class DiskWatch:
         self,
         run: RunSpec,
         run_dir: RunDir,
+        places: Places,
+        keep: Keep,
         *,
         answer: Literal["alert", "pause"] = "pause",
         interval_s: float = 10.0,
-        places: Places | None = None,
     ) -> None:
         self._run = run
-        self._places = places or places_of(run, run_dir)
+        self._places = places
+        self._kept = keep  # while the run does not run
         cleanup = run.prime_train.cleanup
         self._limits = Limits(
             delete=cleanup.enabled,
@@ -99,7 +99,7 @@ class DiskWatch:
         self._collect()
         for told in self._sampler.take():
             sample = self._but_failed(sample_from(told))
-            keep = keep_of(self._run, state)
+            keep = keep_while_running(self._kept, state)
             verdict = judge(self._memory, sample, doing_of(self._run, state), keep, self._limits, now_s)
             self._memory, self._alarms = verdict.memory, verdict.alarms
             if verdict.deletions and state.live is not None and sample.at_s > self._removed_s:
@@ -201,30 +201,13 @@ def _mounted(path: Path) -> str:
     return f", {mount.kind} at {mount.point}," if mount is not None else ""
 
 
-def places_of(run: RunSpec, run_dir: RunDir) -> Places:
-    """Where a run keeps what grows: the bundled trainer below the run directory, prime-rl where its file says."""
-    if run.is_native:
-        return Places(run_dir.path, run_dir.checkpoints)
-    root = prime_rl.folder(run)
-    saved = run.saving.output_dir if run.saving is not None else None
-    found = roots(root, Path(saved).absolute() if saved else None)
-    return Places(root, found.checkpoints[0], found, orchestrated=run.rollout is not None)
-
-
-def keep_of(run: RunSpec, state: State | None = None) -> Keep:
-    """What must stay while the run is where `state` says; None: while it does not run.
-
-    What prime-rl writes may be written by a launcher that is not ours, so that its unfinished folders have to be quiet.
-    """
-    keep_last = run.checkpoint.keep_last if run.is_native else (run.saving.keep_last if run.saving else None)
-    behind = (run.rollout.max_async_level if run.rollout is not None else None) or 0
-    keep = Keep(keep_last, run.checkpoint.keep_every_steps, broadcasts=READ_AT_ONCE + behind)
-    if state is None:
-        return replace(keep, writing=not run.is_native)
+def keep_while_running(keep: Keep, state: State) -> Keep:
+    """What must stay while the run is where `state` says."""
     attempt = state.attempt
     is_loading = state.live is not None and state.live.first_progress is None and attempt is not None
     return replace(
         keep,
+        writing=True,
         saving_step=state.saving_step,
         loading_step=attempt.resume_step if is_loading and attempt is not None and attempt.resume_step else None,
         unreadable=frozenset(state.unreadable),
@@ -235,7 +218,7 @@ def doing_of(run: RunSpec, state: State) -> Doing:
     """What the judgement needs to know of the run's own doing."""
     interval, last = run.checkpoint.interval_steps, state.max_steps or run.run.max_steps
     following = last if not interval else min(last, (state.step // interval + 1) * interval)
-    params = state.started.params if run.is_native and state.started is not None else None
+    params = state.started.params if state.started is not None else None
     return Doing(
         name=run.run.name,
         step=state.step,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import Child as ChildOfRun
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.gpu_judge import judge, left_out

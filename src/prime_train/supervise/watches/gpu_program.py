@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from prime_train.backends import environment
+from prime_train.supervise.launch import environment
 from prime_train.supervise.watches.gpu_kernel_log import address
 from prime_train.supervise.watches.gpu_log_reader import KernelLog
 from prime_train.supervise.watches.gpu_samples import LOST, RESET_REQUIRED

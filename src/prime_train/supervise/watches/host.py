@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from prime_train.process_id import Identity
 from prime_train.rundir import RunDir
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.watches import host_alarms as told_of
 from prime_train.supervise.watches.host_growth import MOST_POINTS, Point

@@ -2,7 +2,7 @@
 
 python host_program.py INTERVAL_S RUN_PATH
 
-The run's processes are those that carry its mark in their environment: see backends/environment.py.
+The run's processes are those that carry its mark in their environment: see supervise/launch/environment.py.
 """
 
 from __future__ import annotations

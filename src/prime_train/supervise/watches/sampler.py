@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prime_train.supervise.process import SHIM, Identity, identify
+from prime_train.process_id import Identity, identify
+from prime_train.supervise.launch.launch import SHIM
 
 _KEPT = 1000  # samples that nobody has taken yet: more than an hour of them
 _END_S = 2.0  # for the child to end after SIGKILL; one that waits in the kernel is left behind

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from prime_train.process_id import Identity
 from prime_train.supervise.policy import Policy, silence_limit_s
-from prime_train.supervise.process import Identity
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 

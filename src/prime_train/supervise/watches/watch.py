@@ -1,13 +1,15 @@
-"""What a watch is, and what it says. Looks at nothing."""
+"""The Watch protocol, and what a watch reports. Looks at nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from prime_train.supervise.process import Identity
+    from prime_train.process_id import Identity
     from prime_train.supervise.state import State
+    from prime_train.supervise.watches.disk_watch import Freed
 
 # What a watch asks for, least urgent first. "note": told once, in grey. "alert": told wherever alerts go, and the run
 # goes on. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one made.
@@ -52,3 +54,40 @@ class Watch(Protocol):
 
     def end(self) -> None:
         """Stop taking samples and leave no process behind."""
+
+
+class GpuWatcher(Watch, Protocol):
+    """The watch that knows the machine's GPUs."""
+
+    @property
+    def has_looked(self) -> bool:
+        """Which GPUs there are is known, or will not be known."""
+
+    def remaining(self, out: Collection[str]) -> tuple[str, ...]:
+        """UUIDs of the run's GPUs but for `out`, in the order of their numbers."""
+
+    def numbers(self, uuids: Collection[str]) -> tuple[str, ...]:
+        """The numbers of GPUs: "0", "3"."""
+
+
+class DiskWatcher(Watch, Protocol):
+    """The watch that deletes what a run does not need any more."""
+
+    def freed(self) -> list[Freed]:
+        """What was deleted, or could not be, since the last call."""
+
+    def stand_still(self) -> None:
+        """Delete nothing until the next look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """The watches of one supervision. Two of them do more than look."""
+
+    gpu: GpuWatcher | None = None
+    disk: DiskWatcher | None = None
+    others: tuple[Watch, ...] = ()
+
+    def __iter__(self) -> Iterator[Watch]:
+        yield from (watch for watch in (self.gpu, self.disk) if watch is not None)
+        yield from self.others

@@ -1,1 +1,0 @@
-"""RunSpec to launches. Pure."""

@@ -1,0 +1,106 @@
+"""Process identity: pid and start time together name one process for ever. Standard library only.
+
+A pid alone may be another process by the time it is used. The lock of a run and the IN_USE marks of a checkpoint hold
+the text "PID:START_TICKS HOST"; it is written and parsed here alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process. `start_ticks`: clock ticks from boot to its start, field 22 of proc_pid_stat(5)."""
+
+    pid: int
+    start_ticks: int
+
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.start_ticks}"
+
+    @property
+    def alive(self) -> bool:
+        """It runs; a zombie does not."""
+        return self._state() not in ("", "Z", "X")
+
+    @property
+    def is_stopped(self) -> bool:
+        """A signal (Ctrl-Z, SIGSTOP) or a debugger holds it."""
+        return self._state() in ("T", "t")
+
+    def _state(self) -> str:
+        """The letter of its state; "" where the process is gone."""
+        found = _stat(self.pid)
+        return found[1] if found is not None and found[0] == self.start_ticks else ""
+
+
+def parse_identity(text: str) -> Identity:
+    """The identity that `str` of one gives. Raises ValueError."""
+    pid, _, ticks = text.partition(":")
+    return Identity(int(pid), int(ticks))
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of a process, zombies included; None where there is none."""
+    found = _stat(pid)
+    return Identity(pid, found[0]) if found else None
+
+
+def own_identity() -> Identity:
+    identity = identify(os.getpid())
+    assert identity is not None, "a running process has an entry in /proc"
+    return identity
+
+
+def _stat(pid: int) -> tuple[int, str] | None:
+    """Start time in clock ticks since boot, and the letter of the state; None where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    after_name = text.rpartition(")")[2].split()  # field 2, the name, may hold spaces and parentheses
+    return int(after_name[19]), after_name[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds a lock or a folder, and its host."""
+
+    identity: Identity
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.identity.pid} on {self.host}"
+
+    @property
+    def here(self) -> bool:
+        return self.host == socket.gethostname()
+
+    @property
+    def counts(self) -> bool:
+        """Whether the process lives. A process on another host cannot be looked at and counts as alive."""
+        return not self.here or self.identity.alive
+
+
+def own_mark() -> str:
+    """The text by which this process marks what it holds."""
+    return f"{own_identity()} {socket.gethostname()}\n"
+
+
+def parse_holder(text: str) -> Holder:
+    """The process that a mark names. Raises ValueError for a text that `own_mark` cannot have written."""
+    identity, host = text.split()
+    return Holder(parse_identity(identity), host)
+
+
+def live_holder(lock: Path) -> Holder | None:
+    """The live process that the text of a lock file names; None where there is none."""
+    try:
+        found = parse_holder(lock.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return found if found.counts else None

@@ -1,0 +1,40 @@
+"""The external programs that train or serve, one folder each. The core works with the `Program` protocol alone.
+
+A program is a package here with a value PROGRAM, and a name in `spec.ProgramName`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from prime_train.errors import UserError
+from prime_train.rundir import RunDir
+from prime_train.spec import Data, Run, RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.supervise.launch.program import Program
+
+
+def program_of(run: RunSpec) -> Program:
+    """The program that trains or serves a run."""
+    program: Program = import_module(f"{__name__}.{run.program}").PROGRAM
+    return program
+
+
+def recorded(run_dir: RunDir, *, strict: bool = True) -> tuple[Program, RunSpec]:
+    """The program of a run directory, and the run as it was begun.
+
+    A directory without resolved.json counts as the bundled trainer's, with the defaults; so does one whose
+    resolved.json cannot be read, unless `strict`: then UserError is raised.
+    """
+    from prime_train.supervise.launch.run_directory import resolved
+
+    try:
+        run = resolved(run_dir)
+    except UserError:
+        if strict:
+            raise
+        run = None
+    run = run or RunSpec(run=Run(name=run_dir.path.name, max_steps=1), data=Data(sources=()))
+    return program_of(run), run

@@ -1,0 +1,80 @@
+"""The bundled trainer as the supervisor sees it. Starts nothing."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from prime_train.programs.base import RunTomlProgram
+from prime_train.programs.bundled.environment import needs
+from prime_train.programs.vllm import server
+from prime_train.programs.vllm.environment import needs as server_needs
+from prime_train.programs.vllm.environment import version
+from prime_train.programs.vllm.watches import engine_watches
+from prime_train.rundir import RunDir
+from prime_train.spec import RunSpec
+from prime_train.supervise.launch.environment import Host, Needs
+from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Role
+from prime_train.supervise.watches.watch import Watch
+
+ROLE = "trainer"
+_TRAINER = "prime_train.trainer"
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled(RunTomlProgram):
+    """The trainer of this package; before it the vLLM server of a run that has one."""
+
+    name: str = "bundled"
+    stops_by_file: bool = True
+    reports: bool = True
+    shrinks: bool = True
+    keeps_hashes: bool = True
+
+    def roles(self, run: RunSpec) -> tuple[Role, ...]:
+        served = (Role(server.ROLE, server.gpus(run.server), serves=True),) if run.server is not None else ()
+        return (Role(ROLE, run.parallel.processes), *served)
+
+    def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        served = (server.plan(run, run_dir, attempt),) if run.server is not None else ()
+        return (*served, plan(run, run_dir, attempt, resume_step))
+
+    def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
+        if role == server.ROLE and run.server is not None:
+            return server_needs(host, version(server.python(run.server)))
+        return needs(run, run_dir, attempt, host)
+
+    def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
+        return engine_watches(run, run_dir)
+
+
+PROGRAM = Bundled()
+
+
+def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
+    """One process started directly, or several through torchrun, which gives each its rank."""
+    arguments = (str(run_dir.path), "--attempt", str(attempt), "--resume-step", str(resume_step))
+    return Launch(
+        role=ROLE,
+        argv=(sys.executable, *_launcher(run.parallel.processes, run_dir.attempt(attempt)), "-m", _TRAINER, *arguments),
+        cwd=Path.cwd(),
+        log=run_dir.log(attempt, ROLE),
+    )
+
+
+def _launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
+    """torchrun never restarts by itself, because the supervisor chooses the checkpoint to resume from.
+
+    It meets over a file. `--standalone` would listen on every interface of the machine, and unpickle what
+    it is sent there (torch 2.13, elastic/rendezvous/dynamic_rendezvous.py).
+    """
+    if processes == 1:
+        return ()
+    return (
+        *("-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(processes), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(attempt_dir / "rendezvous"), "--rdzv-conf"),
+        *("store_type=file", "--local-addr", LOOPBACK),
+    )

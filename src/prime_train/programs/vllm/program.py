@@ -1,0 +1,57 @@
+"""A vLLM server without a trainer, as the supervisor sees it. Starts nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.errors import UserError
+from prime_train.programs.base import RunTomlProgram
+from prime_train.programs.vllm import server
+from prime_train.programs.vllm.environment import needs, version
+from prime_train.programs.vllm.watches import engine_watches
+from prime_train.rundir import RunDir
+from prime_train.spec import RunSpec
+from prime_train.supervise.launch.environment import Host, Needs
+from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Config, Role
+from prime_train.supervise.watches.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Serving(RunTomlProgram):
+    """A run that trains nothing: its server is all there is, and it keeps no checkpoints."""
+
+    name: str = "vllm"
+    reports: bool = True
+
+    def refuse(self, config: Config) -> None:
+        """Refuse a file that trains, which `run.program` may name all the same."""
+        if not config.run.serves_only:
+            raise UserError(
+                what='run.program = "vllm", and the file describes no run that only serves',
+                where=config.path,
+                why="a server alone has the model of [inference] and nothing to train",
+                fix='run.kind = "serve" with an [inference] table; or take run.program out',
+            )
+
+    def roles(self, run: RunSpec) -> tuple[Role, ...]:
+        return (Role(server.ROLE, server.gpus(run.server), serves=True),) if run.server is not None else ()
+
+    def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        del resume_step
+        return (server.plan(run, run_dir, attempt),)
+
+    def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
+        del role, run_dir, attempt
+        return needs(host, version(server.python(run.server)) if run.server is not None else None)
+
+    def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
+        return engine_watches(run, run_dir)
+
+    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
+        del run, run_dir
+        return []
+
+
+PROGRAM = Serving()

@@ -1,0 +1,1 @@
+"""What is started, as values: the Program protocol, launches, their environment, their GPUs, their run directory."""

@@ -1,0 +1,147 @@
+"""Creates the directory of a run and keeps its config there. Starts and deletes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from prime_train.checkpoints.layout import Checkpoint, inspect
+from prime_train.errors import ExitCode, UserError
+from prime_train.rundir import RunDir, write_atomic
+from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.supervise.lock import unwritable
+from prime_train.supervise.state import State
+
+Resume = Literal["auto", "never"] | int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run directory that is ready. `run` has absolute paths; `notes` are for the user to read."""
+
+    run: RunSpec
+    run_dir: RunDir
+    state: State  # as far as earlier supervisors brought it
+    fresh: bool  # nothing has happened in it yet
+    finished: bool  # there is nothing left to do
+    notes: tuple[str, ...] = ()
+
+
+def is_finished(state: State, run: RunSpec) -> bool:
+    """An attempt finished, at or beyond the last step that is wanted."""
+    return state.attempt is not None and state.attempt.outcome == "finished" and state.step >= run.run.max_steps
+
+
+def resolved(run_dir: RunDir) -> RunSpec | None:
+    """The RunSpec that the run was begun with; None for one that was not. Raises UserError."""
+    try:
+        return from_json(run_dir.resolved.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:  # pydantic's ValidationError is one
+        raise UserError(
+            what=f"it cannot be read: {str(error).splitlines()[0]}",
+            where=str(run_dir.resolved),
+            why="what the run was begun with is not known, so it cannot be told whether it may go on",
+            fix="put the file back, or start another run with --run-name",
+        ) from None
+
+
+def make_writable(run_dir: RunDir) -> None:
+    """Make the directory where there is none. Raises UserError where it may not be written to."""
+    try:
+        run_dir.path.mkdir(parents=True, exist_ok=True)
+        if not os.access(run_dir.path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise unwritable(error, run_dir) from None
+
+
+def write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+    """Write the config as it is written, and the RunSpec where it is another. Raises UserError."""
+    try:
+        _keep_earlier(text, run_dir)
+        if before != run:
+            write_atomic(run_dir.resolved, to_json(run))
+    except OSError as error:
+        raise unwritable(error, run_dir) from None
+
+
+def _keep_earlier(text: str, run_dir: RunDir) -> None:
+    """Write config.toml; an earlier one with another text is kept beside it as config.N.toml."""
+    earlier = run_dir.config.read_text(encoding="utf-8") if run_dir.config.exists() else None
+    if earlier == text:
+        return
+    if earlier is not None:
+        kept = (run_dir.path / f"config.{number}.toml" for number in count(1))
+        write_atomic(next(path for path in kept if not path.exists()), earlier)
+    write_atomic(run_dir.config, text)
+
+
+def with_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> RunSpec:
+    """The run with this micro-batch, written where the next attempt reads it; unchanged where its own is no larger."""
+    if micro_batch is None or run.batch.micro_batch <= micro_batch:
+        return run
+    run = shrink(run, micro_batch)
+    write_atomic(run_dir.resolved, to_json(run))
+    return run
+
+
+def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
+    """The run with this micro-batch. A global batch that the config leaves out would follow it: it is written down."""
+    in_tokens = run.batch.global_batch_tokens is not None
+    global_batch = run.batch.global_batch if in_tokens else run.global_batch
+    return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
+
+
+# --- which checkpoint to go on from ----------------------------------------------------------------
+
+
+def newer_than(
+    resume: Resume, found: Sequence[Checkpoint], run_dir: RunDir, folder: Path, *, hashes: bool
+) -> list[Checkpoint]:
+    """Checkpoints that stand in the way of `resume`, out of those in `folder`. Raises UserError.
+
+    `hashes`: every byte of the named checkpoint is read, because nothing tells later that another one was taken.
+    """
+    match resume:
+        case "auto":
+            return []
+        case "never" if found:
+            raise UserError(
+                what=f"the run has checkpoints, the newest at step {found[0].step}",
+                where=str(folder),
+                why="--resume never starts from the beginning and would write over them",
+                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or go on with --resume auto",
+            )
+        case "never":
+            return []
+        case step:
+            named = next((checkpoint for checkpoint in found if checkpoint.step == step), None)
+            _must_be_complete(step, inspect(named.path, hashes=True) if named and hashes else named, found, folder)
+            return [checkpoint for checkpoint in found if checkpoint.step > step]
+
+
+def _must_be_complete(step: int, named: Checkpoint | None, found: Sequence[Checkpoint], folder: Path) -> None:
+    problem = "there is no such checkpoint" if named is None else named.problem
+    if problem:
+        have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
+        raise UserError(
+            what=f"step {step} cannot be resumed from: {problem}",
+            where=str(named.path if named is not None else folder),
+            why="only a complete checkpoint holds the whole state of a run",
+            fix=f"complete checkpoints: {have}; or --resume auto for the newest",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def set_aside(path: Path, names: Iterator[str]) -> Path:
+    """Rename to the first of `names` that is free beside it; the new path."""
+    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    path.rename(target)
+    return target

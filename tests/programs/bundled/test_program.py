@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from prime_train.programs.bundled.program import plan
+from prime_train.rundir import RunDir
+from prime_train.spec import Data, Parallel, Run, RunSpec, Source
+from prime_train.supervise.launch.launch import to_json
+
+RUN = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=(Source(kind="python-stdlib"),)))
+RUN_DIR = RunDir(Path("/runs/a"))
+TRAINER = ("-m", "prime_train.trainer", "/runs/a", "--attempt", "3", "--resume-step", "40")
+
+
+def test_one_process_is_started_directly() -> None:
+    launch = plan(RUN, RUN_DIR, 3, 40)
+    assert launch.argv == (sys.executable, *TRAINER)
+    assert launch.log == Path("/runs/a/attempts/003/trainer.log")
+
+
+def test_several_are_started_by_torchrun_which_never_restarts_them() -> None:
+    argv = plan(replace(RUN, parallel=Parallel(processes=4)), RUN_DIR, 3, 40).argv
+    assert argv[:3] == (sys.executable, "-m", "torch.distributed.run")
+    assert argv[argv.index("--nproc-per-node") + 1] == "4"
+    assert argv[argv.index("--max-restarts") + 1] == "0"
+    assert argv[-len(TRAINER) :] == TRAINER
+    assert "--standalone" not in argv  # its store listens on every interface
+    assert argv[argv.index("--rdzv-endpoint") + 1] == "/runs/a/attempts/003/rendezvous"
+
+
+def test_a_launch_is_written_down_without_what_was_inherited() -> None:
+    written = json.loads(to_json(plan(RUN, RUN_DIR, 3, 40)))
+    assert written["version"] == 1
+    assert written["argv"][0] == sys.executable
+    assert set(written) == {"version", "role", "argv", "cwd", "log", "variables"}

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.events import (
+    CheckpointDeleted,
+    CheckpointSaved,
+    CheckpointStarted,
+    Event,
+    Phase,
+    Progress,
+    TrainerFinished,
+)
+from prime_train.programs.prime_rl.alarms import alarms
+from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, take
+from prime_train.programs.prime_rl.lines import (
+    Batch,
+    Ended,
+    FromScratch,
+    Milestone,
+    PartFailed,
+    Row,
+    Said,
+    Saving,
+    Stepped,
+    ToldToEnd,
+    Traceback,
+)
+
+RUN = Run(attempt=1, max_steps=20)
+LIMITS = Limits()
+
+
+def story(*samples: Sample, run: Run = RUN) -> tuple[Memory, list[Event]]:
+    memory, told = Memory(), list[Event]()
+    for sample in samples:
+        memory, events = take(run, memory, sample, LIMITS)
+        told += events
+    return memory, told
+
+
+def names_at(memory: Memory, now_s: float, run: Run = RUN) -> list[tuple[str, str]]:
+    return [(alarm.name, alarm.subject) for alarm in alarms(run, memory, now_s, LIMITS, {})]
+
+
+def heard(now_s: float, *lines: tuple[str, Said]) -> Sample:
+    return Sample(now_s, heard=lines, written_s=now_s)
+
+
+def step(number: int, whole: bool = True) -> Checkpoint:
+    return Checkpoint(number, Path(f"/o/checkpoints/step_{number}"), 4096, "" if whole else "no .metadata")
+
+
+# --- steps -----------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_step_are_told_together() -> None:
+    rows = (Row(0, tokens_seen=900), Row(0, tokens_per_s=50.0), Row(0), Row(0, loss=1.5), Row(0, is_last=True))
+    _, told = story(Sample(1.0, rows=rows[:2]), Sample(2.0, rows=rows[2:]))
+    assert told == [Progress(1, 0, 1.5, 50.0, 900)]
+
+
+def test_a_loss_that_is_no_number_is_told_as_one() -> None:
+    """prime-rl leaves a NaN out of its metrics."""
+    _, (told,) = story(Sample(1.0, rows=(Row(3, tokens_per_s=50.0), Row(3, is_last=True))))
+    assert isinstance(told, Progress)
+    assert math.isnan(told.loss)
+
+
+def test_the_log_is_read_where_there_are_no_metrics_and_only_there() -> None:
+    lines = (("trainer", Stepped(0, 1.0, 10.0)), ("trainer", Stepped(1, 0.5, 11.0)))
+    _, told = story(heard(1.0, *lines))
+    assert told == [Progress(1, 0, 1.0, 10.0, 0), Progress(1, 1, 0.5, 11.0, 0)]
+    rows = (Row(0, loss=1.0, tokens_per_s=10.0), Row(0, is_last=True))
+    _, told = story(Sample(1.0, rows=rows), heard(2.0, *lines))
+    assert [event.step for event in told if isinstance(event, Progress)] == [0]
+
+
+def test_a_launcher_may_be_the_trainer_itself() -> None:
+    _, told = story(heard(1.0, ("launcher", Stepped(0, 1.0, 1.0)), ("inference", Stepped(5, 1.0, 1.0))))
+    assert told == [Progress(1, 0, 1.0, 1.0, 0)]
+
+
+def test_a_step_is_told_once_although_a_resume_writes_it_again() -> None:
+    _, told = story(heard(1.0, *(("trainer", Stepped(number, 1.0, 1.0)) for number in (4, 5, 4, 5, 6))))
+    assert [event.step for event in told if isinstance(event, Progress)] == [4, 5, 6]
+
+
+def test_a_batch_that_fills_is_told_now_and_then() -> None:
+    samples = [heard(float(second), ("orchestrator", Batch(second, 128))) for second in range(31)]
+    _, told = story(*samples, heard(60.0, ("orchestrator", Batch(30, 128))))
+    assert told == [Phase(1, "train", f"{ready} of 128 rollouts") for ready in (0, 10, 20, 30)]
+
+
+def test_milestones_count_until_the_first_step() -> None:
+    lines = (("trainer", Milestone("Initializing model")), ("trainer", Stepped(0, 1.0, 1.0)))
+    _, told = story(heard(1.0, *lines), heard(2.0, ("inference", Milestone("Starting again"))))
+    assert [event for event in told if isinstance(event, Phase)] == [Phase(1, "setup", "trainer: Initializing model")]
+
+
+# --- checkpoints -----------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_told_when_its_last_part_is_there() -> None:
+    memory, told = story(
+        Sample(0.0, checkpoints=(step(10),)),
+        Sample(2.0, checkpoints=(step(20, whole=False), step(10))),
+        Sample(4.0, checkpoints=(step(20, whole=False), step(10))),
+        Sample(6.0, checkpoints=(step(20), step(10))),
+        Sample(8.0, checkpoints=(step(20),)),
+    )
+    assert [type(event) for event in told] == [CheckpointStarted, CheckpointSaved, CheckpointDeleted]
+    assert told[1] == CheckpointSaved(1, 20, 4096, 4.0, 4.0)
+    assert memory.newest == "/o/checkpoints/step_20"
+
+
+def test_what_the_trainer_says_that_it_waited_counts() -> None:
+    rows = (Row(20, tokens_per_s=1.0), Row(20, save_s=1.5, is_last=True))
+    _, told = story(
+        Sample(0.0, checkpoints=()), Sample(2.0, checkpoints=(step(20, whole=False),), rows=rows),
+        Sample(6.0, checkpoints=(step(20),)),
+    )  # fmt: skip
+    assert told[-1] == CheckpointSaved(1, 20, 4096, 1.5, 4.0)
+
+
+def test_half_a_checkpoint_of_an_earlier_start_is_old_news() -> None:
+    _, told = story(
+        Sample(0.0, checkpoints=(step(20, whole=False),)), Sample(2.0, checkpoints=(step(20, whole=False),))
+    )
+    assert told == []
+
+
+def test_a_save_is_a_phase_until_it_is_whole() -> None:
+    saving, empty = heard(1.0, ("trainer", Saving(40))), Sample(0.0, checkpoints=())
+    _, told = story(empty, saving)
+    assert told == [Phase(1, "checkpoint", "step 40")]
+    _, told = story(empty, saving, Sample(2.0, checkpoints=(step(40),)), Sample(4.0, checkpoints=(step(40),)))
+    assert [type(event) for event in told] == [Phase, CheckpointSaved, Phase]
+    assert told[-1] == Phase(1, "train")
+
+
+def test_a_save_that_is_over_when_it_is_read_is_no_phase() -> None:
+    """A log that is found late says what the metrics have outlived: a hang would be given the time of a save."""
+    late = heard(2.0, ("trainer", Saving(4)))
+    assert story(heard(1.0, ("trainer", Stepped(7, 1.0, 1.0))), late)[1] == [Progress(1, 7, 1.0, 1.0, 0)]
+    _, told = story(Sample(0.0, checkpoints=()), Sample(1.0, checkpoints=(step(4),)), late)
+    assert [type(event) for event in told] == [CheckpointSaved]
+
+
+# --- the end ---------------------------------------------------------------------------------------
+
+
+def test_it_has_finished_when_trainer_and_orchestrator_have() -> None:
+    memory, told = story(heard(1.0, ("trainer", Ended("trainer"))))
+    assert not memory.finished
+    assert [type(event) for event in told] == [Phase]
+    memory, told = story(
+        Sample(0.0, checkpoints=(step(20),)),
+        heard(1.0, ("trainer", Stepped(19, 0.25, 1.0))),
+        heard(2.0, ("trainer", Ended("trainer"))),
+        heard(3.0, ("orchestrator", Ended("orchestrator"))),
+    )
+    assert told[-1] == TrainerFinished(1, 20, 0.25, "/o/checkpoints/step_20")
+
+
+def test_sft_has_no_orchestrator_to_wait_for() -> None:
+    run = replace(RUN, has_orchestrator=False)
+    assert story(heard(1.0, ("trainer", Ended("trainer"))), run=run)[0].finished
+
+
+def test_an_orchestrator_that_never_ends_is_not_waited_for() -> None:
+    done = heard(100.0, ("trainer", Ended("trainer")))
+    busy = [Sample(100.0 + second, written_s=100.0 + second) for second in range(0, 1000, 10)]
+    assert not story(done, *busy)[0].finished
+    still = [Sample(100.0 + second, written_s=110.0) for second in (60, 300, 339)]
+    assert not story(done, *still)[0].finished
+    assert story(done, *still, Sample(440.0, written_s=110.0))[0].finished
+
+
+def test_a_part_that_failed_is_no_end() -> None:
+    lines = (("trainer", Ended("trainer")), ("launcher", PartFailed("orchestrator", 1)))
+    assert not story(heard(1.0, *lines), heard(2.0, ("orchestrator", Ended("orchestrator"))))[0].finished
+
+
+# --- what the launcher does not notice ---------------------------------------------------------------
+
+
+def test_a_server_that_is_gone_while_the_launcher_says_nothing() -> None:
+    there = Sample(1.0, servers=("env server words", "inference"))
+    memory, _ = story(there, Sample(2.0, servers=("env server words",)))
+    assert names_at(memory, 2.5) == []
+    assert names_at(memory, 4.0) == [("service_gone", "inference")]
+    memory, _ = story(there, Sample(2.0, servers=()), Sample(3.0, servers=("inference",)))
+    assert names_at(memory, 9.0) == [("service_gone", "env server words")]
+
+
+def test_a_server_that_was_too_short_lived_to_be_seen_is_missed_too() -> None:
+    memory, _ = story(Sample(1.0, servers=()), Sample(2.0, servers=(), expected=("inference",)))
+    assert names_at(memory, 4.0) == [("service_gone", "inference")]
+    memory, _ = story(Sample(2.0, servers=("inference",), expected=("inference",)))
+    assert names_at(memory, 4.0) == []
+
+
+def test_servers_may_go_when_the_run_ends_or_the_launcher_ends_it() -> None:
+    there, gone = Sample(1.0, servers=("inference",)), Sample(3.0, servers=())
+    for said in (Ended("trainer"), PartFailed("trainer", 1), ToldToEnd()):
+        memory, _ = story(there, heard(2.0, ("launcher", said)), gone)
+        assert names_at(memory, 60.0) == []
+    memory, _ = story(there, Sample(3.0))  # the launcher itself is gone: nothing was looked at
+    assert names_at(memory, 60.0) == []
+
+
+def test_an_error_of_an_environment_counts_where_no_rollout_follows() -> None:
+    raised = heard(10.0, ("env server words", Traceback()))
+    memory, _ = story(heard(1.0, ("orchestrator", Batch(1, 8))), raised)
+    assert names_at(memory, 100.0) == []
+    assert names_at(memory, 131.0) == [("env_error", "env server words")]
+    memory, _ = story(raised, heard(50.0, ("orchestrator", Batch(2, 8))))
+    assert names_at(memory, 1000.0) == []
+    memory, _ = story(heard(10.0, ("trainer", Traceback())))  # that one the launcher sees
+    assert names_at(memory, 1000.0) == []
+
+
+def test_a_resume_that_began_from_scratch_is_ended() -> None:
+    run = replace(RUN, resume_step=10)
+    memory, _ = story(heard(1.0, ("launcher", FromScratch("/o/checkpoints"))), run=run)
+    (alarm,) = alarms(run, memory, 2.0, LIMITS, {})
+    assert (alarm.name, alarm.answer, alarm.cause_class) == ("started_over", "restart", "env")
+    memory, _ = story(heard(1.0, ("trainer", Stepped(0, 9.0, 1.0))), run=run)
+    assert names_at(memory, 2.0, run) == [("started_over", "trainer")]
+    memory, _ = story(heard(1.0, ("trainer", Stepped(10, 9.0, 1.0))), run=run)
+    assert names_at(memory, 2.0, run) == []
+    assert names_at(story(heard(1.0, ("launcher", FromScratch("/o"))))[0], 2.0) == []  # a first start
+
+
+def test_a_healthy_day_raises_nothing() -> None:
+    """A step in ten minutes, rollouts that come in slowly, environments that fail now and then."""
+    memory = Memory()
+    for second in range(0, 86_400, 5):
+        lines: tuple[tuple[str, Said], ...] = ()
+        if second % 600 == 0:
+            lines += (("trainer", Stepped(second // 600, 1.0, 100.0)),)
+        if second % 45 == 0:
+            lines += (("orchestrator", Batch(second // 45 % 13, 13)),)
+        if second % 1000 == 0:
+            lines += (("env server words", Traceback()),)
+        sample = Sample(float(second), heard=lines, servers=("env server words", "inference"), written_s=float(second))
+        memory, _ = take(replace(RUN, max_steps=10_000), memory, sample, LIMITS)
+        assert names_at(memory, float(second)) == []
+    assert not memory.finished
