@@ -34,7 +34,7 @@ from prime_train import events, spec
 from prime_train.rundir import RunDir
 from prime_train.trainer import device
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.checkpoint import Checkpointer, Reached, gather
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, gather
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.model import build, config_of
 from prime_train.trainer.optim import adamw
@@ -88,7 +88,7 @@ def main() -> None:
         memory = [memory_in_a_process(width, folder) for width in (WIDTH // 2, WIDTH, 2 * WIDTH)]
         training = make_training(WIDTH)
         samples = measure(training, Path(folder), given.rounds)
-        held_bytes = size_bytes(gather(training.model, training.optimizer, Reached(), 0))
+        held_bytes = size_bytes(gather(training.model, training.optimizer, TrainPosition(), 0))
     report(samples, held_bytes, memory)
 
 
@@ -112,7 +112,9 @@ def measure_memory(folder: Path, width: int) -> Memory:
     checkpointer.prepare(training.model, training.optimizer)
     for number in (1, 2):
         extra_bytes = peak_bytes(lambda n=number: save_beside_training(training, checkpointer, n, Samples()))
-    return Memory(size_bytes(gather(training.model, training.optimizer, Reached(), 0)), extra_bytes - without_bytes)
+    return Memory(
+        size_bytes(gather(training.model, training.optimizer, TrainPosition(), 0)), extra_bytes - without_bytes
+    )
 
 
 def make_checkpointer(training: Training, folder: Path) -> Checkpointer:
@@ -141,7 +143,7 @@ def measure(training: Training, folder: Path, rounds: int) -> Samples:
 def save_beside_training(training: Training, checkpointer: Checkpointer, number: int, samples: Samples) -> None:
     """One save by the Checkpointer, the training step during it, and its end."""
     checkpointer.take_stall_s()
-    call_s = timed(lambda: checkpointer.save(training.model, training.optimizer, Reached(number)))
+    call_s = timed(lambda: checkpointer.save(training.model, training.optimizer, TrainPosition(number)))
     waits: list[float] = []
     samples.step_beside.append(step(training, lambda: waits.append(timed(checkpointer.before_update))))
     samples.call.append(call_s)
@@ -165,7 +167,7 @@ def dcp_save(training: Training, folder: Path) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    state = gather(training.model, training.optimizer, Reached(), 0)
+    state = gather(training.model, training.optimizer, TrainPosition(), 0)
     save(state, storage_writer=FileSystemWriter(folder, sync_files=False, overwrite=True), no_dist=True)
 
 

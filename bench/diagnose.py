@@ -86,13 +86,13 @@ def _unlike_errors(draw: random.Random) -> Iterator[str]:
         yield f"ERROR {' '.join(draw.choices(_WORDS, k=8))}: connection refused"
 
 
-def _flooded(lines: Iterator[str], count: int, most_looks: int | None) -> float:
+def _flooded(lines: Iterator[str], count: int, most_scans: int | None) -> float:
     """CPU seconds for `count` lines."""
     data = "\n".join(next(lines) for _ in range(count)).encode() + b"\n"
     scanner = Scanner("flood.log")
     begun = time.process_time()
     for start in range(0, len(data), _PIECE_BYTES):
-        scanner.feed(data[start : start + _PIECE_BYTES], most_looks)
+        scanner.feed(data[start : start + _PIECE_BYTES], most_scans)
     scanner.finish()
     return time.process_time() - begun
 
@@ -169,8 +169,8 @@ def main() -> None:
                     record.emit(f"grep_{name}", [_grep(path, patterns)], megabytes=options.megabytes, patterns=count)
                 )
     floods = (("same", _same, None), ("tracebacks", _tracebacks, None), ("unlike", _unlike_errors, _HURRIED_LOOKS))
-    for name, flood, most_looks in floods:
-        samples = [_flooded(flood(random.Random(1)), _FLOOD_LINES, most_looks) for _ in range(options.samples)]
+    for name, flood, most_scans in floods:
+        samples = [_flooded(flood(random.Random(1)), _FLOOD_LINES, most_scans) for _ in range(options.samples)]
         rows.append(record.emit(f"diagnose_flood_{name}", samples, lines=_FLOOD_LINES))
     if options.write:
         record.write("diagnose", rows)

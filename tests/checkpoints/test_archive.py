@@ -136,7 +136,7 @@ def test_what_is_packed_is_smaller_complete_and_told(tmp_path: Path) -> None:
     archive.compress(folder, SMALL, done.append)
     assert sum(done) == expected == size_bytes(write(tmp_path, step=6))
     assert packing_plan.is_packed(folder)
-    found = packing_plan.stored(folder)
+    found = packing_plan.measure(folder)
     assert found.stored_bytes == size_bytes(folder) < found.size_bytes == sum(map(len, FILES.values()))
     assert 0.1 < found.saved < 0.3
     archive.compress(folder, SMALL)  # nothing is left to do
@@ -152,11 +152,11 @@ def test_what_a_kill_left_is_seen_until_it_is_cleared(tmp_path: Path, verb: str)
         folder = write(tmp_path / str(effects))
         if verb == "restore":
             archive.compress(folder, SMALL)
-        assert not packing_plan.unfinished(folder)
+        assert not packing_plan.has_leftovers(folder)
         survives(doing(verb, folder, SMALL), folder, effects)
-        seen += packing_plan.unfinished(folder)
+        seen += packing_plan.has_leftovers(folder)
         doing(verb, folder, SMALL)()
-        assert not packing_plan.unfinished(folder)
+        assert not packing_plan.has_leftovers(folder)
     assert seen
 
 
@@ -193,7 +193,7 @@ def test_a_flipped_bit_in_a_segment_is_found_and_the_rest_kept(tmp_path: Path, p
     bits = bytearray(damaged.read_bytes())
     bits[place] ^= 16
     damaged.write_bytes(bits)
-    assert layout.inspect(folder).complete  # its sizes tell nothing
+    assert layout.inspect(folder).complete  # its sizes are unchanged
     assert layout.inspect(folder, hashes=True).problem
     with pytest.raises(DamagedError, match=r"__0_0.distcp.planes.3200 does not unpack"):
         archive.restore(folder)

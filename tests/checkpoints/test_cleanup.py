@@ -1,4 +1,4 @@
-"""What a cleanup plans leaves everything that a run could still need, and goes for what nobody misses first."""
+"""A cleanup plan keeps everything that a run could still need, and deletes the least useful kind first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from prime_train.checkpoints.cleanup import (
     Keep,
     Kind,
     Wholeness,
-    may_go,
+    list_deletable,
     newest_usable,
     plan,
-    still_may_go,
+    reason_to_keep,
 )
 
 NOW_S = 1_790_000_000.0
@@ -34,7 +34,7 @@ def saved(*steps: int) -> list[Item]:
     return [item("checkpoint", step) for step in steps]
 
 
-def told(deletions: tuple[Deletion, ...]) -> list[tuple[str, int, bool]]:
+def summarize(deletions: tuple[Deletion, ...]) -> list[tuple[str, int, bool]]:
     return [(one.item.kind, one.item.step, one.last_resort) for one in deletions]
 
 
@@ -68,7 +68,7 @@ keeps = st.builds(
 
 @given(stock=stocks, keep=keeps)
 def test_what_a_run_could_need_stays(stock: list[Item], keep: Keep) -> None:
-    gone = [one.item for one in may_go(stock, keep, NOW_S)]
+    gone = [one.item for one in list_deletable(stock, keep, NOW_S)]
     newest = newest_usable(stock, keep)
     for one in gone:
         assert not one.pinned
@@ -88,7 +88,7 @@ def test_what_a_run_could_need_stays(stock: list[Item], keep: Keep) -> None:
 
 @given(stock=stocks, keep=keeps)
 def test_two_whole_broadcasts_and_all_that_is_newer_stay(stock: list[Item], keep: Keep) -> None:
-    gone = {one.item.paths for one in may_go(stock, keep, NOW_S)}
+    gone = {one.item.paths for one in list_deletable(stock, keep, NOW_S)}
     whole = sorted(one.step for one in stock if one.kind == "broadcast" and one.complete)
     for one in stock:
         if one.kind == "broadcast" and one.step >= (whole[-2] if len(whole) > 1 else 0):
@@ -97,7 +97,7 @@ def test_two_whole_broadcasts_and_all_that_is_newer_stay(stock: list[Item], keep
 
 @given(stock=stocks, keep=keeps)
 def test_within_keep_last_is_the_last_resort(stock: list[Item], keep: Keep) -> None:
-    going = may_go(stock, keep, NOW_S)
+    going = list_deletable(stock, keep, NOW_S)
     first = plan(going, 10**9, last_resort=False)
     usable = sorted(
         one.step
@@ -114,19 +114,19 @@ def test_within_keep_last_is_the_last_resort(stock: list[Item], keep: Keep) -> N
 
 @given(stock=stocks, keep=keeps, wanted=st.integers(0, 5000))
 def test_no_more_goes_than_is_wanted(stock: list[Item], keep: Keep, wanted: int) -> None:
-    chosen = plan(may_go(stock, keep, NOW_S), wanted, last_resort=True)
+    chosen = plan(list_deletable(stock, keep, NOW_S), wanted, last_resort=True)
     assert sum(one.item.size_bytes for one in chosen[:-1]) < max(wanted, 1)
 
 
 @given(stock=stocks, keep=keeps)
 def test_what_was_planned_may_still_go_while_nothing_changes(stock: list[Item], keep: Keep) -> None:
-    for one in may_go(stock, keep, NOW_S):
-        assert still_may_go(one, stock, keep, NOW_S) == ""
+    for one in list_deletable(stock, keep, NOW_S):
+        assert reason_to_keep(one, stock, keep, NOW_S) == ""
 
 
 @given(stock=stocks, keep=keeps)
 def test_when_all_of_it_has_gone_the_same_checkpoint_is_resumed(stock: list[Item], keep: Keep) -> None:
-    gone = {one.item.paths for one in may_go(stock, keep, NOW_S)}
+    gone = {one.item.paths for one in list_deletable(stock, keep, NOW_S)}
     left = [one for one in stock if one.paths not in gone]
     assert newest_usable(left, keep) == newest_usable(stock, keep)
 
@@ -143,7 +143,7 @@ def test_the_order_is_what_nobody_misses_first() -> None:
         *(item("rollouts", step) for step in (12, 39, 41)),
         leftover,
     ]
-    assert told(may_go(stock, Keep(keep_last=2), NOW_S)) == [
+    assert summarize(list_deletable(stock, Keep(keep_last=2), NOW_S)) == [
         ("leftover", -1, False),
         ("checkpoint", 15, False),
         ("broadcast", 11, False),
@@ -159,9 +159,9 @@ def test_the_order_is_what_nobody_misses_first() -> None:
 
 def test_only_a_leftover_goes_where_nothing_is_wanted() -> None:
     leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
-    going = may_go([*saved(10, 20, 30), leftover], Keep(keep_last=1), NOW_S)
-    assert told(plan(going, 0, last_resort=True)) == [("leftover", -1, False)]
-    assert told(plan(going, 150, last_resort=False)) == [
+    going = list_deletable([*saved(10, 20, 30), leftover], Keep(keep_last=1), NOW_S)
+    assert summarize(plan(going, 0, last_resort=True)) == [("leftover", -1, False)]
+    assert summarize(plan(going, 150, last_resort=False)) == [
         ("leftover", -1, False),
         ("checkpoint", 10, False),
         ("checkpoint", 20, False),
@@ -170,8 +170,8 @@ def test_only_a_leftover_goes_where_nothing_is_wanted() -> None:
 
 def test_a_checkpoint_that_could_not_be_loaded_is_not_the_newest() -> None:
     keep = Keep(keep_last=1, unreadable=frozenset({30}))
-    assert told(may_go(saved(10, 20, 30), keep, NOW_S)) == [("checkpoint", 10, False)]
-    assert told(may_go(saved(10, 20, 30, 40), keep, NOW_S)) == [
+    assert summarize(list_deletable(saved(10, 20, 30), keep, NOW_S)) == [("checkpoint", 10, False)]
+    assert summarize(list_deletable(saved(10, 20, 30, 40), keep, NOW_S)) == [
         ("checkpoint", 10, False),
         ("checkpoint", 20, False),
         ("checkpoint", 30, False),
@@ -179,29 +179,29 @@ def test_a_checkpoint_that_could_not_be_loaded_is_not_the_newest() -> None:
 
 
 def test_a_checkpoint_that_is_written_anew_is_none() -> None:
-    assert told(may_go(saved(10, 20), Keep(keep_last=1, saving_step=20), NOW_S)) == []
+    assert summarize(list_deletable(saved(10, 20), Keep(keep_last=1, saving_step=20), NOW_S)) == []
 
 
 def test_no_whole_checkpoint_goes_before_the_newest_has_been_loaded() -> None:
-    assert may_go(saved(10, 20, 30), Keep(keep_last=1, loading_step=30), NOW_S) == ()
+    assert list_deletable(saved(10, 20, 30), Keep(keep_last=1, loading_step=30), NOW_S) == ()
 
 
 def test_an_unfinished_save_waits_until_it_is_quiet_and_superseded() -> None:
     young = item("checkpoint", 10, "unfinished", age_s=QUIET_S - 1)
-    assert may_go([young, *saved(20)], Keep(), NOW_S) == ()
-    assert told(may_go([young, *saved(20)], Keep(), NOW_S + 2)) == [("checkpoint", 10, False)]
-    assert may_go([*saved(5), young], Keep(), NOW_S + 2) == ()
-    assert told(may_go([*saved(5), young], Keep(writing=False), NOW_S)) == [("checkpoint", 10, False)]
+    assert list_deletable([young, *saved(20)], Keep(), NOW_S) == ()
+    assert summarize(list_deletable([young, *saved(20)], Keep(), NOW_S + 2)) == [("checkpoint", 10, False)]
+    assert list_deletable([*saved(5), young], Keep(), NOW_S + 2) == ()
+    assert summarize(list_deletable([*saved(5), young], Keep(writing=False), NOW_S)) == [("checkpoint", 10, False)]
 
 
 def test_a_broken_one_is_left_to_look_at() -> None:
-    assert may_go([item("checkpoint", 10, "broken"), *saved(20)], Keep(keep_last=1, writing=False), NOW_S) == ()
+    assert list_deletable([item("checkpoint", 10, "broken"), *saved(20)], Keep(keep_last=1, writing=False), NOW_S) == ()
 
 
 def test_the_broadcast_of_a_checkpoint_stays_with_it() -> None:
     broadcasts = [item("broadcast", step) for step in (10, 15, 20, 25, 30, 31)]
     stock = [*saved(10, 20), *broadcasts]
-    assert told(may_go(stock, Keep(keep_last=2), NOW_S)) == [
+    assert summarize(list_deletable(stock, Keep(keep_last=2), NOW_S)) == [
         ("broadcast", 15, False),
         ("broadcast", 25, False),
         ("checkpoint", 10, True),
@@ -210,19 +210,19 @@ def test_the_broadcast_of_a_checkpoint_stays_with_it() -> None:
 
 def test_exported_weights_go_after_their_checkpoint_and_never_as_a_last_resort() -> None:
     weights = [item("weights", step) for step in (10, 20, 30)]
-    assert told(may_go([*saved(20, 30), *weights], Keep(keep_last=1), NOW_S)) == [
+    assert summarize(list_deletable([*saved(20, 30), *weights], Keep(keep_last=1), NOW_S)) == [
         ("checkpoint", 20, False),
         ("weights", 10, False),
     ]
-    assert told(may_go([*saved(30), *weights], Keep(), NOW_S)) == []
+    assert summarize(list_deletable([*saved(30), *weights], Keep(), NOW_S)) == []
 
 
 def test_why_a_planned_deletion_is_not_done() -> None:
-    (one,) = may_go(saved(10, 20), Keep(keep_last=1), NOW_S)
+    (one,) = list_deletable(saved(10, 20), Keep(keep_last=1), NOW_S)
     keep = Keep(keep_last=1)
     pinned, used = replace(one.item, pinned=True), replace(one.item, in_use="process 12 on here")
-    assert still_may_go(one, saved(10, 20), keep, NOW_S) == ""
-    assert still_may_go(one, saved(20), keep, NOW_S) == "it is gone"
-    assert still_may_go(one, [pinned, *saved(20)], keep, NOW_S) == "it is pinned"
-    assert still_may_go(one, [used, *saved(20)], keep, NOW_S) == "process 12 on here uses it"
-    assert still_may_go(one, saved(10), keep, NOW_S) == "it is needed again"
+    assert reason_to_keep(one, saved(10, 20), keep, NOW_S) == ""
+    assert reason_to_keep(one, saved(20), keep, NOW_S) == "it is gone"
+    assert reason_to_keep(one, [pinned, *saved(20)], keep, NOW_S) == "it is pinned"
+    assert reason_to_keep(one, [used, *saved(20)], keep, NOW_S) == "process 12 on here uses it"
+    assert reason_to_keep(one, saved(10), keep, NOW_S) == "it is needed again"

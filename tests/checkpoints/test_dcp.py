@@ -1,4 +1,4 @@
-"""What `.metadata` says is read without torch, and nothing in it is run."""
+"""`.metadata` is read without torch, and none of its code runs."""
 
 from __future__ import annotations
 

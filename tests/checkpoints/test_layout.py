@@ -85,7 +85,7 @@ def test_processes_that_share_the_check_find_each_damage_once(tmp_path: Path, pa
 
 
 def test_a_condemned_checkpoint_stays_incomplete(folder: Path) -> None:
-    layout.condemn(folder, "a flipped bit")
+    layout.mark_damaged(folder, "a flipped bit")
     assert layout.inspect(folder).problem == "found damaged: a flipped bit"
     assert layout.newest_complete(folder.parent) is None
 

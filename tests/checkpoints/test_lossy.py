@@ -78,36 +78,36 @@ bits = st.integers(0, 2**32 - 1) | st.sampled_from([0x7F7FFFFF, 0x7F800000, 0xFF
 @given(st.lists(bits, min_size=1, max_size=50))
 def test_each_number_becomes_what_torch_makes_of_it_and_stays_so(values: list[int]) -> None:
     numbers = b"".join(value.to_bytes(4, "little") for value in values)
-    found = torch.frombuffer(bytearray(lossy.rounded(numbers)), dtype=torch.float32)
+    found = torch.frombuffer(bytearray(lossy.round_to_bf16(numbers)), dtype=torch.float32)
     expected = torch.frombuffer(bytearray(numbers), dtype=torch.float32).bfloat16().float()
     assert torch.equal(found.nan_to_num(1.5, 7, 8), expected.nan_to_num(1.5, 7, 8))
     assert torch.equal(found.isnan(), expected.isnan())
-    assert lossy.rounded(lossy.rounded(numbers)) == lossy.rounded(numbers)
+    assert lossy.round_to_bf16(lossy.round_to_bf16(numbers)) == lossy.round_to_bf16(numbers)
 
 
 @given(st.binary(min_size=60, max_size=60), st.integers(0, 60), st.integers(0, 60))
 def test_what_is_read_of_a_file_does_not_depend_on_where_it_is_cut(held: bytes, one: int, other: int) -> None:
     edits = Edits(((3, 15), (17, 25), (30, 50)), ((0, b"abc"), (26, b"WXYZ"), (55, b"!!!")))
-    whole = edits.applied(held, 0)
+    whole = edits.apply(held, 0)
     assert whole[15:17] == held[15:17]
     assert whole[26:30] == b"WXYZ"
-    assert whole[30:50] == lossy.rounded(held[30:50])
+    assert whole[30:50] == lossy.round_to_bf16(held[30:50])
     start, stop = sorted((one, other))
     with tempfile.TemporaryFile(buffering=0) as file:
         file.write(held)
         assert lossy.read(file.fileno(), start, stop, edits) == whole[start:stop]
-        border = edits.snapped(one)
+        border = edits.number_start(one)
         os.truncate(file.fileno(), border)  # what was packed is cut off: the head is read without it
         assert lossy.read(file.fileno(), 0, border, edits) == whole[:border]
-    assert edits.applied(whole, 0) == whole
+    assert edits.apply(whole, 0) == whole
 
 
 def test_weights_stay_bit_equal_and_moments_are_those_of_torch(folder: Path) -> None:
-    before = packing_plan.stored(folder)
+    before = packing_plan.measure(folder)
     archive.compress_lossy(folder, SMALL)
     assert packing_plan.is_lossy(folder)
     assert packing_plan.is_packed(folder)
-    assert packing_plan.stored(folder).stored_bytes == size_bytes(folder) < before.size_bytes
+    assert packing_plan.measure(folder).stored_bytes == size_bytes(folder) < before.size_bytes
     assert layout.inspect(folder, hashes=True).complete
     archive.restore(folder)
     assert packing_plan.is_lossy(folder)
@@ -131,7 +131,7 @@ def test_the_checksums_inside_the_file_hold(folder: Path) -> None:
     archive.compress_lossy(folder, SMALL)
     archive.restore(folder)
     whole = (folder / "__0_0.distcp").read_bytes()
-    found = list(moments.moments((folder / dcp.METADATA).read_bytes()))
+    found = list(moments.find_moments((folder / dcp.METADATA).read_bytes()))
     assert len(found) == 4
     for one in found:
         with zipfile.ZipFile(io.BytesIO(whole[one.offset : one.offset + one.length])) as tensor:
@@ -141,10 +141,10 @@ def test_the_checksums_inside_the_file_hold(folder: Path) -> None:
 
 
 def test_it_is_done_once(folder: Path) -> None:
-    told: list[int] = []
+    reads: list[int] = []
     assert packing_plan.lossy_work_bytes(folder, SMALL) == sum(len(file) for file in content(folder).values())
-    archive.compress_lossy(folder, SMALL, told.append)
-    assert sum(told) == sum(entry.size_bytes for entry in layout.entries(folder))
+    archive.compress_lossy(folder, SMALL, reads.append)
+    assert sum(reads) == sum(entry.size_bytes for entry in layout.entries(folder))
     packed = content(folder)
     assert packing_plan.lossy_work_bytes(folder, SMALL) == 0
     archive.compress_lossy(folder, SMALL)
@@ -153,19 +153,19 @@ def test_it_is_done_once(folder: Path) -> None:
 
 def test_one_that_is_packed_without_loss_is_restored_first(folder: Path, becomes: dict[str, bytes]) -> None:
     archive.compress(folder, SMALL)
-    told: list[int] = []
+    reads: list[int] = []
     expected_bytes = packing_plan.lossy_work_bytes(folder, SMALL)
-    archive.compress_lossy(folder, SMALL, told.append)
-    assert sum(told) == expected_bytes
+    archive.compress_lossy(folder, SMALL, reads.append)
+    assert sum(reads) == expected_bytes
     archive.restore(folder)
     assert content(folder) == becomes
 
 
 def test_what_it_will_save_is_told_without_doing_it(folder: Path) -> None:
     before = content(folder)
-    planned = packing_plan.expected(folder, SMALL, packing_plan.edits(folder, SMALL))
+    planned = packing_plan.estimate(folder, SMALL, packing_plan.find_edits(folder, SMALL))
     assert content(folder) == before
-    assert planned.stored_bytes < packing_plan.expected(folder, SMALL).stored_bytes
+    assert planned.stored_bytes < packing_plan.estimate(folder, SMALL).stored_bytes
 
 
 @pytest.mark.parametrize("spoil", ["no .metadata", "not a pickle", "no zip"])
@@ -193,7 +193,7 @@ def test_nothing_that_a_pickle_names_is_run(tmp_path: Path) -> None:
     made = tmp_path / "made"
     evil = b"cos\nsystem\n(S'touch %s'\ntR." % str(made).encode()
     with pytest.raises(dcp.UnlikeError):
-        list(moments.moments(evil))
+        list(moments.find_moments(evil))
     assert not made.exists()
 
 

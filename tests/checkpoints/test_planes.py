@@ -1,4 +1,4 @@
-"""A packed piece comes back as it was, and a damaged one is told, whatever the bytes are."""
+"""A packed piece comes back as it was, and a damaged one is reported, for any bytes."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ def test_noise_grows_by_its_head_alone() -> None:
 
 
 def test_a_head_that_asks_for_too_much_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="larger than any"):
+    with pytest.raises(ValueError, match="larger than the limit"):
         planes.unpack(struct.pack("<BI", 1, 2**31) + bytes(8))

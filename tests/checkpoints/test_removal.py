@@ -23,7 +23,7 @@ def test_the_manifest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             removal.remove(folder)
-    (left,) = removal.set_aside(tmp_path)
+    (left,) = removal.list_set_aside(tmp_path)
     assert (left / "0.distcp").exists()
     assert removal.is_decided(left)
     assert layout.scan(tmp_path) == []

@@ -36,9 +36,9 @@ REAL = {
 
 
 def _expected(text: str) -> tuple[str, str] | None:
-    said = text.removeprefix("# expect ").strip()
-    identifier, _, cause_class = said.partition(" ")
-    return None if said == "healthy" else (identifier, cause_class)
+    text = text.removeprefix("# expect ").strip()
+    identifier, _, cause_class = text.partition(" ")
+    return None if text == "healthy" else (identifier, cause_class)
 
 
 def _told(found: Diagnosis) -> tuple[str, str] | None:

@@ -1,10 +1,10 @@
-"""What stands before a message is taken off, and told."""
+"""The prefixes of a message are removed and returned."""
 
 from __future__ import annotations
 
 import pytest
 
-from prime_train.diagnose.clean import ANSI, clean, unwrapped
+from prime_train.diagnose.clean import ANSI, strip_prefixes, unwrap
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ from prime_train.diagnose.clean import ANSI, clean, unwrapped
     ],
 )
 def test_prefixes(raw: str, text: str, stream: str, level: str) -> None:
-    line = clean(raw)
+    line = strip_prefixes(raw)
     assert (line.text, line.stream, line.level) == (text, stream, level)
 
 
@@ -53,21 +53,21 @@ def test_prefixes(raw: str, text: str, stream: str, level: str) -> None:
     ],
 )
 def test_a_time_with_its_date_is_the_same_moment(raw: str) -> None:
-    (line,) = unwrapped(raw)
+    (line,) = unwrap(raw)
     assert line.text == "x"
     assert line.stamp is not None
     assert (line.stamp.kind, line.stamp.seconds) == ("wall", 1795247194.0)
 
 
 def test_a_traceback_inside_json_becomes_lines() -> None:
-    lines = unwrapped('{"level": "error", "message": "failed", "exc_info": "Traceback:\\n  File x\\nE: 1"}')
+    lines = unwrap('{"level": "error", "message": "failed", "exc_info": "Traceback:\\n  File x\\nE: 1"}')
     assert [line.text for line in lines] == ["failed", "Traceback:", "  File x", "E: 1"]
     assert {line.level for line in lines} == {"error"}
 
 
 @pytest.mark.parametrize("raw", ["{", "{}", "[1]", '{"a": 1}', "{" * 5000, '{"msg": 3}', '{"msg": ""}'])
 def test_what_is_no_record_stays_a_line(raw: str) -> None:
-    assert [line.text for line in unwrapped(raw)] == [raw]
+    assert [line.text for line in unwrap(raw)] == [raw]
 
 
 def test_colours_titles_and_moves_go() -> None:

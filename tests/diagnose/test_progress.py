@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.diagnose.progress import ENOUGH, progress
+from prime_train.diagnose.progress import ENOUGH_PROGRESS, measure_progress
 
 
 @pytest.mark.parametrize(
     ("line", "weight"),
     [
-        ('info:     10.0.0.1:80 - "post /v1/chat/completions http/1.1" 200 ok', ENOUGH),
-        ("avg generation throughput: 812.4 tokens/s, running: 3 reqs", ENOUGH),
-        ("training finished", ENOUGH),
-        ("rl trainer finished!", ENOUGH),
+        ('info:     10.0.0.1:80 - "post /v1/chat/completions http/1.1" 200 ok', ENOUGH_PROGRESS),
+        ("avg generation throughput: 812.4 tokens/s, running: 3 reqs", ENOUGH_PROGRESS),
+        ("training finished", ENOUGH_PROGRESS),
+        ("rl trainer finished!", ENOUGH_PROGRESS),
         ("step 12 | time: 3.2s | loss: 0.31", 1),
         ("{'loss': 2.31, 'grad_norm': 0.9, 'epoch': 0.1}", 1),
         ("iteration 100/ 5000 | elapsed time per iteration (ms): 812.0 | lm loss: 2.3e+00", 1),
@@ -27,4 +27,4 @@ from prime_train.diagnose.progress import ENOUGH, progress
     ],
 )
 def test_lines(line: str, weight: int) -> None:
-    assert progress(line) == weight
+    assert measure_progress(line) == weight

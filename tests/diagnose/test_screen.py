@@ -1,4 +1,4 @@
-"""What the quick look at a line finds: any of the words, any of the patterns, whichever of the two are given."""
+"""The prefilter finds any of the words and any of the patterns."""
 
 from __future__ import annotations
 

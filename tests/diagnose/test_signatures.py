@@ -60,9 +60,9 @@ def test_the_counter_example_matches_none(signature: Signature) -> None:
 def test_what_is_told_of_the_example_is_whole(signature: Signature) -> None:
     (match,) = catalogue().matches(signature.example)
     for template in (signature.what, signature.fix):
-        told = match.told(template)
-        assert told.count("?") == template.count("?")
-        assert "{" not in told
+        filled = match.fill(template)
+        assert filled.count("?") == template.count("?")
+        assert "{" not in filled
 
 
 @each

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from prime_train.diagnose.tracebacks import Builder, Raised, root, shortened
+from prime_train.diagnose.tracebacks import Builder, Raised, root, shorten
 
 
 def _built(text: str) -> tuple[Raised, ...]:
     builder = Builder(1, 1)
     for at, line in enumerate(text.strip("\n").split("\n"), 1):
-        builder.takes(line, at)
+        builder.add(line, at)
     return builder.chain
 
 
@@ -22,7 +22,7 @@ CONTEXT = "\nDuring handling of the above exception, another exception occurred:
 def test_one_exception() -> None:
     (raised,) = _built(HEADER + FRAME.format("train", 7) + LIBRARY + "torch.X: no\n")
     assert (raised.text, raised.at) == ("torch.X: no", 7)
-    assert shortened(raised) == (
+    assert shorten(raised) == (
         "torch.X: no",
         "/app/train.py:7 in train",
         "/venv/lib/python3.11/site-packages/torch/x.py:9 in x",
@@ -52,11 +52,11 @@ def test_a_group_gives_place_to_what_it_holds() -> None:
 
 def test_lines_of_others_in_between_are_left_to_them() -> None:
     builder = Builder(1, 1)
-    assert builder.takes('  File "/app/a.py", line 1, in f', 1) == "mine"
-    assert builder.takes("wandb: Syncing run demo", 2) == "stranger"
-    assert builder.takes("some words of another process", 3) == "stranger"
-    assert builder.takes("ValueError: mine", 4) == "mine"
-    assert builder.takes("another line", 5) == "over"
+    assert builder.add('  File "/app/a.py", line 1, in f', 1) == "own"
+    assert builder.add("wandb: Syncing run demo", 2) == "foreign"
+    assert builder.add("some words of another process", 3) == "foreign"
+    assert builder.add("ValueError: mine", 4) == "own"
+    assert builder.add("another line", 5) == "over"
     assert [raised.text for raised in builder.chain] == ["ValueError: mine"]
 
 

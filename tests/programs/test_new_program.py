@@ -29,7 +29,7 @@ interval_steps = 5
 [prime_train.restart]
 backoff_s = 0.1
 """
-_NAMES = '"prime_rl"]'  # the end of the line in spec/__init__.py that lists the programs
+_NAMES = '"prime_rl"]'  # the end of the line in spec/run.py that lists the programs
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("src")
     shutil.copytree(Path(prime_train.__file__).parent, copy / "prime_train", ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copytree(Path(__file__).with_name("torchtitan"), copy / "prime_train" / "programs" / "torchtitan")
-    spec = copy / "prime_train" / "spec" / "__init__.py"
+    spec = copy / "prime_train" / "spec" / "run.py"
     text = spec.read_text(encoding="utf-8")
     assert text.count(_NAMES) == 1
     spec.write_text(text.replace(_NAMES, '"prime_rl", "torchtitan"]'), encoding="utf-8")

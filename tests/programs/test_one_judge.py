@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prime_train.cli.checkpoint_work import complete
 
 from prime_train import spec
 from prime_train.checkpoints.cleanup import newest_usable
@@ -143,6 +142,6 @@ def test_a_checkpoint_without_hashes_is_not_packed(tmp_path: Path) -> None:
     run, run_dir, _ = prime_rl(tmp_path)
     run_dir.path.mkdir(parents=True)
     run_dir.resolved.write_text(spec.to_json(run))
-    assert complete(run_dir, None) == []
+    assert view.complete(run_dir, None) == []
     with pytest.raises(UserError, match="a checkpoint of prime-rl cannot be packed"):
-        complete(run_dir, 30)
+        view.complete(run_dir, 30)

@@ -23,9 +23,9 @@ SCRIPT = replace(RUN, jax=scripts.Jax())
 @pytest.mark.parametrize(
     ("run", "config_format", "trains", "model", "field"),
     [
-        (RUN, "bundled", True, None, "model.path"),
-        (replace(RUN, model=Model(path="mine")), "bundled", True, "mine", "model.path"),
-        (SERVES, "bundled", False, "served", "inference.model_name"),
+        (RUN, "run.toml", True, None, "model.path"),
+        (replace(RUN, model=Model(path="mine")), "run.toml", True, "mine", "model.path"),
+        (SERVES, "run.toml", False, "served", "inference.model_name"),
         (RL, "prime-rl", True, "trained", "trainer.model_name"),
         (SFT, "prime-rl", True, "trained", "trainer.model_name"),
         (INFERENCE, "prime-rl", False, "served", "inference.model_name"),

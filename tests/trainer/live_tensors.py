@@ -1,7 +1,7 @@
-"""Counts the bytes of live tensors over one step of the bundled trainer, and what the estimate says of them.
+"""Counts the bytes of live tensors over one step of the bundled trainer, and compares them with the estimate.
 
 On the CPU, without any allocator: a dispatch mode sees every tensor that an operation makes, autograd's saved ones
-too, and a weak reference to its storage tells when it is gone. The peak over one optimizer step, the second (the
+too, and a weak reference to its storage shows when it is gone. The peak over one optimizer step, the second (the
 first makes the optimizer's states), is held against the terms of the estimate without the allocator's reserve.
 
 An estimate is of a GPU, where torch fuses two things that it takes apart on a CPU: RMSNorm, which then keeps its
@@ -83,7 +83,7 @@ class LiveTensors(TorchDispatchMode):
         return self._at_most
 
     def _meet(self, tensor: Tensor) -> None:
-        """A weak reference keeps the address of its storage taken, so that the address tells storages apart."""
+        """A weak reference keeps the address of its storage taken, so that the address identifies the storage."""
         storage = tensor.untyped_storage()
         weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         if weak.cdata not in self._met:
@@ -172,7 +172,7 @@ def _norm(norm: nn.RMSNorm, x: Tensor) -> Tensor:
 
 
 def _log_softmax(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    """Of 16-bit logits, without a copy of them in fp32 beside the result. The loss calls it without autograd."""
+    """log_softmax of 16-bit logits without an fp32 copy beside the result. The loss calls it without autograd."""
     made = torch.empty(logits.shape, dtype=dtype).copy_(logits)
     return made.sub_(made.logsumexp(dim, keepdim=True))
 

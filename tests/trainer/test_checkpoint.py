@@ -19,7 +19,7 @@ from prime_train.errors import UserError
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, TrainerFailed
 from prime_train.rundir import RunDir
 from prime_train.trainer import resume
-from prime_train.trainer.checkpoint import Checkpointer, Reached, clear_unfinished
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
 from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, train_step
@@ -58,14 +58,14 @@ def test_a_checkpoint_holds_the_weights_of_its_step(run_dir: RunDir, run: spec.R
     moment = training.optimizer.state[next(training.model.parameters())]["exp_avg"].clone()
     saving = checkpointer(run_dir, run)
     saving.prepare(training.model, training.optimizer)
-    saving.save(training.model, training.optimizer, Reached(1, 28))
+    saving.save(training.model, training.optimizer, TrainPosition(1, 28))
     train_step(training, [tiny.batch(2)], lr=1.0, before_update=saving.before_update)
     saving.finish()
 
     model = tiny.decoder(seed=2)
     optimizer = adamw(model, spec.Optim())
     reached = resume.load(tiny.attempt(run_dir, run, resume_step=1, number=2), model, optimizer, ALONE)
-    assert reached == Reached(1, 28)
+    assert reached == TrainPosition(1, 28)
     assert all(torch.equal(weight, expected[name]) for name, weight in model.named_parameters())
     assert torch.equal(optimizer.state[next(model.parameters())]["exp_avg"], moment)
     assert not torch.equal(training.model.get_parameter("embedding.weight"), expected["embedding.weight"])
@@ -74,7 +74,7 @@ def test_a_checkpoint_holds_the_weights_of_its_step(run_dir: RunDir, run: spec.R
 def test_one_save_is_in_flight_and_old_ones_go(run_dir: RunDir, run: spec.RunSpec, training: Training) -> None:
     saving = checkpointer(run_dir, run)
     for step in (1, 2, 3):
-        saving.save(training.model, training.optimizer, Reached(step))
+        saving.save(training.model, training.optimizer, TrainPosition(step))
     saving.finish()
     told = [(type(event).__name__, getattr(event, "step", 0)) for event in tiny.events(run_dir)]
     assert told == [
@@ -90,7 +90,7 @@ def test_one_save_is_in_flight_and_old_ones_go(run_dir: RunDir, run: spec.RunSpe
 
 def test_the_event_tells_size_and_waits(run_dir: RunDir, run: spec.RunSpec, training: Training) -> None:
     saving = checkpointer(run_dir, run)
-    saving.save(training.model, training.optimizer, Reached(1))
+    saving.save(training.model, training.optimizer, TrainPosition(1))
     saving.finish()
     (saved,) = (event for event in tiny.events(run_dir) if isinstance(event, CheckpointSaved))
     folder = run_dir.checkpoint(1)
@@ -107,7 +107,7 @@ def test_a_left_over_folder_of_the_same_step_is_replaced(
     left.mkdir(parents=True)
     (left / "__7_0.distcp").write_bytes(b"torn")
     saving = checkpointer(run_dir, run)
-    saving.save(training.model, training.optimizer, Reached(1))
+    saving.save(training.model, training.optimizer, TrainPosition(1))
     saving.finish()
     assert layout.inspect(left, hashes=True).complete
     assert not (left / "__7_0.distcp").exists()
@@ -120,7 +120,7 @@ def test_what_lies_beyond_the_step_has_no_say_in_retention(
     """A rejected checkpoint of a later step must not push out those that the run stands on."""
     saving = checkpointer(run_dir, run)
     for step in (8, 9, 1, 2):
-        saving.save(training.model, training.optimizer, Reached(step))
+        saving.save(training.model, training.optimizer, TrainPosition(step))
     saving.finish()
     assert [found.step for found in layout.scan(run_dir.checkpoints)] == [9, 8, 2, 1]
 
@@ -130,7 +130,7 @@ def test_unfinished_folders_are_cleared_and_damaged_ones_kept(
 ) -> None:
     saving = checkpointer(run_dir, run)
     for step in (1, 2):
-        saving.save(training.model, training.optimizer, Reached(step))
+        saving.save(training.model, training.optimizer, TrainPosition(step))
     saving.finish()
     next(run_dir.checkpoint(1).glob("*.distcp")).unlink()
     (run_dir.checkpoint(3)).mkdir()
@@ -145,11 +145,11 @@ def test_a_directory_that_cannot_be_written_is_told_at_the_next_step(
     """A file where the folder should be: any user meets it, root too."""
     run_dir.checkpoints.write_text("in the way")
     saving = checkpointer(run_dir, run)
-    saving.save(training.model, training.optimizer, Reached(1))
+    saving.save(training.model, training.optimizer, TrainPosition(1))
     with pytest.raises(OSError, match="checkpoints") as caught:
         saving.finish()
     assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
-    saving.before_update()  # told once
+    saving.before_update()  # reported once
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_no_part_of_the_checkpoint(run_dir: RunDir, run: spec
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        saving.save(training.model, training.optimizer, Reached(1))
+        saving.save(training.model, training.optimizer, TrainPosition(1))
         with pytest.raises(UserError) as caught:
             saving.finish()
     finally:

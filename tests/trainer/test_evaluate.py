@@ -39,7 +39,7 @@ def test_held_out_loss_weighs_tokens_not_batches(training: Training) -> None:
     batches = [tiny.batch(1), tiny.batch(2, rows=1, unlabelled=5)]
     sums = [float(loss_sum(training.model, batch, tiny.CPU).detach()) for batch in batches]
     tokens = sum(batch.labelled_tokens for batch in batches)
-    loss, counted = evaluate.held_out_loss(training, batches)
+    loss, counted = evaluate.measure_held_out_loss(training, batches)
     assert counted == tokens
     assert loss == pytest.approx(sum(sums) / tokens, rel=1e-6)
 
@@ -73,6 +73,6 @@ def test_evaluation_leaves_generators_and_mode_alone(training: Training, tmp_pat
 def test_samples_are_the_same_at_each_try_of_a_step(training: Training, tmp_path: Path) -> None:
     run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc",), sample_tokens=12, temperature=1.0))
     attempt = replace(tiny.attempt(tiny.prepare(tmp_path, run), run))
-    tries = [evaluate.samples(training, LETTERS, attempt, step=3) for _ in range(2)]
+    tries = [evaluate.sample_prompts(training, LETTERS, attempt, step=3) for _ in range(2)]
     assert tries[0] == tries[1]
-    assert tries[0] != evaluate.samples(training, LETTERS, attempt, step=4)
+    assert tries[0] != evaluate.sample_prompts(training, LETTERS, attempt, step=4)

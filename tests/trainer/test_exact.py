@@ -7,10 +7,10 @@ from torch import nn
 from prime_train.estimate.estimate_exact import compare_terms, trace_input
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.shape import ModelShape
-from prime_train.trainer.exact import Asked, LiveBytes, trace
+from prime_train.trainer.exact import LiveBytes, Sizes, trace
 from tests.estimate.training_cases import EIGHT_GPUS, native
 
-_SMALL = Asked(
+_SMALL = Sizes(
     vocab_size=1000,
     hidden_size=64,
     heads=4,
@@ -76,7 +76,7 @@ def test_tokens_like_a_width_are_no_weight() -> None:
 
 
 def test_a_fused_norm_keeps_its_input_and_a_number_per_row() -> None:
-    """Of two norms of a block, what the separate operations keep beyond: the normalised input, in fp32 and in bf16."""
+    """Separate operations save one tensor more per norm: the normalised input, in fp32 and in bf16."""
     separate, fused = trace(_SMALL), trace(_SMALL._replace(fused=True))
     saved = (separate.block_kept_bytes - fused.block_kept_bytes) / (2 * _SMALL.tokens * _SMALL.hidden_size)
     assert saved >= 2
@@ -101,5 +101,5 @@ def test_the_terms_of_the_bundled_trainer_are_what_is_traced(compute: str, shard
         dense_layers=2,
     )
     setup = setup_of(run, EIGHT_GPUS, shape)
-    for part in compare_terms(setup, trace(Asked(**trace_input(setup)))._asdict()):  # type: ignore[arg-type]
+    for part in compare_terms(setup, trace(Sizes(**trace_input(setup)))._asdict()):  # type: ignore[arg-type]
         assert part.term_bytes == pytest.approx(part.traced_bytes, rel=0.1), part

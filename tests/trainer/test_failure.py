@@ -9,7 +9,7 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from prime_train.errors import UserError
-from prime_train.trainer.failure import cause_class, disk_cause, show, told
+from prime_train.trainer.failure import cause_class, describe, disk_cause, show
 
 BAD_CONFIG = UserError(what="no", where="model.path", why="because", fix="yes")
 
@@ -37,7 +37,7 @@ def after(error: Exception, cause: Exception) -> Exception:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_cause_class_and_exit_code(error: Exception, kind: str, exit_code: int) -> None:
-    failed, code = told(error, attempt=3, rank=1)
+    failed, code = describe(error, attempt=3, rank=1)
     assert (failed.cause_class, code) == (kind, exit_code)
     assert (failed.attempt, failed.rank) == (3, 1)
     assert all((failed.what, failed.why, failed.fix, failed.where))
@@ -45,14 +45,14 @@ def test_cause_class_and_exit_code(error: Exception, kind: str, exit_code: int) 
 
 def test_a_missing_compiler_is_told_in_one_line_with_both_ways_out() -> None:
     said = "InvalidCxxCompiler: No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace"
-    failed, code = told(RuntimeError(said), 1, 0)
+    failed, code = describe(RuntimeError(said), 1, 0)
     assert (failed.cause_class, code) == ("env", 5)
     assert failed.what == "RuntimeError: InvalidCxxCompiler: No working C++ compiler found"
     assert failed.fix == "apt install g++, or model.compile = false"
 
 
 def test_a_users_error_keeps_its_parts() -> None:
-    failed, _ = told(BAD_CONFIG, 1, 0)
+    failed, _ = describe(BAD_CONFIG, 1, 0)
     assert (failed.what, failed.where, failed.why, failed.fix) == ("no", "model.path", "because", "yes")
 
 
@@ -71,7 +71,7 @@ def test_a_folder_that_refuses_a_checkpoint_is_named() -> None:
     denied = PermissionError(errno.EACCES, "Permission denied", "/runs/a/checkpoints/step_300")
     error = RuntimeError("step_300 could not be written")
     error.__cause__ = CheckpointException("write", {0: (denied, None)})  # type: ignore[dict-item]
-    failed, code = told(error, 1, 0)
+    failed, code = describe(error, 1, 0)
     assert (failed.cause_class, code) == ("env", 5)
     assert failed.what == "PermissionError: [Errno 13] Permission denied: '/runs/a/checkpoints/step_300'"
     assert "chmod" in failed.fix
@@ -88,7 +88,7 @@ def test_an_unknown_error_names_the_frame_of_ours() -> None:
 
     with pytest.raises(TypeError) as caught:
         _progress("1", 2, 3)  # type: ignore[arg-type]
-    failed, _ = told(caught.value, 1, 0)
+    failed, _ = describe(caught.value, 1, 0)
     assert failed.where.startswith("trainer/schedule.py:")
     assert failed.where.endswith("in _progress")
 

@@ -30,7 +30,7 @@ def sampling(**changes: object) -> Sampling:
 
 
 class Counting(nn.Module):
-    """A model that always says: the next token is the last one plus one."""
+    """A model that always predicts the last token plus one."""
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Tensor | None, at: Tensor) -> Tensor:
         assert attention is None

@@ -135,7 +135,7 @@ def test_a_stop_in_the_middle_of_the_set_up_of_a_resumed_run(tmp_path: Path) -> 
     run_dir = tiny.prepare(tmp_path / "run", tiny.run_spec(texts))
     assert tiny.train(run_dir)[0] == 0
     checkpoints = sorted(run_dir.checkpoints.iterdir())
-    os.mkfifo(texts / "never-written.txt")  # whoever opens it waits for ever
+    os.mkfifo(texts / "never-written.txt")  # every process that opens it waits for ever
     process = tiny.start(run_dir, number=2, resume_step=5)
     tiny.until(lambda: Phase(2, "tokenizer") in tiny.events(run_dir))
     run_dir.stop_request(2).parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""metrics.jsonl has one line per step, whatever happened in between."""
+"""metrics.jsonl has one line per step, also after restarts."""
 
 from __future__ import annotations
 

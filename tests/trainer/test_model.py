@@ -1,4 +1,4 @@
-"""The decoder: packed documents do not see each other, and its sums are what they say."""
+"""The decoder: packed documents do not affect each other, and its counts are right."""
 
 import math
 

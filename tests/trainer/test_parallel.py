@@ -108,12 +108,12 @@ def test_fewer_processes_than_asked_for_is_a_config_error(texts: Path, tmp_path:
     assert tiny.train(run_dir)[0] == 5
     failed = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed)]
     assert [event.cause_class for event in failed] == ["config"]
-    assert failed[0].what == "1 training processes were started and the run asks for 2"
+    assert failed[0].what == "1 training processes were started and the run needs 2"
 
 
 def test_join_alone_makes_no_group() -> None:
     assert parallel.join(1, tiny.CPU) == World(rank=0, size=1)
-    with pytest.raises(UserError, match="the run asks for 3"):
+    with pytest.raises(UserError, match="the run needs 3"):
         parallel.join(3, tiny.CPU)
 
 
@@ -121,5 +121,5 @@ def test_spread_leaves_the_model_of_a_single_process_alone() -> None:
     model = tiny.decoder()
     spread = parallel.spread(model, World(rank=0, size=1), spec.Parallel(), tiny.CPU)
     assert spread is model
-    assert parallel.bare(spread) is model
-    assert not parallel.sharded(spread)
+    assert parallel.unwrap(spread) is model
+    assert not parallel.is_sharded(spread)

@@ -12,7 +12,7 @@ import pytest
 from prime_train import spec
 from prime_train.events import TrainerFailed
 from prime_train.trainer import pretrain
-from prime_train.trainer.checkpoint import Reached
+from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import StepResult, Training
@@ -29,8 +29,8 @@ def measured(peak_flops: float | None, ranks: int = 1) -> Any:
     model = tiny.decoder()
     device = replace(tiny.CPU, peak_flops=peak_flops)
     training = Training(model, adamw(model, spec.Optim()), World(rank=0, size=ranks), device, None)
-    ready = pretrain._Ready(training, tiny.CONFIG, None, None, [], Reached(), 3e6)  # type: ignore[arg-type]
-    return pretrain._measured(ready, Reached(7, 7000), RESULT, 1e-3, (0.125, 0.125))
+    ready = pretrain._Ready(training, tiny.CONFIG, None, None, [], TrainPosition(), 3e6)  # type: ignore[arg-type]
+    return pretrain._step_metrics(ready, TrainPosition(7, 7000), RESULT, 1e-3, (0.125, 0.125))
 
 
 def test_a_step_is_the_sum_of_its_phases() -> None:

@@ -17,7 +17,7 @@ from prime_train.errors import UserError
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
 from prime_train.rundir import RunDir
 from prime_train.trainer import resume
-from prime_train.trainer.checkpoint import Checkpointer, Reached
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.model import build
 from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
@@ -142,7 +142,7 @@ def test_a_run_goes_on_from_rounded_moments_with_losses_that_hardly_differ(texts
     removal.remove(rounded.checkpoint(10))
     before = contents(rounded.checkpoint(5), tmp_path / "before.pt")
     archive.compress_lossy(rounded.checkpoint(5), PACKS_SMALL)
-    assert packing_plan.stored(rounded.checkpoint(5)).saved > 0.4
+    assert packing_plan.measure(rounded.checkpoint(5)).saved > 0.4
     code, output = tiny.train(rounded, number=2, resume_step=5)
     assert code == 0, output
     after = contents(rounded.checkpoint(5), tmp_path / "after.pt")
@@ -161,12 +161,12 @@ def saved(tmp_path: Path) -> RunDir:
     run_dir = tiny.prepare(tmp_path / "run", run)
     model = tiny.decoder()
     checkpointer = Checkpointer(tiny.attempt(run_dir, run), ALONE, tiny.CPU.torch)
-    checkpointer.save(model, adamw(model, run.optim), Reached(5, 1000, {"buffer": 2}))
+    checkpointer.save(model, adamw(model, run.optim), TrainPosition(5, 1000, {"buffer": 2}))
     checkpointer.finish()
     return run_dir
 
 
-def load(run_dir: RunDir, model: torch.nn.Module | None = None) -> Reached:
+def load(run_dir: RunDir, model: torch.nn.Module | None = None) -> TrainPosition:
     run = tiny.run_spec(run_dir.path)
     model = tiny.decoder(seed=2) if model is None else model
     return resume.load(tiny.attempt(run_dir, run, resume_step=5, number=2), model, adamw(model, run.optim), ALONE)
@@ -174,7 +174,7 @@ def load(run_dir: RunDir, model: torch.nn.Module | None = None) -> Reached:
 
 def test_load_gives_back_weights_and_position(saved: RunDir) -> None:
     model = tiny.decoder(seed=2)
-    assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
+    assert load(saved, model) == TrainPosition(5, 1000, {"buffer": 2})
     assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
 
 
@@ -182,7 +182,7 @@ def test_a_packed_checkpoint_is_restored_and_loaded(saved: RunDir) -> None:
     archive.compress(saved.checkpoint(5), PACKS_SMALL)
     assert packing_plan.is_packed(saved.checkpoint(5))
     model = tiny.decoder(seed=2)
-    assert load(saved, model) == Reached(5, 1000, {"buffer": 2})
+    assert load(saved, model) == TrainPosition(5, 1000, {"buffer": 2})
     assert differences(dict(model.state_dict()), dict(tiny.decoder().state_dict())) == []
     assert not packing_plan.is_packed(saved.checkpoint(5))
 
@@ -193,7 +193,7 @@ def test_a_packed_checkpoint_that_is_damaged_is_condemned(saved: RunDir) -> None
     content = bytearray(segment.read_bytes())
     content[len(content) // 2] ^= 1
     segment.write_bytes(content)
-    with pytest.raises(resume.DamagedError, match=r"step_5: .* does not unpack"):
+    with pytest.raises(archive.DamagedError, match=r"step_5: .* does not unpack"):
         load(saved)
     assert layout.newest_complete(saved.checkpoints) is None
 
@@ -212,8 +212,8 @@ def test_a_flipped_bit_condemns_the_checkpoint(saved: RunDir) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    assert layout.inspect(saved.checkpoint(5)).complete  # its sizes tell nothing
-    with pytest.raises(resume.DamagedError, match=r"step_5: .* does not match its SHA-256"):
+    assert layout.inspect(saved.checkpoint(5)).complete  # its sizes are unchanged
+    with pytest.raises(archive.DamagedError, match=r"step_5: .* does not match its SHA-256"):
         load(saved)
     told = [event for event in tiny.events(saved) if isinstance(event, CheckpointUnreadable)]
     assert [event.step for event in told] == [5]

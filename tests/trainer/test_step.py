@@ -70,7 +70,7 @@ def test_before_update_sees_gradients_and_the_weights_of_before() -> None:
 
 
 def test_a_stop_that_was_asked_is_reported() -> None:
-    assert train_step(training(tiny.decoder()), [tiny.batch(3)], lr=1e-3, stop_asked=True).stop
+    assert train_step(training(tiny.decoder()), [tiny.batch(3)], lr=1e-3, stop_requested=True).stop
     assert not train_step(training(tiny.decoder()), [tiny.batch(3)], lr=1e-3).stop
 
 

@@ -17,9 +17,9 @@ from tests.trainer import tiny
 
 def test_a_file_asks(tmp_path: Path) -> None:
     flag = StopFlag(tmp_path / "stop_requested")
-    assert not flag.asked()
+    assert not flag.is_requested()
     (tmp_path / "stop_requested").touch()
-    assert flag.asked()
+    assert flag.is_requested()
 
 
 def test_a_signal_asks(tmp_path: Path) -> None:
@@ -28,9 +28,9 @@ def test_a_signal_asks(tmp_path: Path) -> None:
         for number in before:
             flag = StopFlag(tmp_path / "stop_requested")
             flag.listen()
-            assert not flag.asked()
+            assert not flag.is_requested()
             os.kill(os.getpid(), number)
-            assert flag.asked()
+            assert flag.is_requested()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -42,7 +42,7 @@ from pathlib import Path
 from prime_train.trainer.stop import StopFlag
 stop = StopFlag(Path(sys.argv[1]))
 stop.listen()
-with stop.ends_at_once(lambda: print("last word", flush=True)):
+with stop.exit_on_stop(lambda: print("last word", flush=True)):
     print("inside", flush=True)
     {inside}
 print("outside", flush=True)

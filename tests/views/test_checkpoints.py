@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.checkpoints.packing_plan import Stored
+from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.rundir import RunDir
 from prime_train.views import checkpoints
 from tests.golden import same_as_golden
@@ -32,9 +32,9 @@ def test_a_resume_takes_the_newest_complete_one_that_loads() -> None:
 
 def test_packed_and_rounded_checkpoints_show_what_they_save() -> None:
     packings = {
-        30: checkpoints.Packing(Stored(840, 1000), packed=True, lossy=False),
-        20: checkpoints.Packing(Stored(500, 1000), packed=True, lossy=True),
-        10: checkpoints.Packing(Stored(1000, 1000), packed=False, lossy=True),
+        30: checkpoints.Packing(StoredSize(840, 1000), packed=True, lossy=False),
+        20: checkpoints.Packing(StoredSize(500, 1000), packed=True, lossy=True),
+        10: checkpoints.Packing(StoredSize(1000, 1000), packed=False, lossy=True),
     }
     rows = checkpoints.make_rows([_found(30), _found(20), _found(10)], (), NOW_S, packings)
     assert [remark for *_, remark in checkpoints.list_rows(rows)] == [

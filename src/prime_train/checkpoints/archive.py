@@ -1,9 +1,9 @@
-"""Packs the files of complete checkpoints and restores them, losing nothing when killed. Decides nothing.
+"""Packs the files of complete checkpoints and restores them; a kill loses nothing. Decides nothing.
 
-Each step leaves a complete checkpoint. A segment is written, made durable, unpacked again and compared with
-the file before the manifest names it, and the part of the file that it replaces is cut off only after that.
-Restoring goes the other way. What a kill leaves over is what the manifest does not name: it is cleared at the
-next call. The caller sees to it that nobody else writes or loads the checkpoint meanwhile.
+Each step leaves a complete checkpoint. A segment is written, synced to the disk, unpacked and compared with the file
+before the manifest names it. Only then is the part of the file that it replaces cut off. Restoring does the reverse.
+Files that a killed call left are not in the manifest; the next call deletes them. The caller makes sure that no other
+process writes or loads the checkpoint meanwhile.
 """
 
 from __future__ import annotations
@@ -20,10 +20,19 @@ from itertools import pairwise
 from pathlib import Path
 
 from prime_train.checkpoints import layout, lossy, packing_plan, segments
-from prime_train.checkpoints.lossy import NOTHING, Edits
-from prime_train.checkpoints.packed import Entry, Read, Segment, difference, head, unpacked, workers
-from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, leftovers, to_pack
+from prime_train.checkpoints.lossy import NO_EDITS, Edits
+from prime_train.checkpoints.packed import (
+    Entry,
+    Read,
+    Segment,
+    find_size_difference,
+    read_head,
+    read_segment,
+    start_pool,
+)
+from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, list_leftovers, list_to_pack
 from prime_train.errors import ExitCode, UserError
+from prime_train.rundir import sync
 from prime_train.units import format_bytes
 
 _HASHED_BYTES = 2**20  # read at a time: what fits a core's cache
@@ -31,48 +40,48 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 class DamagedError(Exception):
-    """A checkpoint whose bytes are not those that were saved. Nothing of it has been changed."""
+    """The bytes of a checkpoint are not those that were saved. The checkpoint was not changed."""
 
 
 def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: None) -> None:
-    """Pack every file of a complete checkpoint. DamagedError where one is not as it was saved.
+    """Pack every file of a complete checkpoint. DamagedError where a file is not as it was saved.
 
-    Goes on where an earlier call was killed; nothing is done where all is packed. UserError where the disk is full.
+    Continues the work of a killed call; does nothing where all is packed. UserError where the disk is full.
     """
     _clear(folder)
-    with workers() as pool, _disk_told(folder):
-        for entry in to_pack(folder, sizes):
+    with start_pool() as pool, _explain_full_disk(folder):
+        for entry in list_to_pack(folder, sizes):
             _pack_file(folder, entry, _Packing(pool, sizes, on_read))
 
 
 def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: None) -> None:
-    """Pack a complete checkpoint with AdamW's moments rounded to bf16; weights and all else stay. Else as `compress`.
+    """Pack a complete checkpoint as `compress` does, with AdamW's moments rounded to bf16. The rest keeps its bits.
 
-    What is rounded off is lost. The manifest tells how the head of a file that waits to be packed is to be read, and
-    the hash of what the file becomes, as soon as a part of it is packed. What is packed without loss is restored first.
-    UserError where no moments are found.
+    The bits that rounding removes are lost. As soon as one part of a file is packed, the manifest holds the edits for
+    the head that is still to be packed, and the hash of the rounded file. Files that are packed without loss are
+    restored first. UserError where no moments are found.
     """
     _clear(folder)
-    with workers() as pool, _disk_told(folder):
-        for entry in packing_plan.packed_without_loss(folder, sizes):
+    with start_pool() as pool, _explain_full_disk(folder):
+        for entry in packing_plan.list_to_restore(folder, sizes):
             _restore_file(folder, entry, pool, on_read)
-        found = packing_plan.edits(folder, sizes)
-        for entry in to_pack(folder, sizes):
-            edited = _edited(folder, entry, found[entry.name]) if entry.name in found else entry
+        found = packing_plan.find_edits(folder, sizes)
+        for entry in list_to_pack(folder, sizes):
+            edited = _add_edits(folder, entry, found[entry.name]) if entry.name in found else entry
             _pack_file(folder, edited, _Packing(pool, sizes, on_read))
 
 
 def restore(folder: Path, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
-    """Give every file of a packed checkpoint back, byte for byte. DamagedError where a segment does not unpack.
+    """Restore every file of a packed checkpoint, byte for byte. DamagedError where a segment does not unpack.
 
-    A file whose moments are in part rounded is packed to its end first. Goes on where an earlier call was killed;
-    nothing is done where nothing is packed. UserError where the disk is full.
+    A file with only some moments rounded is packed completely first. Continues the work of a killed call; does
+    nothing where nothing is packed. UserError where the disk is full.
     """
     _clear(folder)
-    with workers() as pool, _disk_told(folder):
+    with start_pool() as pool, _explain_full_disk(folder):
         for entry in layout.entries(folder):
             if entry.segments:
-                whole = _pack_file(folder, entry, _Packing(pool, sizes, _unheard)) if entry.edits else entry
+                whole = _pack_file(folder, entry, _Packing(pool, sizes, lambda _: None)) if entry.edits else entry
                 _restore_file(folder, whole, pool, on_read)
 
 
@@ -83,29 +92,25 @@ class _Packing:
     on_read: Read
 
 
-def _unheard(_bytes: int) -> None:
-    return
-
-
-def _edited(folder: Path, entry: Entry, edits: Edits) -> Entry:
-    """What the entry of an untouched file becomes by its edits. DamagedError where it is not as it was saved."""
+def _add_edits(folder: Path, entry: Entry, edits: Edits) -> Entry:
+    """The manifest entry of an unpacked file with `edits`. DamagedError where the file is not as it was saved."""
     before, after = hashlib.sha256(), hashlib.sha256()
-    for piece in head(folder / entry.name, entry.size_bytes):
+    for piece in read_head(folder / entry.name, entry.size_bytes):
         before.update(piece)
     if before.hexdigest() != entry.sha256:
         raise DamagedError(f"{entry.name} does not match its SHA-256")
-    for piece in head(folder / entry.name, entry.size_bytes, edits):
+    for piece in read_head(folder / entry.name, entry.size_bytes, edits):
         after.update(piece)
     return replace(entry, sha256=after.hexdigest(), sha256_as_saved=entry.sha256, edits=edits)
 
 
 def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
-    """From the end to the beginning, segment by segment, cutting off what is packed; how the file is stored then."""
+    """Pack a file from its end, segment by segment, and cut off each packed part; returns the file's new entry."""
     path = folder / entry.name
-    starts = _starts(entry, packing.sizes.segment_bytes)
+    starts = _segment_starts(entry, packing.sizes.segment_bytes)
     with open(path, "rb", buffering=0) as file, ThreadPoolExecutor(1, thread_name_prefix="hash") as aside:
-        # Hashing is one thread's work: the last segment is packed beside it, and nothing is cut before it is done.
-        hashing = aside.submit(_hashes, file.fileno(), entry, starts)
+        # One thread hashes while the last segment is packed; nothing is cut before the hashing is done.
+        hashing = aside.submit(_hash_prefixes, file.fileno(), entry, starts)
         for number in reversed(range(len(starts))):
             name = f"{entry.name}{SUFFIX}{starts[number]}"
             part = segments.Part(file.fileno(), starts[number], entry.kept_bytes, entry.edits)
@@ -120,21 +125,21 @@ def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
                 entry,
                 kept_bytes=part.start,
                 segments=(segment, *entry.segments),
-                edits=entry.edits if part.start else NOTHING,
+                edits=entry.edits if part.start else NO_EDITS,
             )
-            layout.restate(folder, entry)
+            layout.update_entry(folder, entry)
             _cut(path, part.start)
     return entry
 
 
-def _starts(entry: Entry, segment_bytes: int) -> list[int]:
-    """Where the segments to be begin. The first is the one that may be short: the last is packed beside the hashing."""
+def _segment_starts(entry: Entry, segment_bytes: int) -> list[int]:
+    """The first byte of each new segment. Only the first is short: the last must keep the pool busy during hashing."""
     whole = range(entry.kept_bytes - segment_bytes, 0, -segment_bytes)
-    return [0, *(entry.edits.snapped(start) for start in reversed(whole))]
+    return [0, *(entry.edits.number_start(start) for start in reversed(whole))]
 
 
-def _hashes(descriptor: int, entry: Entry, starts: list[int]) -> list[str]:
-    """SHA-256 of all that stands before each segment to be. DamagedError where the file is not as it was saved."""
+def _hash_prefixes(descriptor: int, entry: Entry, starts: list[int]) -> list[str]:
+    """SHA-256 of the bytes before each new segment. DamagedError where the file is not as it was saved."""
     sha256 = hashlib.sha256()
     before = []
     for start, stop in pairwise([*starts, entry.kept_bytes]):
@@ -154,15 +159,15 @@ def _write_segment(path: Path, part: segments.Part, packing: _Packing) -> int:
 
 
 def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read: Read) -> None:
-    """From the beginning to the end, segment by segment, removing what is restored."""
+    """Append the segments to the file one by one, and delete each segment once it is restored."""
     path = folder / entry.name
     sha256 = hashlib.sha256()
-    for piece in head(path, entry.kept_bytes):
+    for piece in read_head(path, entry.kept_bytes):
         sha256.update(piece)
     while entry.segments:
         segment, *rest = entry.segments
         try:
-            _append(path, unpacked(folder / segment.file, pool), sha256, on_read)
+            _append(path, read_segment(folder / segment.file, pool), sha256, on_read)
             if sha256.hexdigest() != (rest[0].sha256_before if rest else entry.sha256):
                 raise ValueError("it does not match its SHA-256")
         except ValueError as error:
@@ -171,14 +176,14 @@ def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read:
         except OSError:
             _cut(path, segment.start)
             raise
-        segments.sync_names(path.parent)
+        sync(path.parent)
         entry = replace(entry, kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
-        layout.restate(folder, entry)
+        layout.update_entry(folder, entry)
         (folder / segment.file).unlink()
 
 
 def _append(path: Path, pieces: Iterator[bytearray], sha256: hashlib._Hash, on_read: Read) -> None:
-    """Add `pieces` to the file and to the hash of its content; durable when this returns."""
+    """Append `pieces` to the file and to the hash of its content; the file is on the disk when this returns."""
     with open(path, "ab") as file:
         for piece in pieces:
             file.write(piece)
@@ -189,12 +194,12 @@ def _append(path: Path, pieces: Iterator[bytearray], sha256: hashlib._Hash, on_r
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a kill left over: what the manifest does not name, and heads longer than it says."""
+    """Delete what a killed call left: files that the manifest does not name, and heads longer than it states."""
     entries = layout.entries(folder)
     for entry in entries:
-        if differs := difference(folder, entry):
+        if differs := find_size_difference(folder, entry):
             raise DamagedError(differs)
-    for left in leftovers(folder):
+    for left in list_leftovers(folder):
         left.unlink()
     for entry in entries:
         if entry.segments:
@@ -202,7 +207,7 @@ def _clear(folder: Path) -> None:
 
 
 def _cut(path: Path, size_bytes: int) -> None:
-    """Leave the first `size_bytes` of a file; no file where that is nothing."""
+    """Cut a file to its first `size_bytes`; delete it for 0."""
     if not size_bytes:
         path.unlink(missing_ok=True)
     elif path.stat().st_size > size_bytes:
@@ -210,8 +215,8 @@ def _cut(path: Path, size_bytes: int) -> None:
 
 
 @contextmanager
-def _disk_told(folder: Path) -> Iterator[None]:
-    """A full disk as an error that a user can act on. What was packed or restored so far stays so."""
+def _explain_full_disk(folder: Path) -> Iterator[None]:
+    """Turn the error of a full disk into a UserError. What is packed or restored so far stays so."""
     try:
         yield
     except OSError as error:
@@ -219,11 +224,11 @@ def _disk_told(folder: Path) -> Iterator[None]:
             raise
         free_bytes = shutil.disk_usage(folder).free
         raise UserError(
-            what=f"{folder.name} could not be gone on with: {error.strerror}",
+            what=f"the work on {folder.name} stopped: {error.strerror}",
             where=str(folder),
             why=f"one segment at a time needs {format_bytes(DEFAULT.segment_bytes)} beside the checkpoint, "
             f"and the disk has {format_bytes(free_bytes)} free; the checkpoint is as complete as before",
-            fix="free space and give the same command again: it goes on where it stood",
+            fix="free space and run the same command again: it continues where it stopped",
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
 

@@ -1,7 +1,7 @@
-"""Plans what of a run may be deleted while it is on, and in which order. Pure: it names folders, it deletes nothing.
+"""Plans which folders of a running run may be deleted, and in which order. Pure: deletes nothing.
 
-Whatever a run could still need stays: the newest checkpoint that is complete and not known to be unreadable, all that
-is newer, what is pinned or kept by its step, what is being written, loaded or read.
+Everything that the run could still need stays: the newest complete checkpoint that is not known to be unreadable,
+everything newer, everything pinned or kept by its step, and everything that is being written, loaded or read.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from prime_train.checkpoints.retention import superseded
+from prime_train.checkpoints.retention import find_superseded
 
 Kind = Literal["checkpoint", "weights", "broadcast", "rollouts", "leftover"]
 Wholeness = Literal["complete", "unfinished", "broken"]
 
-QUIET_S = 600.0  # so long nothing in an unfinished folder has changed before it counts as left behind
-READ_AT_ONCE = 2  # weights that are loaded now, and those that are loaded next
+QUIET_S = 600.0  # an unfinished folder without a change for this long counts as abandoned
+READ_AT_ONCE = 2  # the weights that are being loaded, and those that are loaded next
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What one step left on the disk, in one folder or in several that go together."""
+    """The files of one kind that one step wrote, in one folder or in several that belong together."""
 
     kind: Kind
     step: int
@@ -32,7 +32,7 @@ class Item:
     changed_s: float  # seconds since the epoch: the latest change of a file in it
     problem: str = ""
     pinned: bool = False
-    in_use: str = ""  # by whom: "process 12 on gpu-3"; empty where by nobody
+    in_use: str = ""  # the user: "process 12 on gpu-3"; empty where not in use
 
     @property
     def complete(self) -> bool:
@@ -41,15 +41,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What has to stay besides the newest complete checkpoint."""
+    """What must stay besides the newest complete checkpoint."""
 
-    keep_last: int | None = None  # None: all of them, as long as there is room
+    keep_last: int | None = None  # None: all of them, as long as the disk has room
     keep_every_steps: int | None = None
     saving_step: int | None = None
-    loading_step: int | None = None  # of the attempt that has not yet loaded it; until then no whole checkpoint goes
-    unreadable: frozenset[int] = frozenset()  # complete to look at, yet the trainer could not load them
-    broadcasts: int = READ_AT_ONCE  # the newest whole ones, which an engine or the orchestrator may still read
-    writing: bool = True  # somebody may be writing what is unfinished
+    loading_step: int | None = None  # the attempt has not loaded it yet; until then no complete checkpoint is deleted
+    unreadable: frozenset[int] = frozenset()  # they pass every check, but the trainer could not load them
+    broadcasts: int = READ_AT_ONCE  # so many of the newest complete ones may still be read by an engine
+    writing: bool = True  # a process may still be writing unfinished folders
 
     @property
     def busy_steps(self) -> frozenset[int]:
@@ -58,7 +58,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Something that may go, and why. `last_resort`: it is within keep_last, and goes where a save would not fit."""
+    """An item that may be deleted, and why. `last_resort`: within keep_last; deleted only if a save would not fit."""
 
     item: Item
     reason: str
@@ -66,34 +66,34 @@ class Deletion:
 
 
 def newest_usable(items: Iterable[Item], keep: Keep) -> Item | None:
-    """The checkpoint that a run would resume from; one that is being written anew is none."""
+    """The checkpoint that a run would resume from. A checkpoint that is being saved again does not count."""
     return max(_usable(items, keep), key=lambda item: item.step, default=None)
 
 
-def may_go(items: Sequence[Item], keep: Keep, now_s: float) -> tuple[Deletion, ...]:
-    """All that may be deleted at `now_s`, in the order in which it should: what nobody misses first, then oldest first.
+def list_deletable(items: Sequence[Item], keep: Keep, now_s: float) -> tuple[Deletion, ...]:
+    """Everything that may be deleted at `now_s`: the least useful kind first, and oldest first within a kind.
 
-    Leftovers, unfinished saves, broadcasts, checkpoints beyond keep_last, weights, rollouts, and at the very end the
-    checkpoints within keep_last.
+    Leftovers, unfinished saves, broadcasts, checkpoints beyond keep_last, weights, rollouts, and last the checkpoints
+    within keep_last.
     """
     free = [item for item in items if not item.pinned and not item.in_use and item.step not in keep.busy_steps]
     groups = (
         [Deletion(item, "its deletion was interrupted") for item in free if item.kind == "leftover"],
-        _unfinished(items, free, keep, now_s),
-        _broadcasts(items, free, keep, now_s),
-        _beyond(items, free, keep),
-        _weights(items, free, keep),
-        _rollouts(items, free, keep, now_s),
-        _within(items, free, keep),
+        _unfinished_saves(items, free, keep, now_s),
+        _old_broadcasts(items, free, keep, now_s),
+        _beyond_keep_last(items, free, keep),
+        _old_weights(items, free, keep),
+        _old_rollouts(items, free, keep, now_s),
+        _within_keep_last(items, free, keep),
     )
     return tuple(deletion for group in groups for deletion in sorted(group, key=lambda one: one.item.step))
 
 
-def plan(going: Sequence[Deletion], wanted_bytes: float, *, last_resort: bool) -> tuple[Deletion, ...]:
-    """The first of `going` that together free `wanted_bytes`, or all; interrupted deletions are always gone on with."""
+def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: bool) -> tuple[Deletion, ...]:
+    """The first deletions that together free `wanted_bytes`, or all. Interrupted deletions are always included."""
     chosen: list[Deletion] = []
     freed_bytes = 0
-    for one in going:
+    for one in deletable:
         is_leftover = one.item.kind == "leftover"
         if is_leftover or (freed_bytes < wanted_bytes and (last_resort or not one.last_resort)):
             chosen.append(one)
@@ -101,10 +101,10 @@ def plan(going: Sequence[Deletion], wanted_bytes: float, *, last_resort: bool) -
     return tuple(chosen)
 
 
-def still_may_go(deletion: Deletion, items: Sequence[Item], keep: Keep, now_s: float) -> str:
-    """Why a deletion that was planned earlier must not be done by what is there now; empty where it may."""
+def reason_to_keep(deletion: Deletion, items: Sequence[Item], keep: Keep, now_s: float) -> str:
+    """Why a deletion that was planned earlier must not be done any more; empty where it may be done."""
     paths = deletion.item.paths
-    if any(one.item.paths == paths for one in may_go(items, keep, now_s)):
+    if any(one.item.paths == paths for one in list_deletable(items, keep, now_s)):
         return ""
     found = next((item for item in items if item.paths == paths), None)
     if found is None:
@@ -119,7 +119,7 @@ def _checkpoints(items: Iterable[Item]) -> list[Item]:
 
 
 def _usable(items: Iterable[Item], keep: Keep) -> list[Item]:
-    """Complete checkpoints that can be relied on, oldest first."""
+    """Complete checkpoints that are not being saved and not known to be unreadable, oldest first."""
     found = (
         item
         for item in _checkpoints(items)
@@ -132,12 +132,8 @@ def _is_quiet(item: Item, keep: Keep, now_s: float) -> bool:
     return not keep.writing or now_s - item.changed_s >= QUIET_S
 
 
-def _is_kept_by_step(item: Item, keep: Keep) -> bool:
-    return bool(keep.keep_every_steps and item.step % keep.keep_every_steps == 0)
-
-
-def _unfinished(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
-    """Saves that were never finished. While somebody may write: older than the newest complete one, and quiet."""
+def _unfinished_saves(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
+    """Saves that did not finish. While a process may write: only quiet ones older than the newest complete one."""
     newest = newest_usable(items, keep)
     found = []
     for item in _checkpoints(free):
@@ -148,51 +144,51 @@ def _unfinished(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: 
     return found
 
 
-def _beyond(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
-    """Complete checkpoints beyond keep_last, and those older than the newest one that could not be loaded."""
+def _beyond_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
+    """Complete checkpoints beyond keep_last, and unreadable ones that are older than the newest usable one."""
     usable = _usable(items, keep)
-    if not usable or keep.loading_step is not None:  # whether the newest one loads is not known yet
+    if not usable or keep.loading_step is not None:  # it is not known yet whether the newest one can be loaded
         return []
     found = []
     if keep.keep_last is not None:
-        may = {item.paths for item in free}
-        beyond = superseded(usable, keep.keep_last, keep.keep_every_steps)
-        found += [Deletion(item, f"beyond keep_last = {keep.keep_last}") for item in beyond if item.paths in may]
+        free_paths = {item.paths for item in free}
+        beyond = find_superseded(usable, keep.keep_last, keep.keep_every_steps)
+        found += [Deletion(item, f"beyond keep_last = {keep.keep_last}") for item in beyond if item.paths in free_paths]
     for item in _checkpoints(free):
         is_old = item.complete and item.step < usable[-1].step and item.step in keep.unreadable
-        if is_old and not _is_kept_by_step(item, keep):
+        if is_old and not (keep.keep_every_steps and item.step % keep.keep_every_steps == 0):
             found.append(Deletion(item, f"it could not be loaded, and step {usable[-1].step} is complete"))
     return found
 
 
-def _within(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
-    """Complete checkpoints within keep_last that a newer one has superseded."""
+def _within_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
+    """Complete checkpoints within keep_last that are older than the newest one."""
     usable = _usable(items, keep)
     if keep.loading_step is not None:
         return []
-    may = {item.paths for item in free} - {one.item.paths for one in _beyond(items, free, keep)}
+    free_paths = {item.paths for item in free} - {one.item.paths for one in _beyond_keep_last(items, free, keep)}
     return [
         Deletion(item, f"step {usable[-1].step} is newer and complete", last_resort=True)
-        for item in superseded(usable, 1, keep.keep_every_steps)
-        if item.paths in may
+        for item in find_superseded(usable, 1, keep.keep_every_steps)
+        if item.paths in free_paths
     ]
 
 
-def _weights(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
-    """Exported weights beyond keep_last, once their checkpoint is gone: a resume hands both out together."""
+def _old_weights(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
+    """Exported weights beyond keep_last without a checkpoint of their step: a resume needs both."""
     if keep.keep_last is None:
         return []
-    saved, may = {item.step for item in _checkpoints(items)}, {item.paths for item in free}
+    saved, free_paths = {item.step for item in _checkpoints(items)}, {item.paths for item in free}
     every = [item for item in items if item.kind == "weights"]
     return [
         Deletion(item, f"beyond keep_last = {keep.keep_last}")
-        for item in superseded(every, keep.keep_last, keep.keep_every_steps)
-        if item.paths in may and item.step not in saved
+        for item in find_superseded(every, keep.keep_last, keep.keep_every_steps)
+        if item.paths in free_paths and item.step not in saved
     ]
 
 
-def _broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
-    """Broadcasts older than those that may be read, but for those of a checkpoint: a resume hands them out again."""
+def _old_broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
+    """Broadcasts older than those that may be read, without a checkpoint of their step: a resume reads both."""
     whole = sorted(item.step for item in items if item.kind == "broadcast" and item.complete)
     readable = whole[-max(READ_AT_ONCE, keep.broadcasts) :]
     if len(readable) < READ_AT_ONCE:
@@ -208,8 +204,8 @@ def _broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: 
     ]
 
 
-def _rollouts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
-    """Rollouts that no step of the run will read again: those before the checkpoint that it would go on from."""
+def _old_rollouts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
+    """Rollouts before the checkpoint that the run would resume from: no later step reads them."""
     newest = newest_usable(items, keep)
     if newest is None:
         return []

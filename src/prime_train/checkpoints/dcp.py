@@ -1,6 +1,6 @@
-"""Reads `.metadata` of torch.distributed.checkpoint: which tensor stands where in which file. Imports no torch.
+"""Reads `.metadata` of torch.distributed.checkpoint: the file and offset of each tensor. Imports no torch.
 
-It is a pickle, read here with inert stand-ins for every class it names, so that nothing in it is run.
+`.metadata` is a pickle. Every class that it names is replaced by an inert stand-in, so none of its code runs.
 Source: torch/distributed/checkpoint/{metadata,filesystem}.py, torch 2.13.
 """
 
@@ -17,11 +17,11 @@ METADATA = ".metadata"
 
 
 class UnlikeError(Exception):
-    """Not laid out as torch lays it out."""
+    """A file does not have the layout that torch writes."""
 
 
 class Entry(NamedTuple):
-    """One piece of a tensor, or of another value: where its bytes stand. `index` and `shapes` as torch has them."""
+    """One stored piece of a tensor or of another value. `offset` and `length` in bytes; `index` as torch has it."""
 
     name: str
     file: str
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class StandIn:
-    """An object of any class, as its pickle describes it: what it was called with, and its state."""
+    """An object of any class as its pickle describes it: the constructor's arguments, and its state."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -42,14 +42,14 @@ class StandIn:
 
 
 class _Inert(pickle.Unpickler):
-    """Looks up no class: nothing that a pickle names is imported or called."""
+    """Imports and calls nothing that a pickle names."""
 
     def find_class(self, _module: str, name: str) -> type[StandIn]:
         return type(name, (StandIn,), {})
 
 
 def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
-    """Everything that is stored, and the shapes by name. Raises UnlikeError for what torch has not written."""
+    """All stored pieces, and the shapes by tensor name. Raises UnlikeError where torch did not write `metadata`."""
     try:
         found = _Inert(io.BytesIO(metadata)).load().state
         return list(_entries(found["storage_data"])), dict(found["state_dict_metadata"])
@@ -65,9 +65,9 @@ def _entries(storage: dict[Any, Any]) -> Iterator[Entry]:
 
 
 def missing(folder: Path) -> str:
-    """What the files that `.metadata` names lack; "" where each is as long as its last tensor needs.
+    """The first file that `.metadata` names and that is missing or too short for its tensors; empty where none is.
 
-    Reads that one file where it has changed, and the sizes of the others. Raises OSError where it cannot be read.
+    Reads `.metadata` if it has changed, and the sizes of the other files. Raises OSError where it cannot be read.
     """
     metadata = folder / METADATA
     status = metadata.stat()

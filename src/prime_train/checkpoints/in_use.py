@@ -1,7 +1,7 @@
-"""Says who uses a folder, and marks one as used. Deletes nothing but the mark it has set.
+"""Finds the process that uses a folder, and marks a folder as in use. Deletes only its own marks.
 
-Who copies, packs or reads a checkpoint for long puts a file IN_USE.<anything> into its folder, with "PID:START_TICKS
-HOST" in it. The mark of a process that has ended counts for nothing; that of another host is believed.
+A process that copies, packs or reads a checkpoint writes a file IN_USE.<anything> into its folder, with the text
+"PID:START_TICKS HOST". The mark of an ended process is ignored; the mark of another host always counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = "IN_USE"
 
 @contextlib.contextmanager
 def using(folder: Path) -> Iterator[None]:
-    """Keep a folder from every deletion of ours until the block ends, or this process does. Raises OSError."""
+    """Protect a folder from prime-train's deletions until the block or this process ends. Raises OSError."""
     mark = folder / f"{MARK}.{os.getpid()}"
     write_atomic(mark, own_mark())
     try:
@@ -31,7 +31,7 @@ def using(folder: Path) -> Iterator[None]:
 
 
 def marked_by(folder: Path) -> str:
-    """Who has marked the folder as used: "process 12 on gpu-3"; empty where nobody has who lives."""
+    """The running process that marked the folder as in use: "process 12 on gpu-3"; empty where there is none."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(folder)):
             if (name == MARK or name.startswith(f"{MARK}.")) and (user := _user(folder / name)):
@@ -51,15 +51,15 @@ def _user(mark: Path) -> str:
         began = identify(int(pid)) or Identity(int(pid), 0)
         holder = Holder(Identity(int(pid), int(ticks)) if ticks else began, host)
     except (IndexError, ValueError):
-        return f"whoever wrote {mark.name}"
+        return f"the process that wrote {mark.name}"
     return str(holder) if holder.counts else ""
 
 
 def opened_by(folders: Sequence[Path]) -> str:
-    """A process of this host that has a file in one of the folders open or mapped; empty where none is seen.
+    """A process of this host that has a file in one of the folders open or mapped; empty where none is found.
 
-    A manifest does not count: whoever looks which checkpoints there are opens it. Processes of other users and hosts
-    are not seen.
+    Manifests do not count, because every listing of checkpoints opens them. Processes of other users and of other
+    hosts cannot be seen.
     """
     roots = [f"{os.path.realpath(folder)}/" for folder in folders]
     for entry in os.scandir("/proc"):

@@ -1,4 +1,4 @@
-"""Takes stock of what a run's steps left on the disk: which, how large, whole or not, used or not. Deletes nothing."""
+"""Lists what a run's steps wrote to the disk: kind, step, size, whether complete, whether in use. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from prime_train.checkpoints.step_folders import BUNDLED, Layout, layout_from
 
 STABLE = "STABLE"  # a file that is touched when exported weights are whole
 
-_GROWING = 4  # so many of the newest steps may still be getting rollouts
-_LOOK_AGAIN_S = 600.0  # a folder that was whole is counted anew after this, whatever its marker says
+_GROWING = 4  # so many of the newest steps may still receive rollouts
+_MEASURE_AGAIN_S = 600.0  # a complete folder is measured again after this, even if its markers did not change
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a run keeps what grows with its steps: folders that hold step folders, whether they exist or not."""
+    """The folders that grow with a run's steps; each holds step folders, and need not exist."""
 
     root: Path  # the run's own folder
     checkpoints: tuple[Path, ...]
@@ -43,20 +43,20 @@ _FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts")
 
 
 def places_from(document: Mapping[str, Any]) -> Places:
-    """The value whose `as_json` this is."""
+    """The value that `as_json` wrote."""
     folders = {name: tuple(map(Path, document[name])) for name in _FOLDERS}
     return Places(Path(document["root"]), layout=layout_from(document["layout"]), **folders)
 
 
 class Measured(NamedTuple):
-    """A folder with all that is in it."""
+    """A folder with everything in it."""
 
     size_bytes: int
     changed_s: float  # seconds since the epoch
 
 
 def measure(folder: Path) -> Measured:
-    """Size and latest change of all files in a folder; what vanishes meanwhile is passed over. Follows no links."""
+    """Size and latest change of all files in a folder. Skips files that vanish meanwhile. Follows no links."""
     size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
     while waiting:
         try:
@@ -78,25 +78,28 @@ def measure(folder: Path) -> Measured:
 
 @dataclass(slots=True)
 class Stock:
-    """Takes stock again and again. Folders that were whole are not walked each time: nothing changes in them."""
+    """Lists a run's items repeatedly. Complete folders are not walked each time, because nothing changes in them."""
 
     places: Places
     _walked: dict[Path, tuple[tuple[int, ...], float, Measured]] = field(default_factory=dict)
 
     def take(self, now_s: float) -> list[Item]:
-        """Everything that there is at `now_s` (epoch), by kind and step. Raises OSError but for what vanishes."""
+        """Every item at `now_s` (epoch), by kind and step. Raises OSError, but not for files that vanish."""
         places = self.places
         items = [self._saved(step, folders, now_s) for step, folders in self._steps(places.checkpoints)]
         items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
         items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
-        played = self._steps(places.rollouts)
-        growing = {step for step, _ in played[-_GROWING:]}
-        for step, parts in played:
+        rollouts = self._steps(places.rollouts)
+        growing = {step for step, _ in rollouts[-_GROWING:]}
+        for step, parts in rollouts:
             wholeness: Wholeness = "unfinished" if step in growing else "complete"
             items.append(self._item("rollouts", step, parts, wholeness, "", now_s))
-        # One that still has its markers was not decided: removal.put_back gives it its name back.
-        asides = [path for root in places.folders for path in removal.set_aside(root)]
-        items += [self._leftover(path, now_s) for path in asides if removal.is_decided(path)]
+        # The deletion of a folder with its markers was not decided: removal.put_back renames the folder back.
+        asides = [path for root in places.folders for path in removal.list_set_aside(root)]
+        why = "its deletion was interrupted"
+        items += [
+            self._item("leftover", -1, [path], "unfinished", why, now_s) for path in asides if removal.is_decided(path)
+        ]
         seen = {path for item in items for path in item.paths}
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
@@ -114,9 +117,6 @@ class Stock:
         whole = any((folder / STABLE).exists() for folder in folders)
         problem = "" if whole else f"no {STABLE}"
         return self._item(kind, step, folders, "complete" if whole else "unfinished", problem, now_s)
-
-    def _leftover(self, path: Path, now_s: float) -> Item:
-        return self._item("leftover", -1, [path], "unfinished", "its deletion was interrupted", now_s)
 
     def _item(
         self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, problem: str, now_s: float
@@ -137,7 +137,7 @@ class Stock:
     def _measured(self, folder: Path, is_whole: bool, now_s: float) -> Measured:
         key = _key(folder)
         known = self._walked.get(folder)
-        if is_whole and known is not None and known[0] == key and now_s - known[1] < _LOOK_AGAIN_S:
+        if is_whole and known is not None and known[0] == key and now_s - known[1] < _MEASURE_AGAIN_S:
             return known[2]
         measured = measure(folder)
         if is_whole:
@@ -146,7 +146,7 @@ class Stock:
 
 
 def _key(folder: Path) -> tuple[int, ...]:
-    """What changes when a folder, or the marker in it, is written anew."""
+    """Inode, time and size of a folder and its markers: they change when one of them is written again."""
     found = []
     for path in (folder, *(folder / marker for marker in removal.MARKERS)):
         try:

@@ -1,9 +1,9 @@
-"""Says which checkpoints of a run are complete. Reads sizes and, when asked, hashes; never deletes.
+"""Checks which checkpoints of a run are complete. Reads sizes and, on request, hashes; never deletes.
 
-A checkpoint is a folder `step_N` whose manifest `COMPLETE.json` is written last and names every file
-with its size and SHA-256. Without the manifest, or with a file that differs from it, the folder is
-not a checkpoint that a run may resume from. A manifest can also say that the folder was found damaged
-later: such a checkpoint is never complete again; and that a file is stored packed (packed.py).
+A checkpoint is a folder `step_N`. Its manifest `COMPLETE.json` is written last and names every file with its size and
+SHA-256. Without the manifest, or with a file that differs from it, a run cannot resume from the folder. A manifest can
+also mark the checkpoint as damaged, which makes it incomplete forever, and state that a file is stored packed
+(packed.py).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints.packed import Entry, Read, changed, difference, entry_of
+from prime_train.checkpoints.packed import Entry, Read, find_changed_content, find_size_difference, parse_entry
 from prime_train.rundir import write_atomic
 
 MANIFEST = "COMPLETE.json"
-PIN = "PINNED"  # a file of this name in its folder keeps a checkpoint from every deletion of ours
+PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions
 _STEP = re.compile(r"step_(\d+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One `step_N` folder. `problem` is empty when it is complete, else says what is wrong with it."""
+    """One `step_N` folder. `problem` describes what is wrong with it; empty when it is complete."""
 
     step: int
     path: Path
@@ -41,9 +41,9 @@ class Checkpoint:
 
 
 def write_manifest(folder: Path, step: int) -> int:
-    """Make every file of `folder` durable, then write the manifest that completes it; bytes in total.
+    """Sync every file of `folder` to the disk, then write the manifest; returns the bytes in total.
 
-    The caller has finished writing: a file changed after this makes the checkpoint incomplete.
+    A file that is changed after this makes the checkpoint incomplete.
     """
     files: dict[str, dict[str, int | str]] = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (MANIFEST, PIN)):
@@ -55,13 +55,13 @@ def write_manifest(folder: Path, step: int) -> int:
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
-def condemn(folder: Path, problem: str) -> None:
-    """Say in the manifest that the contents turned out damaged, so that no later start takes this checkpoint."""
+def mark_damaged(folder: Path, problem: str) -> None:
+    """Mark a checkpoint as damaged in its manifest, so that no later start resumes from it."""
     write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1))
 
 
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
-    """The state of one checkpoint folder: sizes always; contents too with `hashes` (reads every byte).
+    """The state of one checkpoint folder, by file sizes, and with `hashes` also by contents (reads every byte).
 
     A folder that is deleted meanwhile is an incomplete checkpoint, not an error.
     """
@@ -70,10 +70,10 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
-    """What is wrong with a checkpoint folder; empty when it is complete. With `on_read` hashes are compared.
+    """What is wrong with a checkpoint folder; empty when it is complete. With `on_read`, hashes are compared.
 
-    With `parts`, only every so many-th file is looked at, from number `part`: processes that share the
-    work each take another part. A checkpoint that is packed or restored meanwhile is looked at again.
+    Processes that share the work check every `parts`-th file each, from number `part`. A checkpoint whose manifest
+    changes meanwhile, because it is packed or restored, is checked again.
     """
     while True:
         before = _text(folder)
@@ -83,7 +83,7 @@ def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: 
 
 
 def _text(folder: Path) -> bytes | None:
-    """The manifest as it stands; None where it cannot be read."""
+    """The content of the manifest; None where it cannot be read."""
     try:
         return (folder / MANIFEST).read_bytes()
     except OSError:
@@ -105,20 +105,20 @@ def _problem(folder: Path, on_read: Read | None, part: int, parts: int) -> str:
     if written_for != _step(folder):
         return f"{MANIFEST} was written for step {written_for}"
     for entry in found[part::parts]:
-        if differs := difference(folder, entry):
+        if differs := find_size_difference(folder, entry):
             return differs
-        if on_read is not None and (differs := changed(folder, entry, on_read)):
+        if on_read is not None and (differs := find_changed_content(folder, entry, on_read)):
             return differs
     return ""
 
 
 def entries(folder: Path) -> list[Entry]:
-    """What the manifest of a complete checkpoint says of each file, by name."""
+    """The entry of each file in the manifest of a complete checkpoint, sorted by name."""
     return _entries(_manifest(folder))
 
 
-def restate(folder: Path, entry: Entry) -> None:
-    """Say in the manifest how a file is stored from here on; durable when this returns."""
+def update_entry(folder: Path, entry: Entry) -> None:
+    """Replace the manifest's entry of one file; it is on the disk when this returns."""
     manifest = _manifest(folder)
     manifest["files"][entry.name] = entry.as_json()
     write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1))
@@ -130,7 +130,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _entries(manifest: dict[str, Any]) -> list[Entry]:
-    return [entry_of(name, raw) for name, raw in sorted(manifest["files"].items())]
+    return [parse_entry(name, raw) for name, raw in sorted(manifest["files"].items())]
 
 
 def _step(folder: Path) -> int:
@@ -140,7 +140,7 @@ def _step(folder: Path) -> int:
 
 def size_bytes(folder: Path) -> int:
     total = 0
-    for directory, _, names in os.walk(folder):  # unlike rglob it passes over what vanishes under it
+    for directory, _, names in os.walk(folder):  # unlike rglob, os.walk skips folders that vanish
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 total += Path(directory, name).lstat().st_size
@@ -154,10 +154,10 @@ def _newest_first(root: Path) -> list[Path]:
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[Checkpoint]:
-    """Every checkpoint folder under `root`, newest first; empty where there is none."""
+    """Every checkpoint folder under `root`, newest first."""
     return [inspect(path, hashes=hashes) for path in _newest_first(root)]
 
 
 def newest_complete(root: Path) -> Checkpoint | None:
-    """The checkpoint a run resumes from. Looks no further than the first complete one."""
+    """The checkpoint that a run resumes from. Older checkpoints are not inspected."""
     return next((checkpoint for checkpoint in map(inspect, _newest_first(root)) if checkpoint.complete), None)

@@ -1,9 +1,9 @@
-"""Says how the content of a file is changed where moments are rounded to bf16. Pure but for reading the file.
+"""Applies the edits to a file whose moments are rounded to bf16. Pure except that it reads the file.
 
-A number in fp32 becomes the nearest one that bf16 can hold, and stays 4 bytes wide: its two low bytes are zero, and
-pack to nothing. So a file keeps its layout, and whatever reads the checkpoint reads it as before. To round twice is to
-round once: a file of which some part is rounded and some is not has one meaning, that of the rounded one, and a kill
-at any moment leaves nothing undecided.
+Each fp32 number becomes the nearest number that bf16 can hold, and stays 4 bytes wide: its two low bytes are zero and
+take almost no space when packed. The file keeps its layout, so every reader of the checkpoint still works. Rounding
+twice gives the same result as rounding once. Therefore a kill at any moment is harmless: a partly rounded file can
+always be rounded to its end.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _NUMBER_BYTES = 4  # fp32
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What is changed in one file. The value without anything changes nothing."""
+    """The changes to one file. An empty value changes nothing."""
 
-    ranges: tuple[tuple[int, int], ...] = ()  # first byte and end of fp32 numbers to round; sorted, apart
-    patches: tuple[tuple[int, bytes], ...] = ()  # bytes to be written from an offset on: checksums; sorted, apart
+    ranges: tuple[tuple[int, int], ...] = ()  # first byte and end of fp32 numbers to round; sorted, disjoint
+    patches: tuple[tuple[int, bytes], ...] = ()  # offset and new bytes of checksums; sorted, disjoint
 
     def __bool__(self) -> bool:
         return bool(self.ranges)
 
-    def snapped(self, position: int) -> int:
-        """`position`, or the beginning of the number within which it lies."""
+    def number_start(self, position: int) -> int:
+        """The first byte of the number that `position` lies inside; `position` itself where it lies inside none."""
         start, stop = self._range_at(position)
         return position - (position - start) % _NUMBER_BYTES if start < position < stop else position
 
-    def whole(self, position: int) -> int:
-        """`position`, or the end of the number within which it lies."""
-        before = self.snapped(position)
+    def number_end(self, position: int) -> int:
+        """The end of the number that `position` lies inside; `position` itself where it lies inside none."""
+        before = self.number_start(position)
         return position if before == position else before + _NUMBER_BYTES
 
-    def applied(self, content: bytes, start: int) -> bytes:
-        """`content`, which stands in the file from byte `start` on, as it is to be. It cuts no number in two."""
+    def apply(self, content: bytes, start: int) -> bytes:
+        """`content`, read from byte `start` of the file, with the edits. `content` must not split a number."""
         stop = start + len(content)
         changed = bytearray(content)
         for first in range(max(0, bisect_right(self.ranges, (start,)) - 1), len(self.ranges)):
@@ -48,7 +48,7 @@ class Edits:
             if self.ranges[first][0] >= stop:
                 break
             if low < high:
-                changed[low - start : high - start] = rounded(content[low - start : high - start])
+                changed[low - start : high - start] = round_to_bf16(content[low - start : high - start])
         for first in range(max(0, bisect_right(self.patches, (start,)) - 1), len(self.patches)):
             offset, patch = self.patches[first]
             if offset >= stop:
@@ -59,7 +59,7 @@ class Edits:
         return bytes(changed)
 
     def _range_at(self, position: int) -> tuple[int, int]:
-        """The last range that begins at or before `position`; (position, position) where there is none."""
+        """The last range that starts at or before `position`; (position, position) where there is none."""
         number = bisect_right(self.ranges, (position, sys.maxsize)) - 1
         return self.ranges[number] if number >= 0 else (position, position)
 
@@ -67,29 +67,29 @@ class Edits:
         return {"ranges": [list(one) for one in self.ranges], "patches": [[at, new.hex()] for at, new in self.patches]}
 
 
-NOTHING = Edits()
+NO_EDITS = Edits()
 
 
-def edits_of(raw: dict[str, Any]) -> Edits:
-    """What `as_json` wrote. KeyError, TypeError or ValueError where it is something else."""
+def parse_edits(raw: dict[str, Any]) -> Edits:
+    """The value that `as_json` wrote. KeyError, TypeError or ValueError for anything else."""
     return Edits(
         tuple((int(start), int(stop)) for start, stop in raw["ranges"]),
         tuple((int(offset), bytes.fromhex(patch)) for offset, patch in raw["patches"]),
     )
 
 
-def read(descriptor: int, start: int, stop: int, edits: Edits = NOTHING) -> bytes:
-    """Bytes `start` to `stop` of an open file with its edits, fewer where the file ends. Raises OSError."""
+def read(descriptor: int, start: int, stop: int, edits: Edits = NO_EDITS) -> bytes:
+    """Bytes `start` to `stop` of an open file with its edits; fewer at the end of the file. Raises OSError."""
     if not edits:
         return os.pread(descriptor, stop - start, start)
-    first, last = edits.snapped(start), edits.whole(stop)
-    return edits.applied(os.pread(descriptor, last - first, first), first)[start - first : stop - first]
+    first, last = edits.number_start(start), edits.number_end(stop)
+    return edits.apply(os.pread(descriptor, last - first, first), first)[start - first : stop - first]
 
 
-def rounded(numbers: bytes) -> bytes:
-    """fp32 numbers, little-endian, each rounded to the nearest that bf16 holds, of two as near the even one.
+def round_to_bf16(numbers: bytes) -> bytes:
+    """Little-endian fp32 numbers, each rounded to the nearest bf16 number, ties to even.
 
-    What is no number stays none, and infinity stays infinity. UserError where NumPy is missing.
+    NaN stays NaN, and infinity stays infinity. UserError where NumPy is missing.
     """
     np = _numpy()
     bits = np.frombuffer(numbers, "<u4")

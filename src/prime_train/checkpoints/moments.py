@@ -1,6 +1,6 @@
 """Finds AdamW's moments in a checkpoint that torch.distributed.checkpoint wrote. Imports no torch, changes nothing.
 
-Each tensor is a zip of its own (torch.save) whose `data/0` holds the numbers as they are.
+Each tensor is a zip file (torch.save); its entry `data/0` holds the numbers uncompressed.
 Source: torch/distributed/checkpoint/filesystem.py and torch/serialization.py, torch 2.13.
 """
 
@@ -19,20 +19,20 @@ from typing import Any
 
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
-from prime_train.checkpoints.lossy import Edits, read, rounded
+from prime_train.checkpoints.lossy import Edits, read, round_to_bf16
 from prime_train.errors import UserError
 
 _NAMES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # in the state of torch.optim.AdamW
-_LOCAL = struct.Struct("<26xHH")  # of a file in a zip: lengths of its name and of its extra field
+_LOCAL = struct.Struct("<26xHH")  # header of a zip entry: lengths of name and extra field
 _CENTRAL = struct.Struct("<4s12xI8xHHH12x")  # signature, CRC-32; lengths of name, extra field and comment
-_DESCRIPTOR = struct.Struct("<4sI")  # signature, CRC-32; stands behind the numbers
-_CRC_AT = 16  # in _CENTRAL
+_DESCRIPTOR = struct.Struct("<4sI")  # signature, CRC-32; follows the numbers
+_CRC_AT = 16  # offset in _CENTRAL
 _ROUNDED_BYTES = 2**22  # at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A tensor in fp32: where its zip stands in which file, and how many numbers it has."""
+class MomentTensor:
+    """An fp32 tensor: the file of its zip, the zip's offset and length in bytes, and the count of its numbers."""
 
     name: str
     file: str
@@ -41,28 +41,28 @@ class Stored:
     numbers: int
 
 
-def edits(folder: Path, files: Collection[str], *, needed: bool = True) -> dict[str, Edits]:
-    """By the name of each of `files`, what rounding its fp32 moments to bf16 changes. Reads every moment.
+def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> dict[str, Edits]:
+    """The edits that round the fp32 moments in `files` to bf16, by file name. Reads every moment.
 
-    UserError where the checkpoint is laid out otherwise, and where it has none in fp32 but they are `needed`.
+    UserError where the checkpoint has another layout, or where moments are `needed` and none is in fp32.
     """
     ranges: dict[str, list[tuple[int, int]]] = {}
     patches: dict[str, list[tuple[int, bytes]]] = {}
     try:
-        found = [one for one in moments((folder / METADATA).read_bytes()) if one.file in files]
+        found = [one for one in find_moments((folder / METADATA).read_bytes()) if one.file in files]
         for tensor in sorted(found, key=lambda one: (one.file, one.offset)):
-            numbers, checksums = _edits_of(folder, tensor)
+            numbers, checksums = _rounding_of(folder, tensor)
             ranges.setdefault(tensor.file, []).append(numbers)
             patches.setdefault(tensor.file, []).extend(checksums)
     except (UnlikeError, FileNotFoundError, zipfile.BadZipFile, struct.error) as error:
-        raise _refused(folder, f"its moments cannot be found: {error}") from error
+        raise _refusal(folder, f"its moments cannot be found: {error}") from error
     if needed and not ranges:
-        raise _refused(folder, "it holds no moments in fp32")
+        raise _refusal(folder, "it holds no moments in fp32")
     return {file: Edits(tuple(spans), tuple(sorted(patches[file]))) for file, spans in ranges.items()}
 
 
-def moments(metadata: bytes) -> Iterator[Stored]:
-    """The fp32 moments that `.metadata` names. Raises what it is not as torch writes it with as UnlikeError."""
+def find_moments(metadata: bytes) -> Iterator[MomentTensor]:
+    """The fp32 moments that `.metadata` names. UnlikeError where it is not as torch writes it."""
     stored, shapes = dcp.entries(metadata)
     try:
         for one in stored:
@@ -73,7 +73,7 @@ def moments(metadata: bytes) -> Iterator[Stored]:
                 continue
             sizes = {_size(chunk.state["offsets"]): _size(chunk.state["sizes"]) for chunk in shape["chunks"]}
             numbers = math.prod(sizes[_size(one.index.state["offset"])])
-            yield Stored(one.name, one.file, one.offset, one.length, numbers)
+            yield MomentTensor(one.name, one.file, one.offset, one.length, numbers)
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
 
@@ -82,22 +82,22 @@ def _size(size: StandIn) -> tuple[int, ...]:
     return tuple(int(length) for length in size.arguments[0])
 
 
-def _edits_of(folder: Path, tensor: Stored) -> tuple[tuple[int, int], list[tuple[int, bytes]]]:
-    """The bytes of the numbers in the file, and the CRC-32 of the rounded ones in both places of the zip."""
+def _rounding_of(folder: Path, tensor: MomentTensor) -> tuple[tuple[int, int], list[tuple[int, bytes]]]:
+    """First byte and end of the numbers in the file, and patches with the CRC-32 of the rounded numbers."""
     with open(folder / tensor.file, "rb", buffering=0) as file:
         descriptor = file.fileno()
         start, stop, crc, places = _numbers_in(descriptor, tensor)
         after = 0
         for position in range(start, stop, _ROUNDED_BYTES):
-            after = zlib.crc32(rounded(read(descriptor, position, min(position + _ROUNDED_BYTES, stop))), after)
+            after = zlib.crc32(round_to_bf16(read(descriptor, position, min(position + _ROUNDED_BYTES, stop))), after)
         for place in places:
             if os.pread(descriptor, 4, place) != crc.to_bytes(4, "little"):
                 raise UnlikeError(f"{tensor.name}: no checksum at byte {place} of {tensor.file}")
     return (start, stop), [(place, after.to_bytes(4, "little")) for place in places]
 
 
-def _numbers_in(descriptor: int, tensor: Stored) -> tuple[int, int, int, list[int]]:
-    """First byte and end of the numbers in the file, their CRC-32 and where it stands."""
+def _numbers_in(descriptor: int, tensor: MomentTensor) -> tuple[int, int, int, list[int]]:
+    """First byte and end of the numbers in the file, their CRC-32, and the offsets at which it is stored."""
     with zipfile.ZipFile(io.BufferedReader(_Window(descriptor, tensor.offset, tensor.length))) as archive:
         position = tensor.offset + archive.start_dir
         for entry in archive.infolist():
@@ -121,7 +121,7 @@ def _numbers_in(descriptor: int, tensor: Stored) -> tuple[int, int, int, list[in
 
 
 class _Window(io.RawIOBase):
-    """Part of an open file, as a file of its own to read."""
+    """Part of an open file, readable as a file."""
 
     def __init__(self, descriptor: int, start: int, length: int) -> None:
         self._descriptor, self._start, self._length, self._position = descriptor, start, length, 0
@@ -145,7 +145,7 @@ class _Window(io.RawIOBase):
         return len(content)
 
 
-def _refused(folder: Path, what: str) -> UserError:
+def _refusal(folder: Path, what: str) -> UserError:
     return UserError(
         what=f"{folder.name} cannot be packed with moments in bf16: {what}",
         where=str(folder),

@@ -1,8 +1,8 @@
-"""Reads a file of a checkpoint, whole or in part replaced by packed segments. Writes nothing.
+"""Reads a file of a checkpoint that may be partly or completely replaced by packed segments. Writes nothing.
 
-A packed file is its own head, `kept_bytes` long, and segments that hold the rest. The manifest says so, and a
-segment it does not name is not part of the checkpoint. Packing takes the file away from its end, restoring
-gives it back from its head, so that neither needs more room than one segment.
+A packed file is a head of `kept_bytes` plain bytes, and segments that hold the rest. The manifest names the segments;
+a segment that it does not name is not part of the checkpoint. Packing removes the file from its end, and restoring
+appends to its head, so neither needs more free space than one segment.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prime_train.checkpoints import lossy, planes
-from prime_train.checkpoints.lossy import NOTHING, Edits, edits_of
+from prime_train.checkpoints.lossy import NO_EDITS, Edits, parse_edits
 
 MAGIC = b"PTPLANE1"
 LENGTH = struct.Struct("<I")  # bytes of the packed piece that follows; 0 ends the segment
-_READ_BYTES = 2**20  # at a time: what fits a core's cache
-_AHEAD = 3  # portions in work per thread: enough that none waits for the slowest
-_TOGETHER = 4  # records unpacked at a time
+_READ_BYTES = 2**20  # at a time: fits a core's cache
+_AHEAD = 3  # queued portions per thread, so that no thread waits for the slowest one
+_BATCH = 4  # records that a thread unpacks at a time
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
-Read = Callable[[int], None]  # told how many bytes were read, while a large file is
+Read = Callable[[int], None]  # called with the number of bytes that were just read
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One packed part of a file, from byte `start` on. `sha256_before`: of all that the file holds before it."""
+    """One packed part of a file, from byte `start` on. `sha256_before`: the hash of the file's bytes before it."""
 
-    file: str  # in the folder of the checkpoint
+    file: str  # its name in the checkpoint's folder
     start: int
     stored_bytes: int
     sha256_before: str
@@ -44,18 +44,18 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the manifest says of one file: its size and hash, and how it is stored.
+    """The manifest's entry of one file: its size and hash, and how it is stored.
 
-    The hash is of the file as it was saved, or as it is with its moments rounded, where `sha256_as_saved` is told too.
+    `sha256` is the hash of the file as it was saved; where `sha256_as_saved` is set, the hash with rounded moments.
     """
 
     name: str
     size_bytes: int
     sha256: str
-    kept_bytes: int  # the head that is stored as it is; all of it where nothing is packed
-    segments: tuple[Segment, ...] = ()  # by start, the first at kept_bytes, the last to the end of the file
+    kept_bytes: int  # length of the plain head; size_bytes where nothing is packed
+    segments: tuple[Segment, ...] = ()  # sorted by start; the first starts at kept_bytes
     sha256_as_saved: str = ""  # "" = nothing was lost
-    edits: Edits = NOTHING  # by which the head is to be read, while it waits to be packed
+    edits: Edits = NO_EDITS  # to apply to the head, which is still to be packed
 
     @property
     def stored_bytes(self) -> int:
@@ -76,12 +76,12 @@ class Entry:
         return plain | {"packed": {"kept_bytes": self.kept_bytes, "segments": segments}}
 
 
-def entry_of(name: str, raw: dict[str, Any]) -> Entry:
-    """The entry of one file. KeyError, TypeError or ValueError where it is not one."""
+def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
+    """The entry that `as_json` wrote. KeyError, TypeError or ValueError for anything else."""
     size_bytes, sha256 = int(raw["bytes"]), str(raw["sha256"])
     lost = raw.get("lossy")
     as_saved = str(lost["sha256_as_saved"]) if lost else ""
-    edits = edits_of(lost["edits"]) if lost and "edits" in lost else NOTHING
+    edits = parse_edits(lost["edits"]) if lost and "edits" in lost else NO_EDITS
     packed = raw.get("packed")
     if packed is None:
         return Entry(name, size_bytes, sha256, size_bytes, (), as_saved, edits)
@@ -91,10 +91,10 @@ def entry_of(name: str, raw: dict[str, Any]) -> Entry:
     return Entry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
 
 
-def difference(folder: Path, entry: Entry) -> str:
-    """How what is stored differs from the entry by what the directory says; empty where it does not.
+def find_size_difference(folder: Path, entry: Entry) -> str:
+    """The first file whose size differs from its entry, and how; empty where none does.
 
-    A head may be longer than its entry says: a kill came between the manifest and the cut.
+    A head may be longer than in its entry, because a kill came between writing the manifest and cutting the file.
     """
     if not entry.segments or entry.kept_bytes:
         found = _size(folder, entry.name)
@@ -111,18 +111,18 @@ def difference(folder: Path, entry: Entry) -> str:
     return ""
 
 
-def changed(folder: Path, entry: Entry, on_read: Read) -> str:
-    """How the content differs from what was saved, by its SHA-256; empty where it does not. Reads every byte."""
+def find_changed_content(folder: Path, entry: Entry, on_read: Read) -> str:
+    """How the content differs from its SHA-256; empty where it does not. Reads every byte."""
     sha256 = hashlib.sha256()
     at = entry.name
     try:
-        for piece in head(folder / entry.name, entry.kept_bytes, entry.edits):
+        for piece in read_head(folder / entry.name, entry.kept_bytes, entry.edits):
             sha256.update(piece)
             on_read(len(piece))
-        with workers() as pool:
+        with start_pool() as pool:
             for segment in entry.segments:
                 at = segment.file
-                for restored in unpacked(folder / segment.file, pool):
+                for restored in read_segment(folder / segment.file, pool):
                     sha256.update(restored)
                 on_read(segment.stored_bytes)
     except FileNotFoundError:
@@ -134,8 +134,8 @@ def changed(folder: Path, entry: Entry, on_read: Read) -> str:
     return "" if sha256.hexdigest() == entry.sha256 else f"{entry.name} does not match its SHA-256"
 
 
-def head(path: Path, size_bytes: int, edits: Edits = NOTHING) -> Iterator[bytes]:
-    """The first `size_bytes` of a file, in pieces, fewer where it is shorter; it is not opened for none."""
+def read_head(path: Path, size_bytes: int, edits: Edits = NO_EDITS) -> Iterator[bytes]:
+    """The first `size_bytes` of a file, in pieces; fewer where it is shorter. For 0 bytes the file need not exist."""
     if not size_bytes:
         return
     with open(path, "rb", buffering=0) as file:
@@ -146,22 +146,18 @@ def head(path: Path, size_bytes: int, edits: Edits = NOTHING) -> Iterator[bytes]
             yield piece
 
 
-def unpacked(path: Path, pool: ThreadPoolExecutor) -> Iterator[bytearray]:
-    """The pieces of a segment as they were before, in order. ValueError where it is damaged."""
+def read_segment(path: Path, pool: ThreadPoolExecutor) -> Iterator[bytearray]:
+    """The unpacked pieces of a segment, in order. ValueError where it is damaged."""
     with open(path, "rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise ValueError("it does not begin as a segment does")
-        for pieces in in_order(pool, _unpack_all, _together(_records(file.read))):
+            raise ValueError("it does not start as a segment does")
+        for pieces in map_in_order(pool, lambda batch: [*map(planes.unpack, batch)], _batches(_records(file.read))):
             yield from pieces
 
 
-def _unpack_all(records: list[bytes]) -> list[bytearray]:
-    return [planes.unpack(record) for record in records]
-
-
-def _together(records: Iterator[bytes]) -> Iterator[list[bytes]]:
-    while some := list(islice(records, _TOGETHER)):
-        yield some
+def _batches(records: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while batch := list(islice(records, _BATCH)):
+        yield batch
 
 
 def _records(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -180,8 +176,8 @@ def _records(read: Callable[[int], bytes]) -> Iterator[bytes]:
         raise ValueError("bytes follow its last piece")
 
 
-def in_order(pool: ThreadPoolExecutor, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
-    """`work` of each item, in their order, with a bounded number in work at a time."""
+def map_in_order(pool: ThreadPoolExecutor, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+    """The result of `work` for each item, in the order of the items, with a bounded number in progress."""
     waiting: deque[Future[Done]] = deque()
     try:
         for item in items:
@@ -195,8 +191,8 @@ def in_order(pool: ThreadPoolExecutor, work: Callable[[Item], Done], items: Iter
             future.cancel()
 
 
-def workers() -> ThreadPoolExecutor:
-    """Threads to pack and unpack in; zstd and SHA-256 work without the interpreter's lock."""
+def start_pool() -> ThreadPoolExecutor:
+    """Threads that pack and unpack: zstd and SHA-256 release the interpreter lock."""
     return ThreadPoolExecutor(_threads(), thread_name_prefix="planes")
 
 
@@ -205,7 +201,7 @@ def _threads() -> int:
 
 
 def _size(folder: Path, name: str) -> int | str:
-    """Bytes of a file, or what is wrong with it."""
+    """Bytes of a file, or why its size cannot be read."""
     try:
         return (folder / name).stat().st_size
     except FileNotFoundError:

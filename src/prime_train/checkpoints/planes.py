@@ -1,10 +1,9 @@
-"""Packs a piece of a checkpoint without loss: byte planes, each by zstd. No I/O, and no torch to tell the type.
+"""Packs a piece of a checkpoint without loss: byte planes, each packed by zstd. No I/O, no torch.
 
-The numbers of a tensor differ in their low bytes as noise does, and are alike in the byte that holds the
-exponent. Laid out as planes (first all lowest bytes, then all second ones ...) the alike bytes stand together,
-where zstd's entropy coder finds them; a plane of noise is stored as it is. The width of the numbers is found by
-trying, so that a file of any kind is packed, and tensors that do not begin at a multiple of their width too: their
-planes change places, no more.
+The low bytes of a tensor's numbers are noise, and the bytes with the exponent are similar. In planes (first all lowest
+bytes, then all second bytes ...) the similar bytes are together, so zstd's entropy coder can pack them; a plane of
+noise is stored as it is. The width of the numbers is found by trying, so any file can be packed. A tensor may start at
+any offset: this only changes the order of its planes.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from prime_train.errors import ExitCode, UserError
 
 WIDTHS = (1, 4, 8)  # bytes of one number: text and flags, fp32 and bf16, fp64 and int64
 _SAMPLE_BYTES = 4 * 2**10  # a multiple of every width
-_POORLY = 0.92  # of its size is what a sample keeps whose width was not found
-_LARGEST_BYTES = 2**26  # of a piece: a damaged head must not ask for more memory than that
+_POOR_RATIO = 0.92  # a sample that packs to more than this part of its size has another width
+_LARGEST_BYTES = 2**26  # of a piece; limits the memory that a damaged head can request
 _HEAD = struct.Struct("<BI")  # width, bytes of the piece
-_LENGTH = struct.Struct("<I")  # bytes stored of one plane
+_LENGTH = struct.Struct("<I")  # stored bytes of one plane
 _of_thread = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A piece in planes, and the same packed: parts that stand one behind the other."""
+    """The planes of a piece, and the parts of its packed form, in order."""
 
     planes: tuple[bytes, ...]
     parts: tuple[bytes, ...]
@@ -39,9 +38,9 @@ class Packed:
         return sum(map(len, self.parts))
 
     def is_in(self, block: bytes, position: int) -> bool:
-        """Whether what stands in `block` from `position` on unpacks to the piece. ValueError where it does not unpack.
+        """Whether the bytes of `block` from `position` on unpack to the piece. ValueError where they do not unpack.
 
-        It is compared plane by plane: to put pieces together again took a quarter of the time of packing.
+        Compares plane by plane, because joining the planes took a quarter of the time of packing.
         """
         if _HEAD.unpack_from(block, position) != (len(self.planes), sum(map(len, self.planes))):
             return False
@@ -58,8 +57,8 @@ class Packed:
         return True
 
 
-def packed(piece: bytes) -> Packed:
-    """`piece` packed; longer than it by at most the heads where nothing in it can be packed."""
+def pack_planes(piece: bytes) -> Packed:
+    """`piece` packed. Where nothing can be packed, the result is longer than `piece` only by its heads."""
     width = _width_of(piece)
     planes = tuple(piece[number::width] for number in range(width))
     parts = [_HEAD.pack(width, len(piece))]
@@ -71,18 +70,18 @@ def packed(piece: bytes) -> Packed:
 
 
 def pack(piece: bytes) -> bytes:
-    """What `unpack` makes `piece` of."""
-    return b"".join(packed(piece).parts)
+    """`piece` as packed bytes; `unpack` reverses it."""
+    return b"".join(pack_planes(piece).parts)
 
 
 def unpack(packed: bytes) -> bytearray:
-    """The piece that `pack` was given. ValueError where the bytes are not what `pack` returns."""
+    """The piece from which `pack` made `packed`. ValueError where `packed` is damaged."""
     try:
         width, size = _HEAD.unpack_from(packed)
         if width not in WIDTHS:
-            raise ValueError(f"{width} is no width of a number")
+            raise ValueError(f"{width} is not a valid width of a number")
         if size > _LARGEST_BYTES:
-            raise ValueError(f"a piece of {size} bytes is larger than any that is written")
+            raise ValueError(f"a piece of {size} bytes is larger than the limit of {_LARGEST_BYTES}")
         piece, position = bytearray(size), _HEAD.size
         for number in range(width):
             (stored_bytes,) = _LENGTH.unpack_from(packed, position)
@@ -103,7 +102,7 @@ def _plane(stored: bytes, plane_bytes: int) -> bytes:
     zstd = _zstd()
     decompressor = zstd.ZstdDecompressor()
     try:
-        plane: bytes = decompressor.decompress(stored, plane_bytes + 1)  # no more memory than is asked for
+        plane: bytes = decompressor.decompress(stored, plane_bytes + 1)  # limits the memory for damaged data
     except zstd.ZstdError as error:
         raise ValueError(str(error)) from None
     if len(plane) != plane_bytes or not decompressor.eof:
@@ -112,13 +111,13 @@ def _plane(stored: bytes, plane_bytes: int) -> bytes:
 
 
 def _width_of(piece: bytes) -> int:
-    """The width at which a sample from the middle of `piece` packs best; 8 is tried where the others pack poorly.
+    """The width at which a sample from the middle of `piece` packs best; 8 is tried only where 1 and 4 pack poorly.
 
-    Numbers of 2 bytes pack at a width of 4 as they do at 2: each plane has a twin.
+    Numbers of 2 bytes pack as well at width 4 as at width 2: the planes come in similar pairs.
     """
     sample = piece[len(piece) // 2 :][:_SAMPLE_BYTES]
     sizes = {width: _packed_bytes(sample, width) for width in (4, 1)}
-    if min(sizes.values()) > _POORLY * len(sample):
+    if min(sizes.values()) > _POOR_RATIO * len(sample):
         sizes[8] = _packed_bytes(sample, 8)
     return min(sizes, key=lambda width: sizes[width])
 
@@ -134,12 +133,12 @@ def _compress(plane: bytes) -> bytes:
 
 
 def _compressor() -> Any:
-    """This thread's: to make one takes longer than to pack a small plane.
+    """This thread's compressor, kept because creating one takes longer than packing a small plane.
 
-    What packs exponents best in little time: matches are rare in them, and chance ones cost more than they save.
-    Measured on fp32 weights and moments of 45 M parameters: level 1 saves 15.9 % at 710 MB/s of a core, with these
-    16.4 % at 910 MB/s, level 6 16.2 % at 200 MB/s. To store a plane as it is where a sample of 1 KiB does not pack
-    takes a quarter less time here, a twentieth of all, and saves 16.1 %.
+    The options suit exponents: matches are rare in them, and random matches cost more than they save. Measured on
+    fp32 weights and moments of 45 M parameters: plain level 1 saves 15.9 % at 710 MB/s per core, these options 16.4 %
+    at 910 MB/s, level 6 16.2 % at 200 MB/s. Skipping planes whose 1 KiB sample does not pack would save a quarter of
+    this time, a twentieth of the total, and reach 16.1 %.
     """
     if not hasattr(_of_thread, "compressor"):
         zstd = _zstd()
@@ -151,7 +150,7 @@ def _compressor() -> Any:
 
 @cache
 def _zstd() -> Any:
-    """The zstd of the standard library (Python 3.14), or its copy for the versions before."""
+    """The zstd module of the standard library (Python 3.14), or its backport for earlier versions."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd

@@ -1,4 +1,4 @@
-"""Removes checkpoint folders so that no moment of it looks like a complete checkpoint. Decides nothing."""
+"""Deletes checkpoint folders. A half-deleted folder never looks like a complete checkpoint. Decides nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from prime_train.checkpoints.layout import MANIFEST
 
-ASIDE = ".going-"  # neither we nor prime-rl look at names that begin like this
-# What makes a folder count, of ours and of prime-rl: manifest, torch's metadata, progress, the mark of whole weights.
+ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
+# Files that make a folder count as complete: manifest, torch's metadata, progress, the mark of complete weights.
 MARKERS = (
     MANIFEST,
     "trainer/.metadata",
@@ -24,10 +24,10 @@ MARKERS = (
 
 
 def remove(folder: Path) -> None:
-    """Delete the folder, its manifest first: killed half-way, it is incomplete. Fine if it is not there.
+    """Delete the folder, its manifest first, so that a half-deleted folder is incomplete. It need not exist.
 
-    It is renamed before the rest goes: a process that packs it meanwhile can put no file into it any more, which would
-    fail the deletion, nor a manifest.
+    The folder is renamed before its files are deleted. Otherwise a process that packs it could add a file, which would
+    make the deletion fail, or a manifest.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
     aside = folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
@@ -36,39 +36,40 @@ def remove(folder: Path) -> None:
         finish(aside)
 
 
-def remove_unless(folders: Sequence[Path], hindered: Callable[[Sequence[Path]], str]) -> str:
-    """Delete folders that go together, unless `hindered` says why not; what it said, empty where they are gone.
+def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Path]], str]) -> str:
+    """Delete folders that belong together, unless `find_obstacle` returns a reason; returns it, empty where deleted.
 
-    They are renamed first, at once and back again: what `hindered` looks at, under the names it is given, nobody can
-    begin to use meanwhile. Killed before it is decided, they have their markers and `put_back` brings them back;
-    killed after, they have none. Raises OSError where they cannot be deleted; they are incomplete then.
+    The folders are renamed before the check, so that no process can start to use them meanwhile; `find_obstacle`
+    receives the temporary names. With an obstacle they are renamed back. A kill before the decision leaves the markers,
+    and `put_back` restores the names; after the decision the markers are gone. Raises OSError where the deletion fails;
+    the folders are then incomplete.
     """
     renamed: list[tuple[Path, Path]] = []
     try:
         for folder in folders:
             aside = folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
-            with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+            with contextlib.suppress(FileNotFoundError):  # another process deleted it first
                 folder.rename(aside)
                 renamed.append((folder, aside))
-        problem = hindered([aside for _, aside in renamed])
+        obstacle = find_obstacle([aside for _, aside in renamed])
     except BaseException:
-        _bring_back(renamed)
+        _rename_back(renamed)
         raise
-    if problem:
-        _bring_back(renamed)
-        return problem
+    if obstacle:
+        _rename_back(renamed)
+        return obstacle
     for _, aside in renamed:
         finish(aside)
     return ""
 
 
-def _bring_back(renamed: Sequence[tuple[Path, Path]]) -> None:
+def _rename_back(renamed: Sequence[tuple[Path, Path]]) -> None:
     for folder, aside in reversed(renamed):
         aside.rename(folder)
 
 
 def finish(aside: Path) -> None:
-    """Delete a folder that was renamed for it: first what makes it count, then the rest. Fine if it is not there."""
+    """Delete a renamed folder: its markers first, then the rest. It need not exist."""
     for marker in MARKERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (aside / marker).unlink()
@@ -76,8 +77,8 @@ def finish(aside: Path) -> None:
         shutil.rmtree(aside)
 
 
-def set_aside(root: Path) -> list[Path]:
-    """The folders under `root` whose deletion did not come to its end."""
+def list_set_aside(root: Path) -> list[Path]:
+    """The folders under `root` that were renamed for a deletion that did not finish."""
     try:
         return sorted(Path(entry.path) for entry in os.scandir(root) if entry.name.startswith(ASIDE))
     except (FileNotFoundError, NotADirectoryError):
@@ -85,14 +86,14 @@ def set_aside(root: Path) -> list[Path]:
 
 
 def is_decided(aside: Path) -> bool:
-    """Whether the deletion of a renamed folder was decided: its markers are gone."""
+    """Whether the deletion of a renamed folder was decided, which shows in missing markers."""
     return not any((aside / marker).exists() for marker in MARKERS)
 
 
 def put_back(root: Path) -> list[Path]:
-    """Give folders back their names whose deletion was begun and not decided; those that came back."""
+    """Rename back the folders whose deletion was started but not decided; returns them."""
     back = []
-    for aside in set_aside(root):
+    for aside in list_set_aside(root):
         folder = root / aside.name.removeprefix(ASIDE).rpartition(".")[0]
         if not is_decided(aside) and not folder.exists():
             aside.rename(folder)

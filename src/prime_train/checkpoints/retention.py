@@ -1,4 +1,4 @@
-"""Decides which checkpoints may go. Pure: it names steps, it deletes nothing."""
+"""Decides which checkpoints are superseded. Pure: deletes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 
 class Kept(Protocol):
-    """Whatever is saved at steps, whole or not."""
+    """A value saved at a step, complete or not."""
 
     @property
     def step(self) -> int: ...
@@ -22,11 +22,11 @@ class Kept(Protocol):
 K = TypeVar("K", bound=Kept)
 
 
-def superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:
+def find_superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:
     """Complete checkpoints beyond the newest `keep_last`, oldest first.
 
-    Never the newest complete one, never a pinned one, never one whose step is a multiple of
-    `keep_every_steps`, never an incomplete one (it may be one that is being written).
+    Never returns the newest complete one, a pinned one, one whose step is a multiple of `keep_every_steps`, or an
+    incomplete one, because it may be in the middle of a save.
     """
     complete = sorted((c for c in checkpoints if c.complete), key=lambda c: c.step)
     beyond = complete[: -max(1, keep_last)]

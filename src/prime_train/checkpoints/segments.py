@@ -1,7 +1,7 @@
-"""Writes one segment: part of a file, packed, compared with what is on the disk, and durable. Cuts nothing off.
+"""Writes one segment: packs part of a file, reads the segment back, compares, and syncs it. Never cuts the file.
 
-What takes time is done side by side: threads read and pack, the caller writes and compares, and what is written is
-sent to the disk meanwhile, because a disk that is only told at the end makes everybody wait.
+The slow steps run in parallel: threads read and pack, the caller writes and compares, and another thread syncs what is
+written. A single sync at the end would make all of them wait for the disk.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 
 from prime_train.checkpoints import lossy, planes
 from prime_train.checkpoints.lossy import Edits
-from prime_train.checkpoints.packed import LENGTH, MAGIC, Read, in_order
+from prime_train.checkpoints.packed import LENGTH, MAGIC, Read, map_in_order
 from prime_train.checkpoints.packing_plan import Sizes
+from prime_train.rundir import sync
 
 _SYNC_EVERY_BYTES = 32 * 2**20
 
@@ -32,22 +33,22 @@ class Part:
 
 
 def write(path: Path, part: Part, pool: ThreadPoolExecutor, sizes: Sizes, on_read: Read) -> int:
-    """Write a part as the segment `path`; its bytes once they are durable. No file is left where it fails.
+    """Write a part as the segment `path`; returns its size in bytes once it is on the disk. A failure leaves no file.
 
-    ValueError where what was packed or written does not read back as it was.
+    ValueError where the packed or written bytes do not read back unchanged.
     """
     try:
-        with open(path, "w+b", buffering=0) as file, _sent_to_disk(file.fileno()) as sent:
+        with open(path, "w+b", buffering=0) as file, _background_sync(file.fileno()) as sync_up_to:
             position = _append(file.fileno(), 0, MAGIC)
             spans = _spans(part, sizes)
             for (start, stop), block in zip(
-                spans, in_order(pool, lambda span: _packed(part, *span, sizes), spans), strict=True
+                spans, map_in_order(pool, lambda span: _pack_span(part, *span, sizes), spans), strict=True
             ):
                 position = _append(file.fileno(), position, block)
-                sent(position)
+                sync_up_to(position)
                 on_read(stop - start)
             position = _append(file.fileno(), position, LENGTH.pack(0))
-        sync_names(path.parent)
+        sync(path.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -55,18 +56,18 @@ def write(path: Path, part: Part, pool: ThreadPoolExecutor, sizes: Sizes, on_rea
 
 
 def _spans(part: Part, sizes: Sizes) -> list[tuple[int, int]]:
-    """What one thread reads and packs at a time: some pieces, for the handing over takes longer than a small one."""
+    """First byte and end of what one thread packs at a time: several pieces, to reduce the overhead per task."""
     step_bytes = sizes.piece_bytes * sizes.pieces_together
     return [(start, min(start + step_bytes, part.stop)) for start in range(part.start, part.stop, step_bytes)]
 
 
-def _packed(part: Part, start: int, stop: int, sizes: Sizes) -> bytes:
-    """The records of a span."""
+def _pack_span(part: Part, start: int, stop: int, sizes: Sizes) -> bytes:
+    """The packed records of a span, after a check that they unpack to the same bytes."""
     content = lossy.read(part.descriptor, start, stop, part.edits)
     if len(content) != stop - start:
         raise ValueError(f"the file ends at byte {start + len(content)}")
     records = [
-        planes.packed(content[offset : offset + sizes.piece_bytes])
+        planes.pack_planes(content[offset : offset + sizes.piece_bytes])
         for offset in range(0, len(content), sizes.piece_bytes)
     ]
     block = b"".join(part for record in records for part in (LENGTH.pack(record.stored_bytes), *record.parts))
@@ -74,47 +75,38 @@ def _packed(part: Part, start: int, stop: int, sizes: Sizes) -> bytes:
     for record in records:
         position += LENGTH.size
         if not record.is_in(block, position):
-            raise ValueError(f"byte {start} and what follows does not unpack to what it was")
+            raise ValueError(f"the piece at byte {start} or after it does not unpack to the same bytes")
         position += record.stored_bytes
     return block
 
 
 def _append(descriptor: int, position: int, block: bytes) -> int:
-    """Write a block where the file ends and read it again; where the file ends then."""
+    """Write a block at `position`, the end of the file, and compare it; returns the new end."""
     left = memoryview(block)
     while left:
         left = left[os.write(descriptor, left) :]
     if os.pread(descriptor, len(block), position) != block:
-        raise ValueError(f"byte {position} and what follows does not read back as it was written")
+        raise ValueError(f"the bytes from {position} on do not read back as they were written")
     return position + len(block)
 
 
 @contextmanager
-def _sent_to_disk(descriptor: int) -> Iterator[Read]:
-    """Tell the value how far the file is written; all of it is durable when the block ends without an error.
+def _background_sync(descriptor: int) -> Iterator[Read]:
+    """Yields a function to call with each new end of the file. All bytes are on the disk when the block ends.
 
-    A disk tells an error once to each opened file: one that a sync beside the writing met is raised at the end.
+    The kernel reports a disk error once per open file. An error of a background sync is therefore raised at the end.
     """
-    began: list[Future[None]] = []
-    sent_bytes = 0
+    syncs: list[Future[None]] = []
+    synced_bytes = 0
 
-    def sent(position: int) -> None:
-        nonlocal sent_bytes
-        if position - sent_bytes >= _SYNC_EVERY_BYTES and (not began or began[-1].done()):
-            began.append(syncing.submit(os.fdatasync, descriptor))
-            sent_bytes = position
+    def sync_up_to(position: int) -> None:
+        nonlocal synced_bytes
+        if position - synced_bytes >= _SYNC_EVERY_BYTES and (not syncs or syncs[-1].done()):
+            syncs.append(syncing.submit(os.fdatasync, descriptor))
+            synced_bytes = position
 
     with ThreadPoolExecutor(1, thread_name_prefix="sync") as syncing:
-        yield sent
-    for sync in began:
-        sync.result()
+        yield sync_up_to
+    for running in syncs:
+        running.result()
     os.fsync(descriptor)
-
-
-def sync_names(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -182,7 +182,7 @@ def compress(
     work = archive.compress_lossy if lossy else archive.compress
     left = packing_plan.lossy_work_bytes if lossy else packing_plan.work_bytes
     with _hold_run(run_dir):
-        chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.unfinished(c.path)]
+        chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.has_leftovers(c.path)]
         if dry_run:
             results = [view.plan_packing(found, lossy=lossy) for found in chosen]
         else:
@@ -210,7 +210,7 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
     archive.keep_freed_memory()
     with _hold_run(run_dir):
         found = checkpoints.complete(run_dir, step)
-        chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.unfinished(c.path)]
+        chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.has_leftovers(c.path)]
         with _progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
             results = [view.work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")

@@ -1,69 +1,68 @@
-"""Tells which lines of a log say again what was said just before, so that a flood of one error costs little. Pure."""
+"""Finds lines and tracebacks that repeat earlier ones, so that a flood of one error costs little time. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# What differs from one telling to the next: times, ids, addresses, measured and long numbers. Short ones stay: Xid 79
-# is not Xid 13.
+# Differs from one repetition to the next: times, ids, addresses, measured and long numbers. Short numbers are kept,
+# because Xid 79 is not Xid 13.
 _CHANGING = re.compile(r"\d[\da-f:.,-]{2,}[\da-f]|\d\.\d+")
-_IN_FULL = 5  # tellings that are looked at, at the same state of the work; a signature may want three
-_LOOK_AGAIN = 200  # lines after which one is looked at all the same: an end wants to know what stands near before it
-_LOOK_APART = 50  # lines between two such looks, whatever at
-_LONGEST = 1000  # characters; longer lines are always looked at
-_MOST_KEPT = 20_000  # shapes
+_FULL_SCANS = 5  # repetitions that are scanned while the log shows no progress; a signature may need three
+_RESCAN_AFTER = 200  # lines after which a repetition is scanned again: the cause of an end is searched near the end
+_RESCAN_GAP = 50  # lines between two such scans
+_LONGEST = 1000  # characters; longer lines are always scanned
+_MOST_KEPT = 20_000  # normalized lines
 _MOST_LINES = 200  # of a traceback
 _CONNECTORS = ("during handling of the above exception", "the above exception was the direct cause")
 _TRACEBACK = "traceback (most recent call last"
 
 
-def shape(lowered: str) -> str:
-    """The line (in lower case) without what changes from one telling to the next."""
+def normalize(lowered: str) -> str:
+    """The lower-case line with "#" for each part that changes from one repetition to the next."""
     return _CHANGING.sub("#", lowered)
 
 
-class Again:
-    """What one log said lately."""
+class RepeatFilter:
+    """The recent lines and tracebacks of one log."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[int, int, int]] = {}  # hash of a shape -> how often, last looked at, work by then
-        self._looked_again = 0
+        self._seen: dict[int, tuple[int, int, int]] = {}  # hash of a text -> count, line last scanned, progress there
+        self._rescanned_at = 0
 
-    def line(self, lowered: str, at: int, done: int) -> bool:
-        """Whether line number `at` need not be looked at. `done`: how much progress the log had shown by then; what
-        comes after more of it is no repeat."""
-        return len(lowered) <= _LONGEST and self._is_told(hash(shape(lowered)), at, done)
+    def skips_line(self, lowered: str, at: int, done: int) -> bool:
+        """Whether line number `at` need not be scanned. `done`: the log's progress before it; after new progress a
+        line does not count as a repetition."""
+        return len(lowered) <= _LONGEST and self._is_repeated(hash(normalize(lowered)), at, done)
 
-    def traceback(self, lines: Sequence[str], index: int, at: int, done: int) -> int:
-        """How many lines the traceback takes that begins at `lines[index]`; 0 where it has to be looked at."""
-        size = _length(lines, index)
-        if size and self._is_told(hash(tuple(map(shape, lines[index : index + size]))), at, done):
+    def count_skipped(self, lines: Sequence[str], index: int, at: int, done: int) -> int:
+        """The number of lines of the repeated traceback that starts at `lines[index]`; 0 where it must be scanned."""
+        size = _count_traceback_lines(lines, index)
+        if size and self._is_repeated(hash(tuple(map(normalize, lines[index : index + size]))), at, done):
             return size
         return 0
 
-    def _is_told(self, key: int, at: int, done: int) -> bool:
-        count, last, then = self._told.get(key, (0, 0, done))
+    def _is_repeated(self, key: int, at: int, done: int) -> bool:
+        count, last, then = self._seen.get(key, (0, 0, done))
         if then != done:
             count = 0
-        if count >= _IN_FULL:
-            if at - last < _LOOK_AGAIN or at - self._looked_again < _LOOK_APART:
+        if count >= _FULL_SCANS:
+            if at - last < _RESCAN_AFTER or at - self._rescanned_at < _RESCAN_GAP:
                 return True
-            self._looked_again = at
-        if len(self._told) >= _MOST_KEPT:
-            self._told.clear()
-        self._told[key] = (count + 1, at, done)
+            self._rescanned_at = at
+        if len(self._seen) >= _MOST_KEPT:
+            self._seen.clear()
+        self._seen[key] = (count + 1, at, done)
         return False
 
 
-def _length(lines: Sequence[str], index: int) -> int:
-    """Lines of the traceback, with its whole chain, where all of it stands here and nobody wrote in between; else 0."""
-    begun = lines[index].find(_TRACEBACK)
-    before = shape(lines[index][:begun])
+def _count_traceback_lines(lines: Sequence[str], index: int) -> int:
+    """Lines of a traceback with its whole chain; 0 where `lines` lacks a part or has other lines in between."""
+    before = normalize(lines[index][: lines[index].find(_TRACEBACK)])
     end = index + 1
     last = min(len(lines) - 1, index + _MOST_LINES)
     while True:
-        end = _past_frames(lines, end, last, before)
+        end = _skip_frames(lines, end, last, before)
         if not end:
             return 0
         following = end
@@ -79,12 +78,12 @@ def _length(lines: Sequence[str], index: int) -> int:
         end += 1
 
 
-def _past_frames(lines: Sequence[str], start: int, last: int, before: str) -> int:
-    """Behind the exception that ends these frames, and behind the indented lines of its message; 0 where none does."""
+def _skip_frames(lines: Sequence[str], start: int, last: int, before: str) -> int:
+    """The index after the frames, their exception and its indented message lines; 0 where no exception follows."""
     end = start
     while end < last and _is_indented(lines[end], before):
         end += 1
-    if end == start or end >= last or not _rest(lines[end], before):
+    if end == start or end >= last or not _after_prefix(lines[end], before):
         return 0
     end += 1
     while end < last and _is_indented(lines[end], before):
@@ -92,13 +91,13 @@ def _past_frames(lines: Sequence[str], start: int, last: int, before: str) -> in
     return end if end < last else 0
 
 
-def _rest(line: str, before: str) -> str:
-    """What a line says behind the same prefix; empty where it has another."""
+def _after_prefix(line: str, before: str) -> str:
+    """The line after the prefix `before`; empty where it has another prefix."""
     if not before:
         return line
-    said = shape(line)
-    return said[len(before) :] if said.startswith(before) else ""
+    text = normalize(line)
+    return text[len(before) :] if text.startswith(before) else ""
 
 
 def _is_indented(line: str, before: str) -> bool:
-    return _rest(line, before).startswith(" ")
+    return _after_prefix(line, before).startswith(" ")

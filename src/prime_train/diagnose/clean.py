@@ -1,4 +1,4 @@
-"""Takes off what stands before a log line's message (colours, rank, process, time, level) and tells it. Pure."""
+"""Removes the prefixes of a log line (colours, rank, process, time, level) and returns them as values. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_PREFIXES = 8
 
 
 class Line(NamedTuple):
-    """A line without its prefixes. `stream` is who wrote it ("rank3", "EngineCore pid=12"), as far as it says."""
+    """A line without its prefixes. `stream` names its writer ("rank3", "EngineCore pid=12"); empty where unknown."""
 
     text: str
     stream: str = ""
@@ -33,7 +33,7 @@ class Line(NamedTuple):
     stamp: Stamp | None = None
 
 
-# Each takes one prefix off, with the one separator behind it: the indentation of a traceback stays.
+# Each pattern removes one prefix and the separator after it; the indentation of a traceback stays.
 _PREFIXES = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
@@ -61,11 +61,11 @@ _GROUP = re.compile(r"\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
 _GROUP_RULE = re.compile(r"\s*\+-[-+]")
 
 
-def clean(raw: str) -> Line:
-    """The message of one line (no newline in it), and what its prefixes say. Colours are taken off before."""
+def strip_prefixes(raw: str) -> Line:
+    """The message of one line (without newline), and the values of its prefixes. `raw` must have no colours."""
     line = Line(raw.rstrip())
     for _ in range(_MOST_PREFIXES):
-        shorter = _one_less(line)
+        shorter = _strip_one(line)
         if shorter is None:
             break
         line = shorter
@@ -75,16 +75,16 @@ def clean(raw: str) -> Line:
     return line._replace(level=_LEVELS[wandb[1].lower()]) if wandb else line
 
 
-def _one_less(line: Line) -> Line | None:
+def _strip_one(line: Line) -> Line | None:
     for pattern, kind in _PREFIXES:
         found = pattern.match(line.text)
         if found is None or (kind == "place" and line.stamp is None and not line.level):
             continue
-        return _taken(line, found, kind)
+        return _apply_prefix(line, found, kind)
     return None
 
 
-def _taken(line: Line, found: re.Match[str], kind: str) -> Line:
+def _apply_prefix(line: Line, found: re.Match[str], kind: str) -> Line:
     line = line._replace(text=line.text[found.end() :])
     match kind:
         case "stream":
@@ -92,21 +92,21 @@ def _taken(line: Line, found: re.Match[str], kind: str) -> Line:
         case "level":
             return line._replace(level=_LEVELS[found[1].lower()])
         case "vllm" | "glog":
-            stamp = times.of_month_and_day(int(found[2]), int(found[3]), found[4])
+            stamp = times.parse_month_and_day(int(found[2]), int(found[3]), found[4])
             return line._replace(level=_LEVELS[found[1].lower()], stamp=stamp or line.stamp)
         case "syslog":
-            return line._replace(stamp=times.of_month_and_day(found[1], int(found[2]), found[3]) or line.stamp)
+            return line._replace(stamp=times.parse_month_and_day(found[1], int(found[2]), found[3]) or line.stamp)
         case "iso":
-            return line._replace(stamp=times.of_iso(found[1].replace(" +", "+")) or line.stamp)
+            return line._replace(stamp=times.parse_iso(found[1].replace(" +", "+")) or line.stamp)
         case "clock":
-            return line._replace(stamp=line.stamp or times.of_clock(found[1]))
+            return line._replace(stamp=line.stamp or times.parse_clock(found[1]))
         case "boot":
-            return line._replace(stamp=line.stamp or times.of_boot(found[1]))
+            return line._replace(stamp=line.stamp or times.parse_boot(found[1]))
     return line
 
 
 def _without_group(text: str) -> str:
-    """Without the tree that Python draws before the lines of an exception group."""
+    """The text without the tree that Python draws before the lines of an exception group."""
     if _GROUP_RULE.match(text):
         return ""
     return _GROUP.sub("", text, count=1)
@@ -120,23 +120,23 @@ _LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log_level")
 _TIME_KEYS = ("timestamp", "time", "ts", "asctime", "@timestamp", "created", "datetime")
 
 
-def unwrapped(raw: str) -> list[Line]:
-    """The lines that one line holds: itself, or those of the message and the traceback in a JSON object."""
+def unwrap(raw: str) -> list[Line]:
+    """The line itself, or for a JSON object the lines of its message and its traceback."""
     if not raw.startswith("{"):
-        return [clean(raw)]
+        return [strip_prefixes(raw)]
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError):
-        return [clean(raw)]
+        return [strip_prefixes(raw)]
     if not isinstance(record, dict):
-        return [clean(raw)]
+        return [strip_prefixes(raw)]
     nested = record.get("record")
     fields = {**nested, **record} if isinstance(nested, dict) else record
     texts = [value for key in (*_MESSAGE_KEYS, *_TRACE_KEYS) if isinstance(value := fields.get(key), str) and value]
     if not texts:
-        return [clean(raw)]
+        return [strip_prefixes(raw)]
     level, stamp = _level(fields), _stamp(fields)
-    inner = [clean(part) for text in dict.fromkeys(texts) for part in text.splitlines()]
+    inner = [strip_prefixes(part) for text in dict.fromkeys(texts) for part in text.splitlines()]
     return [line._replace(level=line.level or level, stamp=line.stamp or stamp) for line in inner]
 
 
@@ -155,7 +155,7 @@ def _stamp(fields: dict[str, Any]) -> Stamp | None:
         if isinstance(value, dict):
             value = value.get("timestamp")
         if isinstance(value, str):
-            stamp = times.of_iso(re.sub(r"(\.\d{6})\d+", r"\1", value))
+            stamp = times.parse_iso(re.sub(r"(\.\d{6})\d+", r"\1", value))
             if stamp is not None:
                 return stamp
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and 1e9 < value < 1e14:

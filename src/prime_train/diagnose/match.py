@@ -1,4 +1,4 @@
-"""Reads one log as it comes, in pieces of bytes, and notes what its lines match. Decides nothing; opens no file."""
+"""Scans one log, in pieces of bytes as it grows, and collects the lines that match. Decides nothing; opens no file."""
 
 from __future__ import annotations
 
@@ -6,36 +6,35 @@ import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 
-from prime_train.diagnose.again import Again
-from prime_train.diagnose.clean import ANSI, Line, clean, unwrapped
-from prime_train.diagnose.progress import ENOUGH, progress
-from prime_train.diagnose.scans import Heard, Hit, Scan
+from prime_train.diagnose.again import RepeatFilter
+from prime_train.diagnose.clean import ANSI, Line, strip_prefixes, unwrap
+from prime_train.diagnose.progress import ENOUGH_PROGRESS, measure_progress
+from prime_train.diagnose.scans import Hit, Scan, WriteWindow
 from prime_train.diagnose.screen import is_error
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.times import Clock, Stamp
 from prime_train.diagnose.tracebacks import HEADER, Builder, exception_alone
 
-_HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # what is looked at of a long line
+_HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # the parts of a long line that are scanned
 _LONGEST_REST = 64 * 1024
 _LONGEST_TEXT = 2000
-_LOOK_BACK = 60  # lines, for the time of a line that has none
-_FIRST_HITS, _LAST_HITS = 200, 50  # of one kind that are kept
-_HURRIED_OF_A_KIND = 5
-_SILENT_LINES = 5000  # of all writers, after which a traceback that broke off is over
+_LOOK_BACK = 60  # lines that are searched for the time of a line without one
+_FIRST_HITS, _LAST_HITS = 200, 50  # kept of each kind
+_LIMITED_PER_KIND = 5  # lines of each kind that are scanned beyond `most_scans`
+_SILENT_LINES = 5000  # of other writers, after which an unfinished traceback is closed
 _TRACEBACK = HEADER.lower()
-_INDENTED = (b"  ", b"\t")  # such a line begins with no time
-# Advice in a message is no symptom: "this can cause ... Too many open files".
+_INDENTED = (b"  ", b"\t")  # a line that starts so has no time
+# Advice in a message is not a symptom: "this can cause ... Too many open files".
 _ADVICE = re.compile(
     r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
 )
-_IGNORED = "Exception ignored in"  # Python's own words for an error on the way out
-# What is searched for is ASCII, and where the text is not the regex engine takes a thousand times as long: 26 s for
-# 3 MB of progress bars.
+_IGNORED = "Exception ignored in"  # Python's message for an error at interpreter exit
+# All words are ASCII, and on other text the regex engine is a thousand times slower: 26 s for 3 MB of progress bars.
 _ASCII = bytes(range(128)) + b"?" * 128
 
 
 class Scanner:
-    """Follows one log. `feed` it bytes as they come, cut anywhere; `finish` it once."""
+    """Scans one log. Call `feed` with its bytes, cut anywhere, and `finish` once at the end."""
 
     def __init__(self, name: str, changed_s: float | None = None, known: Catalogue | None = None) -> None:
         self._name, self._changed_s = name, changed_s
@@ -45,31 +44,31 @@ class Scanner:
         self._count = 0
         self._first: dict[str, list[Hit]] = defaultdict(list)
         self._later: dict[str, deque[Hit]] = defaultdict(lambda: deque(maxlen=_LAST_HITS))
-        self._open: dict[str, Builder] = {}  # the tracebacks that are not over, by who writes them
-        self._raised: dict[int, Hit] = {}  # and the first exception of each
+        self._open: dict[str, Builder] = {}  # unfinished tracebacks by writer
+        self._raised: dict[int, Hit] = {}  # the first exception of each, by incident
         self._incident = 0
-        self._done, self._done_at_last_hit = 0, -ENOUGH
+        self._done, self._done_at_last_hit = 0, -ENOUGH_PROGRESS
         self._first_stamp: Stamp | None = None
         self._stamp: Stamp | None = None
-        self._lines: list[bytes] = []  # of the block at hand
-        self._timed = 0  # up to which of them the time was looked for
+        self._lines: list[bytes] = []  # of the current block
+        self._timed = 0  # lines of the block that were searched for a time
         self._index = 0
-        self._lowered: list[str] = []  # the same lines in lower case, where any of them is looked at
-        self._again, self._again_until = Again(), 0
-        self._looks_left: int | None = None
-        self._heard: Heard | None = None
-        self._heard_stamp: tuple[Stamp, float] | None = None
-        self._hurried: Counter[tuple[bool, ...]] = Counter()
+        self._lowered: list[str] = []  # the same lines in lower case
+        self._repeats, self._repeated_until = RepeatFilter(), 0
+        self._scans_left: int | None = None
+        self._written: WriteWindow | None = None
+        self._received: tuple[Stamp, float] | None = None
+        self._limited: Counter[tuple[bool, ...]] = Counter()
         self._skipped = 0
 
-    def feed(self, data: bytes, most_looks: int | None = None, heard: Heard | None = None) -> None:
-        """Take the next bytes of the log.
+    def feed(self, data: bytes, most_scans: int | None = None, written: WriteWindow | None = None) -> None:
+        """Scan the next bytes of the log.
 
-        `most_looks`: lines to be looked at closely; of the rest a few of each kind are, the others counted as skipped.
-        None for all of them. Lines that say again what was just said count for nothing. `heard`: when it was written.
+        `most_scans`: the number of lines to scan closely; beyond it a few of each kind are scanned and the others
+        counted as skipped. None scans all. Repetitions do not count. `written`: when `data` was written.
         """
-        self._looks_left, self._heard = most_looks, heard
-        self._hurried.clear()
+        self._scans_left, self._written = most_scans, written
+        self._limited.clear()
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -79,7 +78,7 @@ class Scanner:
             self._block(data[:end])
 
     def finish(self) -> Scan:
-        """Everything that was found. The last line needs no newline."""
+        """The final result. The last line needs no newline."""
         if self._rest:
             self._block(self._rest + b"\n")
             self._rest = b""
@@ -87,9 +86,9 @@ class Scanner:
         return self.so_far()
 
     def so_far(self, changed_s: float | None = None) -> Scan:
-        """What was found in the lines that have ended. More may be fed. `changed_s`: as of this moment."""
+        """The result for the complete lines so far. `feed` may be called again. `changed_s`: the file's change time."""
         if changed_s is not None:
-            self._changed_s, self._clock = changed_s, self._clock.changed(changed_s)
+            self._changed_s, self._clock = changed_s, self._clock.with_change_at(changed_s)
         hits = [hit for hits in (*self._first.values(), *self._later.values()) for hit in hits]
         hits += (
             self._raised[builder.incident]._replace(chain=builder.chain)
@@ -99,16 +98,16 @@ class Scanner:
         hits.sort(key=lambda hit: (hit.at, hit.incident))
         return Scan(
             self._name, self._count, tuple(hits), self._done, self._clock,
-            self._first_stamp, self._stamp, self._changed_s, self._heard_stamp, self._skipped,
+            self._first_stamp, self._stamp, self._changed_s, self._received, self._skipped,
         )  # fmt: skip
 
     @property
     def skipped(self) -> int:
-        """Lines that were not looked at, because there were too many at once."""
+        """Lines that were not scanned, because there were too many at once."""
         return self._skipped
 
-    def noticed(self) -> Iterator[Hit]:
-        """The first hit of each kind that explains a slow run, once it came often enough."""
+    def find_notices(self) -> Iterator[Hit]:
+        """The first hit of each notice, once it was found often enough."""
         for hits in self._first.values():
             match = hits[0].match if hits else None
             if match is not None and match.signature.notice and len(hits) >= match.signature.repeats:
@@ -123,28 +122,28 @@ class Scanner:
         if self._first_stamp is None:
             self._first_stamp = self._earliest()
         lowered = block.lower().translate(_ASCII).decode("ascii")  # a byte stays a character
-        if self._open or self._waits or self._known.is_loud(lowered):
-            self._lowered, self._again_until = lowered.split("\n"), 0
+        if self._open or self._waits or self._known.may_hold_error(lowered):
+            self._lowered, self._repeated_until = lowered.split("\n"), 0
             for index, line in enumerate(self._lowered[: len(self._lines)]):
                 self._index = index
                 self._line(line)
             self._close_broken()
         self._index = len(self._lines)
-        if self._time_before() is not before and self._stamp is not None and self._heard is not None:
-            self._heard_stamp = (self._stamp, self._heard.until_s)
+        if self._time_before() is not before and self._stamp is not None and self._written is not None:
+            self._received = (self._stamp, self._written.until_s)
         self._count += len(self._lines)
 
     @property
     def _waits(self) -> bool:
-        """Whether there is a hit after which no work was seen yet."""
-        return self._done - self._done_at_last_hit < ENOUGH
+        """Whether the last hit is not followed by enough progress yet."""
+        return self._done - self._done_at_last_hit < ENOUGH_PROGRESS
 
     def _line(self, lowered: str) -> None:
         if self._waits:
-            self._done += progress(lowered)
-        if not (self._open or self._known.is_loud(lowered)) or self._is_told(lowered):
+            self._done += measure_progress(lowered)
+        if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
             return
-        if not self._has_time(lowered):
+        if not self._may_scan(lowered):
             self._skipped += 1
             return
         raw = self._lines[self._index]
@@ -154,53 +153,55 @@ class Scanner:
         if not (self._open or is_error(lowered) or self._known.may_match(text, text.lower())):
             return
         for part in text.split("\r"):
-            for line in unwrapped(part):
-                self._look(line)
+            for line in unwrap(part):
+                self._scan(line)
 
-    def _has_time(self, lowered: str) -> bool:
-        """Whether the line is to be looked at closely. In a hurry a few of each kind are all the same, whatever came
-        before: another failure may stand amid the flood."""
-        if self._looks_left is None:
+    def _may_scan(self, lowered: str) -> bool:
+        """Whether the line may be scanned closely. Beyond the limit a few lines of each kind are still scanned,
+        because another failure may be hidden in the flood."""
+        if self._scans_left is None:
             return True
-        if self._looks_left:
-            self._looks_left -= 1
+        if self._scans_left:
+            self._scans_left -= 1
             return True
         kind = self._known.families(lowered)
-        self._hurried[kind] += 1
-        return self._hurried[kind] <= _HURRIED_OF_A_KIND
+        self._limited[kind] += 1
+        return self._limited[kind] <= _LIMITED_PER_KIND
 
-    def _is_told(self, lowered: str) -> bool:
-        """Whether the line only repeats what was looked at often enough."""
-        if self._index < self._again_until:
+    def _is_repeated(self, lowered: str) -> bool:
+        """Whether the line only repeats lines that were scanned often enough."""
+        if self._index < self._repeated_until:
             return True
         if self._open and not (_TRACEBACK in lowered and all(item.has_ended for item in self._open.values())):
             return False
         at = self._count + self._index + 1
         if _TRACEBACK in lowered:
-            size = 0 if self._follows_ignored() else self._again.traceback(self._lowered, self._index, at, self._done)
-            self._again_until = self._index + size
+            size = 0
+            if not self._follows_ignored():
+                size = self._repeats.count_skipped(self._lowered, self._index, at, self._done)
+            self._repeated_until = self._index + size
             if size:
                 self._close_all()
             return size > 0
-        return self._again.line(lowered, at, self._done)
+        return self._repeats.skips_line(lowered, at, self._done)
 
     def _close_broken(self) -> None:
-        """A writer that was killed amid a traceback says no more, and while one is open every line is looked at."""
+        """Close tracebacks whose writer was killed, because an open traceback makes every line be scanned."""
         here = self._count + len(self._lines)
         for stream in [name for name, builder in self._open.items() if here - builder.last_at > _SILENT_LINES]:
             self._close(self._open.pop(stream))
 
-    def _look(self, line: Line) -> None:
+    def _scan(self, line: Line) -> None:
         at = self._count + self._index + 1
         builder = self._open.get(line.stream)
         if builder is not None:
             was_in_frames = builder.in_frames
-            taken = builder.takes(line.text, at)
-            if taken == "mine":
+            placement = builder.add(line.text, at)
+            if placement == "own":
                 if not builder.in_frames:
-                    self._match(line, builder.said(line.text, was_in_frames), builder)
+                    self._match(line, builder.text_to_match(line.text, was_in_frames), builder)
                 return
-            if taken == "over":
+            if placement == "over":
                 self._close(self._open.pop(line.stream))
         if HEADER in line.text and not line.text.startswith(_IGNORED):
             self._incident += 1
@@ -213,7 +214,7 @@ class Scanner:
         return self._index > 0 and _IGNORED.encode() in self._lines[self._index - 1]
 
     def _match(self, line: Line, text: str, builder: Builder | None) -> None:
-        """Note every signature that the text matches; where none does and it looks like an error, note that."""
+        """Keep a hit for every signature that matches, or one for an unknown error."""
         if builder is None:
             self._incident += 1
         elif builder.incident not in self._raised:
@@ -228,9 +229,9 @@ class Scanner:
             if _ADVICE.search(text, 0, match.start):
                 continue
             weak = signature.weak or (line.level == "warning" and signature.level != "any")
-            self._note(line, text, builder, match, weak)
+            self._keep(self._hit(line, text, builder, match, weak), signature.id)
         if not found and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
-            self._note(line, text, None, None, True)
+            self._keep(self._hit(line, text, None, None, True), "error")
 
     def _close_all(self) -> None:
         for builder in self._open.values():
@@ -238,13 +239,10 @@ class Scanner:
         self._open.clear()
 
     def _close(self, builder: Builder) -> None:
-        """A traceback is over: note it, that the one that no signature knows is told as well."""
-        begun = self._raised.pop(builder.incident, None)
-        if begun is not None:
-            self._kept("traceback").append(begun._replace(chain=builder.chain))
-
-    def _note(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> None:
-        self._keep(self._hit(line, text, builder, match, weak), match.signature.id if match else "error")
+        """Keep a finished traceback even where no signature matches it."""
+        first = self._raised.pop(builder.incident, None)
+        if first is not None:
+            self._hits_of("traceback").append(first._replace(chain=builder.chain))
 
     def _hit(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> Hit:
         stamp = self._time(line)
@@ -258,26 +256,26 @@ class Scanner:
             match=match,
             chain=builder.chain if builder else (),
             done_before=self._done,
-            heard=self._heard,
+            written=self._written,
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:
-        self._kept(kind).append(hit)
+        self._hits_of(kind).append(hit)
         if not (hit.match and hit.match.signature.notice):
             self._done_at_last_hit = self._done
 
-    def _kept(self, kind: str) -> list[Hit] | deque[Hit]:
+    def _hits_of(self, kind: str) -> list[Hit] | deque[Hit]:
         first = self._first[kind]
         return first if len(first) < _FIRST_HITS else self._later[kind]
 
     def _time_before(self) -> Stamp | None:
-        """The time of the nearest line above that has one. A line is looked at once."""
+        """The time of the nearest line above that has one. Each line is searched once."""
         for raw in self._lines[max(self._timed, self._index - _LOOK_BACK) : self._index][::-1]:
             if raw.startswith(_INDENTED):
                 continue
-            stamp = clean(raw[:400].decode("utf-8", "replace")).stamp
+            stamp = strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp
             if stamp is not None:
-                self._stamp = self._clock.seen(stamp)
+                self._stamp = self._clock.record(stamp)
                 break
         self._timed = max(self._timed, self._index)
         return self._stamp
@@ -285,16 +283,16 @@ class Scanner:
     def _time(self, line: Line) -> Stamp | None:
         if line.stamp is None:
             return self._time_before()
-        self._stamp, self._timed = self._clock.seen(line.stamp), self._index + 1
+        self._stamp, self._timed = self._clock.record(line.stamp), self._index + 1
         return self._stamp
 
     def _earliest(self) -> Stamp | None:
-        heads = (clean(raw[:400].decode("utf-8", "replace")).stamp for raw in self._lines[:_LOOK_BACK])
-        return next((self._clock.seen(stamp) for stamp in heads if stamp is not None), None)
+        heads = (strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp for raw in self._lines[:_LOOK_BACK])
+        return next((self._clock.record(stamp) for stamp in heads if stamp is not None), None)
 
 
 def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, known: Catalogue | None = None) -> Scan:
-    """What a log holds. `changed_s`: when it was last written (seconds since 1970), where that is known."""
+    """The hits of a complete log. `changed_s`: when it was last written (seconds since 1970), where that is known."""
     scanner = Scanner(name, changed_s, known)
     for chunk in chunks:
         scanner.feed(chunk)

@@ -1,7 +1,7 @@
-"""Tells which lines hold any of some hundred words, at the speed of reading them. Parses none of them.
+"""Finds lines that hold any of several hundred words, about as fast as the lines can be read. Parses nothing.
 
-Python's own `re` tries each word at each place: 80 s for 100 MB. The regex engine of pydantic-core searches for all of
-them at once, in linear time whatever the text; pydantic is here anyway. Measured: bench/diagnose.py.
+Python's `re` tries each word at each position: 80 s for 100 MB. The regex engine of pydantic-core searches for all
+words at once in linear time, and pydantic is a dependency anyway. Measured: bench/diagnose.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pydantic_core import SchemaValidator, core_schema
 
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$#&~-])")
 
-# What is looked at although no signature has it: tracebacks, and errors that nobody knows.
+# Lines that are scanned although no signature has their words: tracebacks and unknown errors.
 ERRORS = (
     r"traceback \(most recent call last",
-    r"^[^a-z\n]{0,60}\b(?:error|critical|fatal|exception)\b",  # a level behind a time
-    r"\berror \d\d-\d\d ",  # behind the process, as vLLM writes it
+    r"^[^a-z\n]{0,60}\b(?:error|critical|fatal|exception)\b",  # a level after a time
+    r"\berror \d\d-\d\d ",  # after the process, as vLLM writes it
     r"[-|\[(]\s{0,9}(?:error|critical|fatal)\s{0,9}[-|\])]",
     r"\be\d{3,4} \d\d:",
     r'"(?:error|critical|fatal)"',
@@ -26,10 +26,10 @@ ERRORS = (
 
 
 def holds_any(literals: Iterable[str], patterns: Iterable[str] = ()) -> Callable[[str], bool]:
-    """Whether a text holds one of the literals, or of the (simple) patterns, whose ^ and $ are those of a line.
-    Everything is in lower case."""
-    # Apart: together they are an automaton that outgrows its cache on texts without words (base64, hexadecimal), and
-    # from then on stays at a thousandth of its speed.
+    """A function that checks whether a lower-case text holds one of the literals or matches one of the simple
+    patterns; ^ and $ match at line ends."""
+    # Two searches: as one, the automaton outgrows its cache on texts without words (base64, hexadecimal), and then
+    # runs at a thousandth of its speed.
     words = _search(_SPECIAL.sub(r"\\\1", literal) for literal in sorted(set(literals)))
     rules = _search(patterns)
     if words is None or rules is None:

@@ -1,4 +1,4 @@
-"""Reads the error signatures of registry/signatures, and tells which of them a line matches. Judges no log."""
+"""Reads the error signatures of registry/signatures, and finds those that match a line. Judges no log."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LONGEST_GROUP = 120  # characters of a line that a message quotes
 
 
 class Signature(NamedTuple):
-    """One kind of failure, and the words by which a log tells it. docs/adding.md says what each field means."""
+    """One kind of failure, and the pattern that finds it in a log. docs/adding.md explains each field."""
 
     id: str
-    family: str  # the file it stands in
+    family: str  # name of its file
     pattern: str
-    literals: tuple[str, ...]  # lower case; a line that has none of them cannot match
+    literals: tuple[str, ...]  # lower case; a line without any of them cannot match
     cause_class: CauseClass
     retry: Retry
     what: str
@@ -35,23 +35,23 @@ class Signature(NamedTuple):
     not_example: str
     source: str
     cascade: bool = False  # it follows another failure
-    ends: bool = False  # it says that a process is over
-    generic: bool = False  # another signature in the same traceback says more
-    weak: bool = False  # a warning: the cause only where nothing else is
-    notice: bool = False  # never a cause; worth telling while a run is slow
+    ends: bool = False  # it reports that a process ended
+    generic: bool = False  # another signature in the same traceback is more specific
+    weak: bool = False  # a warning: the cause only where nothing else is found
+    notice: bool = False  # never a cause; explains a slow run
     level: Literal["error", "any"] = "error"  # "any": lines at info and debug level count too
     repeats: int = 1  # so many lines make one finding
 
 
 class Match(NamedTuple):
-    """A signature found in a line: where it begins, and its named parts."""
+    """A signature found in a line: the start of the match, and its named parts."""
 
     signature: Signature
     start: int
     parts: dict[str, str]
 
-    def told(self, template: str) -> str:
-        """`template` with each {part} replaced by what the line says."""
+    def fill(self, template: str) -> str:
+        """`template` with each {part} replaced by the text from the line."""
         return template.format_map(defaultdict(lambda: "?", self.parts))
 
 
@@ -60,16 +60,15 @@ class Catalogue:
 
     def __init__(self, signatures: tuple[Signature, ...]) -> None:
         self.signatures = signatures
-        self._compiled: dict[str, re.Pattern[str]] = {}
         families: dict[str, list[tuple[str, Signature]]] = defaultdict(list)
         for signature in signatures:
             families[signature.family] += ((literal, signature) for literal in signature.literals)
         self._families = [(holds_any(literal for literal, _ in pairs), pairs) for pairs in families.values()]
 
     @cached_property
-    def is_loud(self) -> Callable[[str], bool]:
-        """Whether a text, in lower case, is to be looked at line by line: it holds a literal, or looks like an error.
-        One for all logs: the engine keeps what it learns, up to a megabyte of it."""
+    def may_hold_error(self) -> Callable[[str], bool]:
+        """Whether a lower-case text must be scanned line by line: it holds a literal, or looks like an error.
+        Shared by all logs, because the regex engine caches up to a megabyte of states."""
         return holds_any((literal for item in self.signatures for literal in item.literals), ERRORS)
 
     @cached_property
@@ -79,24 +78,24 @@ class Catalogue:
     def matches(self, text: str) -> Iterator[Match]:
         """Every signature that matches `text`, each once."""
         for signature in self._candidates(text.lower()):
-            found = self._pattern(signature).search(text)
+            found = _compile(signature.pattern).search(text)
             if found is not None:
                 parts = {name: (value or "?")[:_LONGEST_GROUP] for name, value in found.groupdict().items()}
                 yield Match(signature, found.start(), parts)
 
     def families(self, lowered: str) -> tuple[bool, ...]:
-        """Of which families of signatures the line holds a word. Cheaper than any pattern."""
+        """For each family of signatures, whether the line holds one of its words. Cheaper than any pattern."""
         return tuple(holds_one(lowered) for holds_one, _ in self._families)
 
     def may_match(self, raw: str, lowered: str) -> bool:
-        """Whether any signature can match the line once its prefixes are off. Cheaper than taking them off."""
+        """Whether any signature can match the line without its prefixes. Cheaper than removing the prefixes."""
         return any(
-            signature.pattern.startswith("^") or self._pattern(signature).search(raw) is not None
+            signature.pattern.startswith("^") or _compile(signature.pattern).search(raw) is not None
             for signature in self._candidates(lowered)
         )
 
     def _candidates(self, lowered: str) -> Iterable[Signature]:
-        """The signatures that the text holds a literal of."""
+        """The signatures with a literal in the text."""
         return dict.fromkeys(
             signature
             for holds_one, pairs in self._families
@@ -105,22 +104,21 @@ class Catalogue:
             if literal in lowered
         )
 
-    def _pattern(self, signature: Signature) -> re.Pattern[str]:
-        """The pattern, compiled at its first use: most logs meet few of them."""
-        found = self._compiled.get(signature.id)
-        if found is None:
-            found = self._compiled[signature.id] = re.compile(signature.pattern, re.IGNORECASE)
-        return found
+
+@cache
+def _compile(pattern: str) -> re.Pattern[str]:
+    """The pattern, compiled at its first use, because most logs need only a few."""
+    return re.compile(pattern, re.IGNORECASE)
 
 
 @cache
 def catalogue() -> Catalogue:
     """The signatures that ship with the package, in the order of their files."""
     folder = data_file("signatures")
-    return Catalogue(tuple(item for path in sorted(folder.glob("*.toml")) for item in _of_file(path)))
+    return Catalogue(tuple(item for path in sorted(folder.glob("*.toml")) for item in _read_file(path)))
 
 
-def _of_file(path: Path) -> Iterator[Signature]:
+def _read_file(path: Path) -> Iterator[Signature]:
     with open(path, "rb") as file:
         entries: list[dict[str, Any]] = tomli.load(file)["signature"]
     for entry in entries:

@@ -1,4 +1,4 @@
-"""Makes seconds out of the many ways in which log lines write their time. Asks no clock."""
+"""Converts the times in log lines, in their many formats, to seconds. Reads no clock."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _SYSLOG = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 class Stamp(NamedTuple):
-    """A time as a line has it. "wall": seconds since 1970; "year": since its year began, which the line leaves out;
-    "day": since a midnight, days counted on from the file's first; "boot": since the machine started."""
+    """A time in a line. "wall": seconds since 1970; "year": since the start of an unknown year; "day": since the
+    midnight before the file's first line; "boot": since the machine started."""
 
     kind: Literal["wall", "year", "day", "boot"]
     seconds: float
 
 
-def of_iso(text: str) -> Stamp | None:
-    """Of "2026-11-21 07:46:34,123", "2026-11-21T07:46:34Z" and the like; a time without a zone counts as UTC."""
+def parse_iso(text: str) -> Stamp | None:
+    """The time in "2026-11-21 07:46:34,123", "2026-11-21T07:46:34Z" etc.; a time without a zone counts as UTC."""
     plain = text.replace(",", ".").replace("/", "-").replace("Z", "+00:00")
     try:
         moment = datetime.fromisoformat(plain)
@@ -31,8 +31,8 @@ def of_iso(text: str) -> Stamp | None:
     return Stamp("wall", zoned.timestamp())
 
 
-def of_month_and_day(month: int | str, day: int, clock: str) -> Stamp | None:
-    """Of "11-21 07:46:34" (vLLM), "1121 07:46:34.1" (glog) and "Nov 21 07:46:34" (syslog)."""
+def parse_month_and_day(month: int | str, day: int, clock: str) -> Stamp | None:
+    """The time in "11-21 07:46:34" (vLLM), "1121 07:46:34.1" (glog) and "Nov 21 07:46:34" (syslog)."""
     if isinstance(month, str):
         name = month.lower()[:3]
         month = _SYSLOG.index(name) + 1 if name in _SYSLOG else 0
@@ -46,14 +46,14 @@ def of_month_and_day(month: int | str, day: int, clock: str) -> Stamp | None:
     return Stamp("year", begun.days * _DAY_S + seconds)
 
 
-def of_clock(text: str) -> Stamp | None:
-    """Of "07:46:34" alone."""
+def parse_clock(text: str) -> Stamp | None:
+    """The time in "07:46:34"."""
     seconds = _clock(text)
     return None if seconds is None else Stamp("day", seconds)
 
 
-def of_boot(text: str) -> Stamp:
-    """Of "12345.678901", as the kernel writes."""
+def parse_boot(text: str) -> Stamp:
+    """The time in "12345.678901", as the kernel writes it."""
     return Stamp("boot", float(text))
 
 
@@ -65,10 +65,10 @@ def _clock(text: str) -> float | None:
 
 
 class Clock:
-    """Turns the stamps of one file into seconds since 1970, once the file was read to its end.
+    """Converts the stamps of one file to seconds since 1970, once the file was read to its end.
 
-    `changed_s` is when the file was last written: what the lines leave out (the year, the day, the machine's start)
-    is reckoned back from there. None where that is not known; such stamps then keep their order and no more.
+    `changed_s` is when the file was last written. The year, the day or the machine's start, which the lines do not
+    hold, are computed back from it. With None such stamps keep only their order.
     """
 
     def __init__(self, changed_s: float | None) -> None:
@@ -76,8 +76,8 @@ class Clock:
         self._midnights = 0
         self._last: dict[str, Stamp] = {}
 
-    def seen(self, stamp: Stamp) -> Stamp:
-        """The stamp as it is to be kept; call it in the order of the lines."""
+    def record(self, stamp: Stamp) -> Stamp:
+        """The stamp with midnights counted. Must be called in the order of the lines."""
         last = self._last.get(stamp.kind)
         if stamp.kind == "day":
             stamp = Stamp("day", stamp.seconds + self._midnights * _DAY_S)
@@ -88,7 +88,7 @@ class Clock:
         return stamp
 
     def seconds(self, stamp: Stamp) -> float:
-        """Seconds since 1970, or since an unknown start where nothing says more."""
+        """Seconds since 1970, or since an unknown start where the date is unknown."""
         if stamp.kind == "wall":
             return stamp.seconds
         last, wall = self._last.get(stamp.kind, stamp), self._last.get("wall")
@@ -101,25 +101,25 @@ class Clock:
             return anchor - (last.seconds - stamp.seconds)
         day_begun = anchor - anchor % _DAY_S
         if last.seconds % _DAY_S > anchor % _DAY_S + _HALF_DAY_S:
-            day_begun -= _DAY_S  # written before midnight, changed after it
+            day_begun -= _DAY_S  # the line is from before midnight, the file changed after it
         return day_begun + stamp.seconds - (last.seconds - last.seconds % _DAY_S)
 
     @property
     def dated_s(self) -> float | None:
-        """The file's last time that has a whole date; None where no line has one."""
+        """The file's last time with a complete date; None where no line has one."""
         last = self._last.get("wall")
         return None if last is None else last.seconds
 
-    def changed(self, changed_s: float) -> Clock:
-        """This clock, of a file that was written to again at `changed_s`."""
+    def with_change_at(self, changed_s: float) -> Clock:
+        """This clock after the file was written to again at `changed_s`."""
         clock = Clock(changed_s)
         clock._midnights, clock._last = self._midnights, self._last
         return clock
 
-    def near(self, anchor_s: float) -> Clock:
-        """This clock, or where it leaves out year or day one that ends as near to `anchor_s` as it can.
+    def end_near(self, anchor_s: float) -> Clock:
+        """This clock; where year or day are unknown, shifted so that the file ends as near to `anchor_s` as possible.
 
-        A copied file was last written when it was copied; another log of the same run then says more.
+        The change time of a copied file is the time of the copy; another log of the same run is then a better anchor.
         """
         last = self._last.get("year") or self._last.get("day")
         if last is None or self.dated_s is not None:
@@ -140,7 +140,7 @@ class Clock:
 
 
 def _in_year_of(anchor_s: float, into_year_s: float) -> float:
-    """The latest such time of a year that is not more than a day after the anchor. Days are those of a leap year."""
+    """The latest time at this offset in any year that is at most a day after the anchor. Counts in leap years."""
     moment = datetime(2024, 1, 1) + timedelta(seconds=into_year_s)
     for year in (datetime.fromtimestamp(anchor_s, UTC).year + back for back in (1, 0, -1, -2, -3, -4)):
         try:

@@ -1,4 +1,4 @@
-"""Puts Python tracebacks together from a stream of lines, and makes them short. Judges nothing."""
+"""Builds Python tracebacks from a stream of lines, and shortens them. Judges nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NAMED_SO = re.compile(
 _BY_CAUSE = "The above exception was the direct cause of the following exception"
 _BY_CONTEXT = "During handling of the above exception, another exception occurred"
 _KEY = re.compile(r"^[\w.\[\]-]{1,300}$")
-_MOST_FRAMES, _MOST_STRANGERS, _MOST_MESSAGE = 400, 400, 40
+_MOST_FRAMES, _MOST_FOREIGN, _MOST_MESSAGE = 400, 400, 40
 _INDENTS = " \t\u2502\u256d\u2570\u2514>"  # rich and loguru draw a box around a traceback
 _UNDERLINES = frozenset("^~ ")
-Taken = Literal["mine", "stranger", "over"]
-# A library's own frames; the rest is what the user wrote or chose.
+Placement = Literal["own", "foreign", "over"]
+# Frames of libraries; all others are the user's code.
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|^<|\.pyx$|/runpy\.py$|/bin/[^/]+$")
-# Exceptions by which code feels its way: where another came while one of these was handled, that other one tells more.
-_FEELERS = frozenset({"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty"})
+# Exceptions that code expects when it tries something. One raised while they are handled is more specific.
+_PROBING = frozenset({"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty"})
 
 
 class Frame(NamedTuple):
@@ -41,11 +41,11 @@ class Frame(NamedTuple):
 
 
 class Raised(NamedTuple):
-    """One exception of a chain. `after` is why it follows the one before it."""
+    """One exception of a chain. `after` is its relation to the one before it."""
 
     name: str
     message: str
-    at: int  # the line of the log
+    at: int  # line number in the log
     frames: tuple[Frame, ...]
     after: Literal["", "cause", "context"] = ""
 
@@ -55,15 +55,15 @@ class Raised(NamedTuple):
 
     @property
     def frame(self) -> Frame | None:
-        """The last frame of the user's own code, else the last one."""
+        """The last frame in the user's code, else the last frame."""
         own = [frame for frame in self.frames if not frame.is_library]
         return own[-1] if own else (self.frames[-1] if self.frames else None)
 
 
 def root(chain: tuple[Raised, ...]) -> Raised:
-    """The exception that began a chain. One by which code only felt its way gives place to the one it led to."""
+    """The first exception of a chain, except groups and expected exceptions, for which the next one is returned."""
     for raised, following in pairwise(chain):
-        if following.after == "context" and raised.name.rpartition(".")[2] in _FEELERS:
+        if following.after == "context" and raised.name.rpartition(".")[2] in _PROBING:
             continue
         if raised.name.endswith("Group"):
             continue
@@ -71,8 +71,8 @@ def root(chain: tuple[Raised, ...]) -> Raised:
     return chain[-1]
 
 
-def shortened(raised: Raised) -> tuple[str, ...]:
-    """The exception and where it was raised: the last frame, and before it the last one of the user's own code."""
+def shorten(raised: Raised) -> tuple[str, ...]:
+    """The exception, the last frame in the user's code, and the last frame."""
     if not raised.frames:
         return (raised.text,)
     last, own = raised.frames[-1], raised.frame
@@ -80,54 +80,54 @@ def shortened(raised: Raised) -> tuple[str, ...]:
 
 
 class Builder:
-    """One traceback as it comes in, line by line, of one writer."""
+    """Builds one traceback from the lines of one writer."""
 
     def __init__(self, incident: int, at: int, is_calm: bool = False) -> None:
         self.incident = incident
-        self.last_at = at  # the line at which its writer was last heard
-        self.is_calm = is_calm  # told at warning level or below: somebody caught it
+        self.last_at = at  # number of its writer's last line
+        self.is_calm = is_calm  # logged at warning level or below: the exception was caught
         self.chain: tuple[Raised, ...] = ()
         self._frames: list[Frame] = []
         self._code = ""
-        self._key = ""  # of a config, as pydantic tells it
+        self._key = ""  # config key in a pydantic error
         self._state: Literal["frames", "message", "between"] = "frames"
         self._after: Literal["", "cause", "context"] = ""
         self._others = 0
 
     @property
     def in_frames(self) -> bool:
-        """Whether what comes is frames and source lines, which are no messages."""
+        """Whether the next lines are frames and source lines, not messages."""
         return self._state == "frames"
 
     @property
     def has_ended(self) -> bool:
-        """Whether its exception has come; what follows is the rest of its message, or another one of its chain."""
+        """Whether its exception was read; the rest of its message or a chained exception may follow."""
         return self._state == "message"
 
-    def takes(self, text: str, at: int) -> Taken:
-        """ "mine": the line belongs to this traceback and is kept; "stranger": another process wrote in between;
-        "over": the traceback ended before this line."""
+    def add(self, text: str, at: int) -> Placement:
+        """ "own": the line is part of this traceback; "foreign": another process wrote it in between; "over": the
+        traceback ended before this line."""
         self.last_at = at
         if HEADER in text:
-            return "mine" if self._header() else "over"
+            return "own" if self._header() else "over"
         if self._state == "frames":
             return self._frame(text, at)
         if text.startswith((_BY_CAUSE, _BY_CONTEXT)):
             self._state, self._after = "between", "cause" if text.startswith(_BY_CAUSE) else "context"
-            return "mine"
+            return "own"
         self._others += 1
         if self._others > _MOST_MESSAGE:
             return "over"
         if self._state == "message" and _KEY.match(text) and "validation error" in self.chain[-1].message:
             self._key = text
-            return "mine"
+            return "own"
         if not text or (self._state == "message" and text[0].isspace()):
-            return "mine"
-        return "stranger" if self._state == "between" else "over"
+            return "own"
+        return "foreign" if self._state == "between" else "over"
 
-    def said(self, text: str, is_exception: bool) -> str:
-        """What a signature is looked for in: an exception that says nothing itself has its line of code beside it,
-        a fault of a config the key that pydantic writes on the line before."""
+    def text_to_match(self, text: str, is_exception: bool) -> str:
+        """The text for the signatures: an exception without a message gets its line of code, and a config error the
+        key that pydantic writes on the line before."""
         if is_exception:
             last = self.chain[-1]
             return last.text if last.message else f"{last.name}: {self._code}"
@@ -142,33 +142,33 @@ class Builder:
         self._state, self._others = "frames", 0
         return True
 
-    def _frame(self, text: str, at: int) -> Taken:
+    def _frame(self, text: str, at: int) -> Placement:
         found = _FRAME.match(text)
         if found:
             if len(self._frames) < _MOST_FRAMES:
                 self._frames.append(Frame(found[1], int(found[2]), (found[3] or "").strip()))
-            return "mine"
+            return "own"
         if not text or text[0] in _INDENTS:
             code = text.strip(_INDENTS)
             self._code = self._code if not code or set(code) <= _UNDERLINES else code
-            return "mine"
+            return "own"
         raised = _EXCEPTION.match(text)
         if raised is None or not self._is_name(raised[1], raised[2] is not None):
             self._others += 1
-            return "stranger" if self._others <= _MOST_STRANGERS else "over"
+            return "foreign" if self._others <= _MOST_FOREIGN else "over"
         this = Raised(raised[1], (raised[2] or "").strip(), at, tuple(self._frames), self._after)
         self.chain = (*self.chain, this)
         self._frames, self._state, self._others, self._after = [], "message", 0, ""
-        return "mine"
+        return "own"
 
     def _is_name(self, name: str, has_message: bool) -> bool:
-        """Whether an exception may be called so; "wandb: Syncing run" is what another one wrote in between."""
+        """Whether this can be the name of an exception; "wandb: Syncing run" comes from another writer."""
         return bool(_NAMED_SO.search(name)) or (
             (has_message or bool(self._frames)) and name.rpartition(".")[2][:1].isupper()
         )
 
 
 def exception_alone(text: str) -> bool:
-    """Whether a line by itself is what an uncaught exception leaves: "ValueError: too short"."""
+    """Whether a single line is an exception without a traceback: "ValueError: too short"."""
     found = _EXCEPTION.match(text)
     return found is not None and found[2] is not None and bool(re.search(r"(?:Error|Exception)$", found[1]))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from prime_train.diagnose.cause import Cause, Diagnosis, judge
 from prime_train.diagnose.match import Scanner
-from prime_train.diagnose.scans import Heard, Hit
+from prime_train.diagnose.scans import Hit, WriteWindow
 from prime_train.errors import UserError
 
 _PIECE_BYTES = 128 * 1024  # read at a time, so that one log's flood does not hide the others
@@ -109,7 +109,7 @@ class Listener:
 
     def _notices(self) -> Iterator[Notice]:
         for log in self._logs.values():
-            yield from (_noticed(hit, log.path) for hit in log.scanner.noticed())
+            yield from (_noticed(hit, log.path) for hit in log.scanner.find_notices())
             if log.problem is not None:
                 yield Notice("UNREAD", log.problem.what, str(log.path), 0)
             if log.skipped_bytes or log.scanner.skipped:
@@ -119,7 +119,7 @@ class Listener:
 
 def _noticed(hit: Hit, path: Path) -> Notice:
     assert hit.match is not None
-    return Notice(hit.match.signature.id, hit.match.told(hit.match.signature.what), str(path), hit.at)
+    return Notice(hit.match.signature.id, hit.match.fill(hit.match.signature.what), str(path), hit.at)
 
 
 class _Log:
@@ -168,11 +168,11 @@ class _Log:
             pass
         self.scanner.finish()
 
-    def _heard(self, *, is_last: bool) -> Heard:
+    def _heard(self, *, is_last: bool) -> WriteWindow:
         """When what was just read was written. The file's own time is nearer, unless its clock is another one."""
         now_s = time.time()
         changed_s = self.changed_s if is_last and self.changed_s is not None else now_s
-        heard = Heard(self._seen_s, changed_s if self._seen_s <= changed_s <= now_s else now_s)
+        heard = WriteWindow(self._seen_s, changed_s if self._seen_s <= changed_s <= now_s else now_s)
         if is_last:
             self._seen_s = now_s
         return heard

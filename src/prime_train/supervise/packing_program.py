@@ -31,7 +31,7 @@ def main() -> None:
         began_s = time.monotonic()
         problem = pack(found.path)
         if (found.path / layout.MANIFEST).exists():
-            stored = packing_plan.stored(found.path)
+            stored = packing_plan.measure(found.path)
             row = {"step": found.step, "size_bytes": stored.size_bytes, "stored_bytes": stored.stored_bytes}
             _tell(row | {"s": round(time.monotonic() - began_s, 3), "problem": problem})
     _tell({"done": newest_step})
@@ -70,7 +70,7 @@ def pack(folder: Path) -> str:
 def _is_done(folder: Path) -> bool:
     """Nothing of it is left to pack, or to clear after a call that was killed."""
     try:
-        return not packing_plan.work_bytes(folder) and not packing_plan.unfinished(folder)
+        return not packing_plan.work_bytes(folder) and not packing_plan.has_leftovers(folder)
     except FileNotFoundError:  # deleted meanwhile
         return True
 

@@ -1,7 +1,7 @@
 """The trainer's command line: `python -m prime_train.trainer RUN_DIR --attempt N --resume-step S`.
 
-Started by the supervisor, or by torchrun that it started. Ends with 0 after a finished or stopped
-training, 5 after a failure that another try would meet again, 1 after any other.
+Started by the supervisor, or by a torchrun that the supervisor started. Exits with 0 after a finished or stopped
+training, with 5 after a failure that would come again, and with 1 after any other failure.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from prime_train.trainer.stop import StopFlag, watch_supervisor
 
 def main(arguments: list[str]) -> int:
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # kill -USR1 PID shows where a silent trainer stands
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # kill -USR1 PID prints the stacks of a silent trainer
     parser = argparse.ArgumentParser(prog="python -m prime_train.trainer", description="Train a prepared run.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--attempt", type=int, required=True, help="number of this attempt, from 1")
-    parser.add_argument("--resume-step", type=int, default=0, help="checkpoint to go on from; 0 = none")
+    parser.add_argument("--resume-step", type=int, default=0, help="checkpoint to resume from; 0 = none")
     given = parser.parse_args(arguments)
     run_dir = RunDir(given.run_dir.resolve())
     if not run_dir.resolved.is_file():
@@ -42,13 +42,13 @@ def main(arguments: list[str]) -> int:
     events = EventLog(run_dir.events, f"trainer-{given.attempt:03d}-rank{rank}")
     try:
         run = _read(run_dir)
-        from prime_train.trainer import pretrain  # torch from here on, so that its absence is a failure we can tell
+        from prime_train.trainer import pretrain  # imports torch here, so that a missing torch becomes an event
 
         pretrain.main(Attempt(run, run_dir, given.attempt, given.resume_step, events, rank), stop)
     except Exception as error:
-        failed, exit_code = failure.told(error, given.attempt, rank)
+        failed, exit_code = failure.describe(error, given.attempt, rank)
         failure.show(error)
-        with suppress(OSError):  # where the disk is full, the log and the exit code must tell
+        with suppress(OSError):  # on a full disk only the log and the exit code remain
             events.append(failed)
         return exit_code
     return ExitCode.OK
@@ -61,21 +61,21 @@ def _read(run_dir: RunDir) -> RunSpec:
         return from_json(run_dir.resolved.read_text(encoding="utf-8"))
     except ValidationError as error:
         raise UserError(
-            what=f"it is not a run: {error.error_count()} faults, first {error.errors()[0]['msg']}",
+            what=f"it is not a valid run: {error.error_count()} faults, first {error.errors()[0]['msg']}",
             where=str(run_dir.resolved),
             why="it was edited, or written by another version",
-            fix="give the command `prime-train run` again with the config",
+            fix="run `prime-train run` again with the config",
             exit_code=ExitCode.RUN_FAILED,
         ) from error
 
 
 def _end(exit_code: int) -> None:
-    """Leave. After a failure without waiting for a save in flight that waits for other ranks in turn."""
+    """Exit the process. After a failure of one of several ranks, do not wait for a save: it would wait for them."""
     sys.stdout.flush()
     sys.stderr.flush()
     if exit_code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         os._exit(exit_code)
-    sys.exit(exit_code)  # waits for a save in flight, which may be the newest
+    sys.exit(exit_code)  # waits for a running save, which may be the newest checkpoint
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Names the attempt this process belongs to: what is trained, where it is written, from where it goes on."""
+"""Describes the attempt of this process: the run, its directory, its event log, and the step to resume from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Attempt:
     run: RunSpec
     run_dir: RunDir
     number: int
-    resume_step: int  # 0 = from the beginning
+    resume_step: int  # 0 = no checkpoint
     events: EventLog
     rank: int
 
-    def tell(self, event: Event) -> None:
-        """Write an event that speaks for all ranks: only rank 0 does."""
+    def emit(self, event: Event) -> None:
+        """Write an event that holds for all ranks; only rank 0 writes it."""
         if self.rank == 0:
             self.events.append(event)

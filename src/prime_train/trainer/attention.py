@@ -1,4 +1,4 @@
-"""Plans once per batch who may attend to whom, and turns positions into rotations. Holds no weights.
+"""Builds the attention mask of a batch, rotates positions, and computes attention. Holds no weights.
 
 Shapes: B sequences, T positions, D width of a head.
 """
@@ -15,23 +15,23 @@ from prime_train.trainer.data.batch import IGNORED
 def plan_attention(
     documents: Tensor, labels: Tensor | None = None, device: torch.device | str | None = None
 ) -> Tensor | None:
-    """The mask that keeps packed documents apart, True where a query may look; None = plain causal.
+    """The mask that separates packed documents, True where a query may attend; None = plain causal.
 
-    `documents` (B, T) numbers the document of each position; padding has a number of its own. A row
-    needs no mask when every document but its first has no label to predict: what comes later in a
-    row cannot reach back through a causal mask, and what nobody asks for may be wrong. Padding alone
-    therefore never costs a mask. Whether it needs one is read from the values, so give it tensors on
-    the CPU; the mask itself, T times their size, is made on `device`. Returns (B, 1, T, T) bool or None.
+    `documents` (B, T) holds the document number of each position; padding has its own number. A row needs no mask if
+    only its first document has labels: a causal mask already protects the first document, and the outputs of
+    positions without a label are not used. So padding alone never needs a mask. `documents` and `labels` should be on
+    the CPU, because their values are read; the mask, T times their size, is made on `device`.
+    Returns (B, 1, T, T) bool or None.
     """
     beyond_first = documents != documents[:, :1]  # (B, T)
-    asked_for = beyond_first if labels is None else beyond_first & (labels != IGNORED)
-    if not bool(asked_for.any()):
+    needs_mask = beyond_first if labels is None else beyond_first & (labels != IGNORED)  # (B, T)
+    if not bool(needs_mask.any()):
         return None
     return block_causal_mask(documents if device is None else documents.to(device))
 
 
 def block_causal_mask(documents: Tensor) -> Tensor:
-    """Attention within a document and never ahead. Every query sees at least itself. (B, 1, T, T) bool."""
+    """Causal attention within a document. Every query attends at least to itself. (B, 1, T, T) bool."""
     ctx_tokens = documents.shape[1]
     same = documents.unsqueeze(2) == documents.unsqueeze(1)  # (B, T, T)
     causal = torch.ones(ctx_tokens, ctx_tokens, dtype=torch.bool, device=documents.device).tril()  # (T, T)
@@ -41,7 +41,7 @@ def block_causal_mask(documents: Tensor) -> Tensor:
 def rotations(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines of each position's angles, each (B, T, 1, D) fp32.
 
-    The first half of the sines is negated, so that `rotate` needs no negation of its own.
+    The first half of the sines is negated, so that `rotate` needs no negation.
     Source: RoFormer, arXiv 2104.09864, s. 3.4.2, in the half-split layout of Hugging Face's Llama.
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
@@ -51,17 +51,17 @@ def rotations(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, T
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Each pair (i, i + D/2) of a head turned by its position's angle. (B, T, heads, D).
+    """Each pair (i, i + D/2) of a head rotated by its position's angle. (B, T, heads, D).
 
     Rolling by D/2 swaps the halves in one copy: 1.2 ms against 2.3 ms for split, negate and join
-    at (8, 256, 6, 64), forward and backward on one core. The angles stay fp32 whatever x is: bf16
-    would round positions beyond 256 to their neighbours.
+    at (8, 256, 6, 64), forward and backward on one core. The angles are fp32 for every type of x,
+    because bf16 would round positions beyond 256 to their neighbours.
     """
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).type_as(x)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax attention; `mask` as planned. Heads of `query` share those of `key` and `value` in groups.
+    """Softmax attention with the mask of `plan_attention`. Heads of `query` share `key` and `value` in groups.
 
     Shapes: query (B, T, heads, D), key and value (B, T, kv_heads, D); returns (B, T, heads, D).
     """

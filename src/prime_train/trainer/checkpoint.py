@@ -1,8 +1,8 @@
-"""Saves checkpoints beside the training loop, one at a time, and lets old ones go. Loads none.
+"""Saves checkpoints in the background, one at a time, and deletes superseded ones. Loads none.
 
-A save goes through: gather (names for live tensors) -> copy into staging memory -> write -> manifest ->
-retention. Only the first is done by the training loop; it may compute gradients meanwhile, and waits
-before it changes a weight until the copy is whole.
+The steps of a save: gather (names for live tensors) -> copy into staging memory -> write -> manifest -> retention.
+The training loop does only the first step. It continues to compute gradients, and waits for the copy to be complete
+before it changes a weight.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from prime_train.checkpoints import in_use, layout, removal, retention
+from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints.retention import find_superseded
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted
 from prime_train.trainer import seed
@@ -31,25 +32,25 @@ from prime_train.trainer.failure import disk_cause
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import Staging, State, size_bytes
 
-# DCP says so at each save and load of a single process; that is what we ask for.
+# DCP warns at each save and load of a single process, which is intended here.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """How far the run is: what a resumed attempt needs besides tensors and generators."""
+class TrainPosition:
+    """The position of a run: what a resumed attempt needs besides tensors and generators."""
 
     step: int = 0
     tokens_seen: int = 0
     data: dict[str, Any] = field(default_factory=dict)  # TrainStream.position
 
 
-def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: Reached, rank: int) -> State:
-    """What a checkpoint holds, by names that do not depend on DDP, FSDP2 or the number of processes.
+def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, rank: int) -> State:
+    """The content of a checkpoint, by names that do not depend on DDP, FSDP2 or the number of processes.
 
-    Tensors are the live ones. Of the optimizer only its moments: the hyperparameters are the config's.
+    The tensors are live, not copies. The optimizer's hyperparameters are left out, because the config holds them.
     """
-    from torch.distributed.checkpoint.state_dict import get_state_dict  # half a second: not at start-up
+    from torch.distributed.checkpoint.state_dict import get_state_dict  # takes half a second: not at start-up
 
     weights, optimizer_state = get_state_dict(model, optimizer)
     return {
@@ -62,7 +63,7 @@ def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: Reached,
 
 @dataclass(slots=True)
 class _Save:
-    """One save in flight."""
+    """One save in progress."""
 
     step: int
     began: float
@@ -76,7 +77,7 @@ class _Save:
 
 
 class Checkpointer:
-    """Saves the state it is given. `save`, `before_update` and `finish` raise what went wrong in a save."""
+    """Saves training states. `save`, `before_update` and `finish` raise the error of a failed save."""
 
     def __init__(self, attempt: Attempt, world: World, device: torch.device) -> None:
         self._attempt = attempt
@@ -85,30 +86,30 @@ class Checkpointer:
         self._device = device
         self._staging = Staging(device)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer", initializer=_give_way)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer", initializer=_lower_priority)
         self._save: _Save | None = None
         self._stall_s = 0.0
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """After the first step, when the optimizer has its moments: ready in the background what a save needs.
+        """Reserve memory for saves in the background. Call it after the first step, when the optimizer has its moments.
 
-        What fails here fails again in the first save, and is told there.
+        An error is not raised here, because it comes again in the first save.
         """
         state = {"model": dict(model.named_parameters()), "optimizer": dict(optimizer.state)}
         self._thread.submit(self._prepare, state)
 
     def _prepare(self, state: dict[str, Any]) -> None:
-        import torch.distributed.checkpoint.state_dict  # noqa: F401 - imported here so that the loop need not wait
+        import torch.distributed.checkpoint.state_dict  # noqa: F401 - here, so that the loop does not wait for it
 
         if self._config.async_save:
             self._staging.reserve(state)
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, reached: Reached) -> None:
-        """Begin a save; returns when gradients may be computed again. Waits for the one before, if in flight."""
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition) -> None:
+        """Start a save; returns when gradients may be computed again. Waits for the previous save first."""
         began = time.perf_counter()
         self.finish()
         save = self._save = _Save(reached.step, began, waiting_since=time.perf_counter())
-        self._attempt.tell(CheckpointStarted(self._attempt.number, reached.step))
+        self._attempt.emit(CheckpointStarted(self._attempt.number, reached.step))
         state = gather(model, optimizer, reached, self._world.rank)
         ready = torch.cuda.current_stream().record_event() if self._device.type == "cuda" else None
         save.done = self._thread.submit(self._run, save, state, ready)
@@ -117,7 +118,7 @@ class Checkpointer:
         self._stop_waiting(save)
 
     def before_update(self) -> None:
-        """Wait until the copy of the weights is whole. Raises UserError where a save has failed."""
+        """Wait until the copy of the weights is complete. Raises UserError where a save has failed."""
         if self._save is None:
             return
         self._save.waiting_since = time.perf_counter()
@@ -127,7 +128,7 @@ class Checkpointer:
             self._close()
 
     def finish(self) -> None:
-        """Wait for the save in flight, if there is one."""
+        """Wait for the save in progress, if there is one."""
         if self._save is not None:
             self._save.waiting_since = time.perf_counter()
             self._save.done.exception()
@@ -135,7 +136,7 @@ class Checkpointer:
             self._close()
 
     def take_stall_s(self) -> float:
-        """Seconds the loop has waited for checkpoints since the last call."""
+        """Seconds that the loop waited for checkpoints since the last call."""
         stall_s, self._stall_s = self._stall_s, 0.0
         return stall_s
 
@@ -168,34 +169,34 @@ class Checkpointer:
             written_bytes = layout.write_manifest(folder, save.step)
         except Exception as error:
             if self._world.rank == 0:
-                with suppress(OSError):  # the failed save is what must be told
+                with suppress(OSError):  # the error of the save is raised instead
                     removal.remove(folder)
             if cause := disk_cause(error):
                 raise _disk_error(cause, folder, size_bytes(state)) from error
             raise
         now = time.perf_counter()
-        self._attempt.tell(
+        self._attempt.emit(
             CheckpointSaved(self._attempt.number, save.step, written_bytes, save.stalled_s(now), now - save.began)
         )
-        self._let_go(save.step)
+        self._delete_superseded(save.step)
 
-    def _let_go(self, step: int) -> None:
-        """Retention over this run's history up to `step`: what lies beyond was rejected when the attempt began."""
+    def _delete_superseded(self, step: int) -> None:
+        """Retention over the checkpoints up to `step`: later ones were rejected when the attempt started."""
         known = [found for found in layout.scan(self._attempt.run_dir.checkpoints) if found.step <= step]
-        for gone in retention.superseded(known, self._config.keep_last, self._config.keep_every_steps):
+        for gone in find_superseded(known, self._config.keep_last, self._config.keep_every_steps):
             if in_use.marked_by(gone.path):
-                continue  # somebody copies or packs it: it goes after a later save
+                continue  # a process copies or packs it: it is deleted after a later save
             removal.remove(gone.path)
-            self._attempt.tell(
+            self._attempt.emit(
                 CheckpointDeleted(self._attempt.number, gone.step, f"beyond keep_last = {self._config.keep_last}")
             )
 
 
-def _give_way() -> None:
-    """Let the training step have the cores first: the calling thread runs on what it leaves.
+def _lower_priority() -> None:
+    """Give the calling thread the lowest priority, so that the training step gets the cores first.
 
-    The copy before it may not be held up like this, for the next optimizer step waits for it. Measured by
-    bench/checkpoint.py on 2 cores: a step beside a save takes 1.2 times its time, and 3 times without this.
+    Not for the thread that copies, because the next optimizer step waits for the copy. Measured by
+    bench/checkpoint.py on 2 cores: a step during a save takes 1.2 times its usual time, and 3 times without this.
     """
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
@@ -205,12 +206,12 @@ def _write(state: State, folder: Path, world: World) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    # One thread: DCP drops an error in any further one, and with it that thread's tensors (torch 2.13).
-    # No fsync here: write_manifest makes every file durable before it vouches for them.
+    # One thread: in further ones DCP drops an error together with that thread's tensors (torch 2.13).
+    # No fsync here: write_manifest syncs every file before it writes the manifest.
     writer = FileSystemWriter(folder, thread_count=1, sync_files=False)
     try:
         save(state, storage_writer=writer, process_group=world.saving, no_dist=world.size == 1)
-    except CheckpointException as error:  # a BaseException (torch 2.13): it would pass by every handler of ours
+    except CheckpointException as error:  # a BaseException (torch 2.13), which `except Exception` does not catch
         raise RuntimeError(f"{folder.name} could not be written") from error
 
 
@@ -220,19 +221,19 @@ def _disk_error(cause: str, folder: Path, needed_bytes: int) -> UserError:
         what=f"checkpoint {folder.name} could not be written: {cause}",
         where=str(folder),
         why=f"it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
-        fix="free space, or lower checkpoint.keep_last; the same command goes on from the checkpoint before",
+        fix="free space, or lower checkpoint.keep_last; the same command resumes from the previous checkpoint",
         exit_code=ExitCode.RUN_FAILED,
     )
 
 
 def clear_unfinished(attempt: Attempt) -> None:
-    """Delete what killed saves and deletions left. Nobody else is writing: the run is locked."""
+    """Delete what killed saves and deletions left. The run is locked, so no other process writes."""
     if attempt.rank != 0:
         return
     for found in layout.scan(attempt.run_dir.checkpoints):
         if not (found.path / layout.MANIFEST).exists():
             removal.remove(found.path)
-            attempt.tell(CheckpointDeleted(attempt.number, found.step, found.problem))
-    for left in removal.set_aside(attempt.run_dir.checkpoints):
+            attempt.emit(CheckpointDeleted(attempt.number, found.step, found.problem))
+    for left in removal.list_set_aside(attempt.run_dir.checkpoints):
         if removal.is_decided(left):
             removal.finish(left)

@@ -1,4 +1,4 @@
-"""Picks the device of this process and the type it computes in. Never falls back silently."""
+"""Picks the device of this process and its compute type. Never falls back silently."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from prime_train.errors import ExitCode, UserError
 
 CPUINFO = Path("/proc/cpuinfo")
 _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
-# Ampere: the first with bf16 tensor cores. Source: NVIDIA CUDA programming guide, compute capabilities.
+# Ampere is the first generation with bf16 tensor cores. Source: NVIDIA CUDA programming guide, compute capabilities.
 _BF16_CAPABILITY = (8, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     torch: torch.device
-    name: str  # as the vendor calls it: "NVIDIA H200", "AMD EPYC 9654"
+    name: str  # the vendor's name: "NVIDIA H200", "AMD EPYC 9654"
     compute: Literal["fp32", "bf16"]
-    peak_flops: float | None  # bf16 dense; None where no peak is known, and on a CPU
+    peak_flops: float | None  # bf16 dense; None where the peak is unknown, and on a CPU
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Matrix products in bf16 where that is the compute type; weights and reductions stay fp32."""
         return torch.autocast(self.torch.type, torch.bfloat16, enabled=self.compute == "bf16")
 
     def peak_memory_gib(self) -> float:
-        """The most this process has held: of GPU memory where there is one, else resident."""
+        """Peak memory of this process: allocated GPU memory, or on a CPU resident memory."""
         if self.torch.type == "cuda":
             return torch.cuda.max_memory_allocated(self.torch) / 2**30
         import resource
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # Linux gives KiB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # KiB on Linux
 
 
 def pick(compute: Literal["auto", "fp32", "bf16"], local_rank: int = 0, cpuinfo: Path = CPUINFO) -> Device:
-    """The GPU of this local rank where there is one, else the CPU. UserError where `compute` cannot be had."""
+    """The GPU of this local rank, or the CPU on a machine without GPUs. UserError where it cannot do `compute`."""
     if torch.cuda.is_available():
         return _gpu(compute, local_rank)
-    cpu = _read_cpu(cpuinfo)
-    if compute == "bf16" and not cpu.flags & _BF16_CPU_FLAGS:
-        raise _refused(
-            f"bf16 on {cpu.name}, which has neither avx512_bf16 nor amx_bf16",
+    name, flags = _read_cpu(cpuinfo)
+    if compute == "bf16" and not flags & _BF16_CPU_FLAGS:
+        raise _unsupported(
+            f"bf16 on {name}, which has neither avx512_bf16 nor amx_bf16",
             "torch emulates bf16 there: a training step takes 5 to 40 times as long as in fp32",
         )
-    return Device(torch.device("cpu"), cpu.name, "bf16" if compute == "bf16" else "fp32", None)
+    return Device(torch.device("cpu"), name, "bf16" if compute == "bf16" else "fp32", None)
 
 
 def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
@@ -57,7 +57,7 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
         raise UserError(
             what=f"process {local_rank + 1} of this machine has no GPU: {count} are visible",
             where="parallel.processes",
-            why="each training process needs a GPU of its own",
+            why="each training process needs its own GPU",
             fix=f"parallel.processes = {count}, or make more GPUs visible in CUDA_VISIBLE_DEVICES",
             exit_code=ExitCode.RUN_FAILED,
         )
@@ -65,7 +65,7 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
     name = torch.cuda.get_device_name(local_rank)
     capable = torch.cuda.get_device_capability(local_rank) >= _BF16_CAPABILITY
     if compute == "bf16" and not capable:
-        raise _refused(
+        raise _unsupported(
             f"bf16 on {name}, whose compute capability is below 8.0", "it has no bf16 tensor cores and emulates it"
         )
     peak = registry.gpu_peak(name)
@@ -77,14 +77,8 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Cpu:
-    name: str
-    flags: frozenset[str]
-
-
-def _read_cpu(cpuinfo: Path) -> _Cpu:
-    """Model name and feature flags of the first core; on ARM the flags stand under "Features"."""
+def _read_cpu(cpuinfo: Path) -> tuple[str, frozenset[str]]:
+    """Model name and feature flags of the first core; on ARM the flags are under "Features"."""
     name, flags = "CPU", frozenset[str]()
     with contextlib.suppress(OSError):
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines():
@@ -94,12 +88,12 @@ def _read_cpu(cpuinfo: Path) -> _Cpu:
                     name = value.strip()
                 case "flags" | "Features":
                     flags = frozenset(value.split())
-    return _Cpu(name, flags)
+    return name, flags
 
 
-def _refused(what: str, why: str) -> UserError:
+def _unsupported(what: str, why: str) -> UserError:
     return UserError(
-        what=f"the config asks for {what}",
+        what=f"the config requests {what}",
         where="precision.compute",
         why=why,
         fix='precision.compute = "auto"',

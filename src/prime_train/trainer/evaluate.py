@@ -1,4 +1,4 @@
-"""Measures the loss on held-out text and lets the model continue prompts. Leaves model and generators as they were."""
+"""Measures the loss on held-out text and samples from prompts. Changes neither the model nor the generators."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from prime_train.trainer.tokenizer import Tokenizer
 
 
 @torch.no_grad()
-def held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple[float, int]:
-    """Mean cross-entropy per held-out token in nats, and the number of those tokens. The same on every rank.
+def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple[float, int]:
+    """Mean cross-entropy per held-out token in nats, and the number of held-out tokens. The same on every rank.
 
-    Each rank takes its share of the batches. They all call the model equally often: a sharded one
-    gathers its weights from all ranks at every call.
+    The ranks share the batches. All ranks call the model equally often, because a sharded model gathers its weights
+    from all ranks at every call.
     """
     world = training.world
-    model = training.model if parallel.sharded(training.model) else parallel.bare(training.model)
+    model = training.model if parallel.is_sharded(training.model) else parallel.unwrap(training.model)
     sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
     was_training = model.training
     model.eval()
@@ -39,14 +39,14 @@ def held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple[float, 
 
 
 def _share(batches: Sequence[Batch], rank: int, size: int) -> Iterator[tuple[Batch, bool]]:
-    """This rank's batches; where it has one fewer than others, its last call is of one that does not count."""
+    """This rank's batches, and whether each counts; a rank with one batch fewer gets another that does not count."""
     for start in range(0, len(batches), size):
         mine = start + rank
         yield batches[min(mine, len(batches) - 1)], mine < len(batches)
 
 
-def samples(training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int) -> list[str]:
-    """How the model goes on from each of the run's prompts, the same at every try of this step."""
+def sample_prompts(training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int) -> list[str]:
+    """The model's continuation of each of the run's prompts. Repeating a step gives the same texts."""
     settings = attempt.run.eval
     sampling = Sampling(
         new_tokens=settings.sample_tokens,
@@ -56,17 +56,17 @@ def samples(training: Training, tokenizer: Tokenizer, attempt: Attempt, step: in
         stop_token=tokenizer.eos_id,
     )
     prompts = [tokenizer.encode(prompt) or [tokenizer.eos_id] for prompt in settings.prompts]
-    model = training.model if parallel.sharded(training.model) else parallel.bare(training.model)
+    model = training.model if parallel.is_sharded(training.model) else parallel.unwrap(training.model)
     with training.device.autocast():
         return [tokenizer.decode(tokens) for tokens in generate(model, prompts, sampling, training.device.torch)]
 
 
 def evaluate(training: Training, tokenizer: Tokenizer, batches: Sequence[Batch], attempt: Attempt, step: int) -> float:
-    """Both, told as events; the held-out loss."""
-    loss, tokens = held_out_loss(training, batches)
-    attempt.tell(Evaluated(attempt.number, step, loss, tokens))
-    if attempt.rank == 0 or parallel.sharded(training.model):
-        texts = samples(training, tokenizer, attempt, step)
+    """Measure the held-out loss and sample from the prompts, emit both as events, and return the loss."""
+    loss, tokens = measure_held_out_loss(training, batches)
+    attempt.emit(Evaluated(attempt.number, step, loss, tokens))
+    if attempt.rank == 0 or parallel.is_sharded(training.model):
+        texts = sample_prompts(training, tokenizer, attempt, step)
         for prompt, text in zip(attempt.run.eval.prompts, texts, strict=True):
-            attempt.tell(Sampled(attempt.number, step, prompt, text))
+            attempt.emit(Sampled(attempt.number, step, prompt, text))
     return loss

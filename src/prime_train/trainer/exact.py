@@ -1,8 +1,8 @@
-"""Run as a program: counts the live bytes of one block and of the head, forward and backward, on tensors without data.
+"""A program that counts the live bytes of one block and of the head, forward and backward, on tensors without data.
 
-Reads the sizes as one JSON object from standard input and prints one. Trains nothing and needs no GPU: fake tensors on
-the CPU have the sizes that real ones on a GPU have. Functions that keep what FlashAttention and the fused RMSNorm keep
-stand in for these, for what a CPU's operations keep is something else.
+Reads the sizes as one JSON object from standard input and prints the result as another. Trains nothing and needs no
+GPU: fake tensors on the CPU have the same sizes as real tensors on a GPU. FlashAttention and the fused RMSNorm are
+replaced by functions that save the same tensors for the backward, because the CPU's operations save others.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from prime_train.trainer.attention import rotations
 from prime_train.trainer.loss import cross_entropy_sum
 from prime_train.trainer.model import Block, ModelConfig
 
-_THETA, _EPS = 10_000.0, 1e-6  # their values take no memory
+_THETA, _EPS = 10_000.0, 1e-6  # these values do not change the memory
 
 
-class Asked(NamedTuple):
-    """What is traced. `tokens` of one micro-batch on one GPU; `head_tokens` of them have their logits at once.
+class Sizes(NamedTuple):
+    """The sizes to trace. `tokens`: of one micro-batch on one GPU; `head_tokens`: tokens with logits at the same time.
 
     `autocast`: fp32 weights, cast at use; `full_precision`: fp32 weights and products; else both are in bf16.
-    `in_place`: the bundled trainer's own loss. `fused`: RMSNorm as torch's CUDA operation, which keeps its input and
-    a number per row, and log_softmax in another type without a copy of the logits; else their separate operations.
+    `in_place`: the bundled trainer's loss. `fused`: RMSNorm as torch's CUDA operation, which saves its input and one
+    number per row, and log_softmax in another type without a copy of the logits; else their separate operations.
     """
 
     vocab_size: int
@@ -52,9 +52,9 @@ class Asked(NamedTuple):
     fused: bool = False
 
 
-class Traced(NamedTuple):
-    """Bytes beyond weights, their gradients, and the input. `kept`: after the forward; `peak`: of a block in
-    the backward, of the head in either."""
+class LivePeaks(NamedTuple):
+    """Bytes without weights, their gradients and the input. `kept`: after the forward; `peak`: for a block in the
+    backward, for the head in forward or backward."""
 
     block_kept_bytes: int
     block_peak_bytes: int
@@ -62,10 +62,10 @@ class Traced(NamedTuple):
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 2.13 has no types for it
-    """Counts the storages that operations make, for as long as something refers to them.
+    """Counts the bytes of the storages that operations create, while they are referenced.
 
-    What has the shape of a weight, or of one transposed, is a cast or a gradient of it and is left out: memory has
-    terms of its own for them.
+    A tensor with the shape of a weight or of a transposed weight is a cast or a gradient of it. It is not counted,
+    because the memory estimate has separate terms for these.
     """
 
     def __init__(self, weights: frozenset[tuple[int, ...]]) -> None:
@@ -99,12 +99,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 2.
         self._known.discard(key)
         self.live_bytes -= size
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         self.peak_bytes = self.live_bytes
 
 
 class _Flash(torch.autograd.Function):
-    """Keeps queries, keys, values, output and the log-sum-exp of each row. Source: arXiv 2307.08691, s. 3.1."""
+    """Saves queries, keys, values, output and the log-sum-exp of each row. Source: arXiv 2307.08691, s. 3.1."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class _Flash(torch.autograd.Function):
 
 
 class _FusedNorm(torch.autograd.Function):
-    """Keeps its input, its weight and one fp32 number per row. Source: torch aten::_fused_rms_norm."""
+    """Saves its input, its weight and one fp32 number per row. Source: torch aten::_fused_rms_norm."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -134,8 +134,8 @@ class _FusedNorm(torch.autograd.Function):
 
 
 class StandIn(TorchFunctionMode):
-    """Puts _Flash in the place of scaled_dot_product_attention. `fused`: and _FusedNorm in that of rms_norm where torch
-    fuses it (of one type with its weight), and the result alone in that of log_softmax without autograd."""
+    """Replaces scaled_dot_product_attention by _Flash. With `fused` also replaces rms_norm by _FusedNorm where torch
+    fuses it (input and weight have one type), and log_softmax without autograd by its result alone."""
 
     def __init__(self, *, fused: bool = False) -> None:
         super().__init__()
@@ -156,35 +156,35 @@ class StandIn(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def trace(asked: Asked) -> Traced:
+def trace(sizes: Sizes) -> LivePeaks:
     """The live bytes of one block and of the head."""
-    asked = asked._replace(tokens=_unlike_any_width(asked, asked.tokens))
-    asked = asked._replace(head_tokens=_unlike_any_width(asked, asked.head_tokens))
+    sizes = sizes._replace(tokens=_avoid_weight_widths(sizes, sizes.tokens))
+    sizes = sizes._replace(head_tokens=_avoid_weight_widths(sizes, sizes.head_tokens))
     with (
         FakeTensorMode(),
-        StandIn(fused=asked.fused),
-        torch.autocast("cpu", torch.bfloat16, enabled=asked.autocast),
+        StandIn(fused=sizes.fused),
+        torch.autocast("cpu", torch.bfloat16, enabled=sizes.autocast),
     ):
-        kept, peak = _block(asked)
-        return Traced(kept, peak, _head(asked))
+        kept, peak = _block(sizes)
+        return LivePeaks(kept, peak, _head(sizes))
 
 
-def _unlike_any_width(asked: Asked, tokens: int) -> int:
-    """The tokens, one more where activations would have the shape of a weight."""
-    queries, keys = asked.heads * asked.head_dim, asked.kv_heads * asked.head_dim
-    widths = {asked.vocab_size, asked.hidden_size, asked.mlp_size, queries, keys}
+def _avoid_weight_widths(sizes: Sizes, tokens: int) -> int:
+    """`tokens`, increased until no activation has the shape of a weight."""
+    queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    widths = {sizes.vocab_size, sizes.hidden_size, sizes.mlp_size, queries, keys}
     while tokens in widths:
         tokens += 1
     return tokens
 
 
-def _dtype(asked: Asked) -> torch.dtype:
-    return torch.float32 if asked.autocast or asked.full_precision else torch.bfloat16
+def _dtype(sizes: Sizes) -> torch.dtype:
+    return torch.float32 if sizes.autocast or sizes.full_precision else torch.bfloat16
 
 
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Modules that are made in it have weights of this type: fake ones cannot be converted afterwards."""
+    """Gives new modules weights of this type, because fake weights cannot be converted afterwards."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -193,65 +193,64 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _block(asked: Asked) -> tuple[int, int]:
+def _block(sizes: Sizes) -> tuple[int, int]:
     config = ModelConfig(
-        vocab_size=asked.vocab_size,
+        vocab_size=sizes.vocab_size,
         layers=1,
-        hidden_size=asked.hidden_size,
-        heads=asked.heads,
-        kv_heads=asked.kv_heads,
-        head_dim=asked.head_dim,
-        mlp_size=asked.mlp_size,
+        hidden_size=sizes.hidden_size,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        mlp_size=sizes.mlp_size,
         rope_theta=_THETA,
         norm_eps=_EPS,
         tie_embeddings=True,
-        qk_norm=asked.qk_norm,
+        qk_norm=sizes.qk_norm,
     )
-    with _default_dtype(_dtype(asked)):
+    with _default_dtype(_dtype(sizes)):
         block = Block(config)
-    cos, sin = rotations(torch.arange(asked.tokens).unsqueeze(0), asked.head_dim, _THETA)
+    cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), sizes.head_dim, _THETA)
 
     def run(x: Tensor) -> Tensor:
         out: Tensor = block(x, cos, sin, None)
         return out
 
-    kept, _, peak = _measured(run, block, torch.empty(1, asked.tokens, asked.hidden_size, dtype=_dtype(asked)))
+    kept, _, peak = _measure(run, block, torch.empty(1, sizes.tokens, sizes.hidden_size, dtype=_dtype(sizes)))
     return kept, peak
 
 
-def _head(asked: Asked) -> int:
-    norm = nn.RMSNorm(asked.hidden_size, _EPS, dtype=_dtype(asked))
-    head = nn.Linear(asked.hidden_size, asked.vocab_size, bias=False, dtype=_dtype(asked))
-    labels = torch.zeros(asked.head_tokens, dtype=torch.long)
+def _head(sizes: Sizes) -> int:
+    norm = nn.RMSNorm(sizes.hidden_size, _EPS, dtype=_dtype(sizes))
+    head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False, dtype=_dtype(sizes))
+    labels = torch.zeros(sizes.head_tokens, dtype=torch.long)
 
     def run(x: Tensor) -> Tensor:
         logits = head(norm(x))
-        if asked.in_place:
+        if sizes.in_place:
             return cross_entropy_sum(logits, labels)[0]
         return F.cross_entropy(logits.float(), labels)
 
-    x = torch.empty(asked.head_tokens, asked.hidden_size, dtype=_dtype(asked))
-    _, forward, backward = _measured(run, nn.ModuleList((norm, head)), x)
+    x = torch.empty(sizes.head_tokens, sizes.hidden_size, dtype=_dtype(sizes))
+    _, forward, backward = _measure(run, nn.ModuleList((norm, head)), x)
     return max(forward, backward)
 
 
-def _measured(run: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> tuple[int, int, int]:
-    """(bytes kept after the forward, its peak, that of the backward), without weights, casts of them and their
-    gradients."""
+def _measure(run: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> tuple[int, int, int]:
+    """(bytes kept after the forward, peak of the forward, peak of the backward), without weights, their casts and
+    their gradients."""
     x.requires_grad_()
     with LiveBytes(frozenset(tuple(weight.shape) for weight in module.parameters())) as live:
         out = run(x)
         kept, forward = live.live_bytes, live.peak_bytes
         gradient = torch.empty_like(out)
-        live.forget_peak()
+        live.reset_peak()
         out.backward(gradient)  # type: ignore[no-untyped-call]
         return kept, forward, live.peak_bytes
 
 
 def main() -> None:
-    """Reads the question, prints the answer."""
-    said: Mapping[str, Any] = json.load(sys.stdin)
-    print(json.dumps(trace(Asked(**said))._asdict()))  # noqa: T201 - the answer
+    given: Mapping[str, Any] = json.load(sys.stdin)
+    print(json.dumps(trace(Sizes(**given))._asdict()))  # noqa: T201 - the program's output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Turns what ended the trainer into a TrainerFailed event and an exit code. Handles nothing else."""
+"""Converts the exception that ended the trainer to a TrainerFailed event and an exit code. Handles nothing else."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from prime_train.events import TrainerFailed
 
 _DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 _CRASHED = 1
-_DEEPEST = 10  # of causes: more are a circle
+_DEEPEST = 10  # causes of causes; a longer chain is circular
 
 
 def disk_cause(error: BaseException) -> str | None:
-    """The "no space left", "quota", "file too large" or "read-only" behind an error; None where there is none.
+    """The "no space left", "quota", "file too large" or "read-only" that caused an error; None where there is none.
 
-    torch's writer raises an error of its own while the one of the system is in flight, and DCP gathers
-    the errors of all ranks in `failures`: those of other ranks come without the one behind them.
+    torch's writer raises its own error while the system's error is handled, and DCP collects the errors of all ranks
+    in `failures`: those of other ranks have no cause attached.
     """
     chain = list(_chain(error))
     for found in chain:
@@ -47,7 +47,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def cause_class(error: BaseException) -> str:
-    """ "disk", "oom", "env", "config" or "unknown": what the supervisor decides on."""
+    """ "disk", "oom", "env", "config" or "unknown"; the supervisor's decision depends on it."""
     if disk_cause(error):
         return "disk"
     if isinstance(error, MemoryError) or _is_torch_out_of_memory(error):
@@ -58,7 +58,7 @@ def cause_class(error: BaseException) -> str:
 
 
 def _denied(error: BaseException) -> PermissionError | None:
-    """The "permission denied" that it is or was raised from, or that DCP gathered from a rank that saves or loads."""
+    """The PermissionError that is or caused an error, also one that DCP collected from a rank; None without one."""
     for _ in range(_DEEPEST):
         error = error.__cause__ or error
     failures = getattr(error, "failures", None)
@@ -67,33 +67,33 @@ def _denied(error: BaseException) -> PermissionError | None:
 
 
 def _lacks_compiler(error: BaseException) -> bool:
-    """What torch.compile raises without a C++ compiler (Inductor, on a CPU) or a C compiler (Triton, on a GPU).
+    """Whether torch.compile found no C++ compiler (Inductor, on a CPU) or no C compiler (Triton, on a GPU).
 
     Source: torch/_inductor/exc.py (2.13) and triton/runtime/build.py (3.9).
     """
-    said = ("InvalidCxxCompiler", "Failed to find C compiler")
-    return any(words in f"{type(found).__name__}: {found}" for found in _chain(error) for words in said)
+    texts = ("InvalidCxxCompiler", "Failed to find C compiler")
+    return any(text in f"{type(found).__name__}: {found}" for found in _chain(error) for text in texts)
 
 
 def _is_torch_out_of_memory(error: BaseException) -> bool:
-    # By name: torch may be what is missing. On a CPU torch raises a plain RuntimeError of its allocator.
+    # By name, because torch may be missing. On a CPU torch's allocator raises a plain RuntimeError.
     return type(error).__name__ == "OutOfMemoryError" or (
         isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
     )
 
 
-def told(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, int]:
-    """The event, and what to exit with: 5 for what another try would meet again, 1 for the rest."""
+def describe(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, int]:
+    """The event and the exit code: 5 for a failure that would come again, 1 for any other."""
     kind = cause_class(error)
     if isinstance(error, UserError):
         failed = TrainerFailed(attempt, rank, kind, error.what, error.why, error.fix, error.where)
         return failed, ExitCode.RUN_FAILED
     match kind:
         case "disk":
-            why, fix = "the disk took no more", "free space on that disk; the same command goes on from the checkpoint"
+            why, fix = "the disk cannot be written", "free space on that disk; the same command resumes"
         case "oom":
             why = "the memory is full"
-            fix = 'prime_train.recovery.on_oom = "shrink" goes on with less at once; a new run: lower batch.micro_batch'
+            fix = 'prime_train.recovery.on_oom = "shrink" retries with less memory; a new run: lower batch.micro_batch'
         case "env" if denied := _denied(error):
             error = denied.with_traceback(error.__traceback__)
             why, fix = "the path is another user's, or may not be written", "ls -ld PATH; then chown or chmod it"
@@ -103,13 +103,13 @@ def told(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFailed, 
             why, fix = "the environment lacks a package", "pip install 'prime-train[train]'"
         case _:
             why, fix = "an error that the trainer does not know", f"read the traceback in attempts/{attempt:03d}"
-    said = next(iter(str(error).strip().splitlines()), "")  # the rest of a long message is in the log
-    failed = TrainerFailed(attempt, rank, kind, f"{type(error).__name__}: {said}", why, fix, _where(error))
+    message = next(iter(str(error).strip().splitlines()), "")  # the rest of a long message is in the log
+    failed = TrainerFailed(attempt, rank, kind, f"{type(error).__name__}: {message}", why, fix, _where(error))
     return failed, ExitCode.RUN_FAILED if kind in ("disk", "env") else _CRASHED
 
 
 def show(error: BaseException) -> None:
-    """The traceback, or for a UserError its four parts, on stderr."""
+    """Print the traceback, or for a UserError its four parts, on stderr."""
     if isinstance(error, UserError):
         sys.stderr.write(f"error: {error}\n")
     else:
@@ -117,7 +117,7 @@ def show(error: BaseException) -> None:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost frame that is ours: "trainer/step.py:70 in train_step"."""
+    """The innermost frame in prime_train: "trainer/step.py:70 in train_step"."""
     package = Path(__file__).resolve().parents[1]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-_LENGTH_STEP = 32  # positions are rounded up to this, so that a compiled model meets few shapes
+_LENGTH_STEP = 32  # lengths are rounded up to this, so that a compiled model sees few shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to continue. `temperature` 0 takes the likeliest token; `stop_token` ends a continuation."""
+    """How to continue prompts. `temperature` 0 picks the most likely token; `stop_token` ends a continuation."""
 
     new_tokens: int
     ctx_tokens: int
@@ -29,16 +29,15 @@ class Sampling:
 def generate(
     model: nn.Module, prompts: Sequence[Sequence[int]], sampling: Sampling, device: torch.device | str = "cpu"
 ) -> list[list[int]]:
-    """The tokens that follow each prompt, the stop token left out.
+    """The tokens that follow each prompt, without the stop token.
 
-    All prompts go through the model together, at each step from the start of a window of the last
-    `ctx_tokens` tokens. Without a cache of keys and values this costs O(new_tokens x window) tokens:
-    for samples of 48 tokens less than one training step, and the training model stays free of
-    decoding code. A sharded model is called alike on all ranks; the drawing happens on the CPU from
-    a generator of its own, so all ranks draw the same.
+    At each step the model runs on a window of the last `ctx_tokens` tokens of all prompts. Without a KV cache this
+    costs O(new_tokens x window) tokens: less than one training step for samples of 48 tokens, and the model needs no
+    decoding code. All ranks call a sharded model with the same inputs; they draw the same tokens, because each uses
+    a CPU generator with the same seed.
     """
     if any(not prompt for prompt in prompts):
-        raise ValueError("a prompt has no tokens; give each at least the token that begins a document")
+        raise ValueError("a prompt has no tokens; give each at least the token that starts a document")
     generator = torch.Generator().manual_seed(sampling.seed)
     sequences = [list(prompt) for prompt in prompts]
     live = [True] * len(sequences)
@@ -61,7 +60,7 @@ def generate(
 def _next_logits(model: nn.Module, sequences: list[list[int]], ctx_tokens: int, device: torch.device | str) -> Tensor:
     """Logits after the last token of each sequence, (B, V) fp32 on the CPU.
 
-    Shorter rows are filled up at their end: behind a causal mask that changes nothing before it.
+    Shorter rows are padded at their end, which changes nothing before it because the mask is causal.
     """
     windows = [sequence[-ctx_tokens:] for sequence in sequences]
     longest = max(map(len, windows))

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from prime_train.errors import UserError
-from prime_train.trainer.hf_config import Export, failed, read_json, their_config
+from prime_train.rundir import sync
+from prime_train.trainer.hf_config import Export, folder_error, read_json, to_hf_config
 from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
 
 _WEIGHTS = "model.safetensors"
@@ -26,27 +27,27 @@ _INDEX = "model.safetensors.index.json"
 def load_weights(model: Decoder, folder: Path) -> None:
     """Copy the folder's weights into `model`, tensor by tensor, in the model's own dtype.
 
-    UserError, naming the tensor, where one is missing, left over or of another shape. Call it before
-    the model is sharded.
+    UserError with the tensor's name where one is missing, unexpected or of another shape. Call it before the model
+    is sharded.
     """
     files = _tensor_files(folder)
-    parameters = {_their_name(name): weight for name, weight in model.named_parameters()}
-    # Old Llama folders carry the rotary frequencies, and some tied ones the head: both are implied.
-    implied = {"lm_head.weight"} if model.config.tie_embeddings else set()
-    left_over = {name for name in files if not name.endswith("rotary_emb.inv_freq")} - parameters.keys() - implied
+    parameters = {_hf_name(name): weight for name, weight in model.named_parameters()}
+    # Old Llama folders contain the rotary frequencies, and some tied models the head: both are redundant.
+    redundant = {"lm_head.weight"} if model.config.tie_embeddings else set()
+    unexpected = {name for name in files if not name.endswith("rotary_emb.inv_freq")} - parameters.keys() - redundant
     if missing := parameters.keys() - files.keys():
-        raise failed(
+        raise folder_error(
             f"{_count(missing, 'tensor')} missing, first {min(missing)}",
             folder,
-            "config.json promises them",
+            "the model of config.json has them",
             "download the folder again, or correct its config.json",
         )
-    if left_over:
-        raise failed(
-            f"{_count(left_over, 'tensor')} without a place, first {min(left_over)}",
+    if unexpected:
+        raise folder_error(
+            f"{_count(unexpected, 'tensor')} without a place, first {min(unexpected)}",
             folder,
             "without them the model would compute something else",
-            "take a plain Llama or Qwen3 folder",
+            "use a plain Llama or Qwen3 folder",
         )
     for path in sorted(set(files.values())):
         _copy_tensors(path, {name: weight for name, weight in parameters.items() if files[name] == path})
@@ -59,11 +60,11 @@ def _copy_tensors(path: Path, parameters: Mapping[str, Tensor]) -> None:
             for name, weight in parameters.items():
                 stored = file.get_tensor(name)
                 if stored.shape != weight.shape or not stored.is_floating_point():
-                    raise failed(
+                    raise folder_error(
                         f"{name} is {stored.dtype} {list(stored.shape)}, expected floats {list(weight.shape)}",
                         path,
                         "the weights do not fit config.json",
-                        "correct config.json, or take the folder that belongs to it",
+                        "correct config.json, or use the folder that belongs to it",
                     )
                 weight.copy_(stored)
     except (SafetensorError, OSError) as error:
@@ -74,9 +75,10 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
     """The file that holds each tensor."""
     index = folder / _INDEX
     if index.is_file():
-        weight_map = read_json(index, "it says which file holds which tensor").get("weight_map")
+        why = "it lists the file of each tensor"
+        weight_map = read_json(index, why).get("weight_map")
         if not isinstance(weight_map, dict):
-            raise failed("no weight_map", index, "it says which file holds which tensor", "download the folder again")
+            raise folder_error("no weight_map", index, why, "download the folder again")
         return {name: folder / str(file) for name, file in weight_map.items()}
     path = folder / _WEIGHTS
     try:
@@ -87,21 +89,21 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
 
 
 def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], export: Export) -> None:
-    """Write a folder that transformers loads with AutoModelForCausalLM. It appears whole or not at all.
+    """Write a folder that transformers loads with AutoModelForCausalLM. It appears complete or not at all.
 
-    `weights` is the whole state dict of a Decoder, gathered. A folder of that name is replaced.
+    `weights` is the gathered state dict of a Decoder. An existing folder is replaced.
     """
     beside = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(beside, ignore_errors=True)  # of a save that was killed
+    shutil.rmtree(beside, ignore_errors=True)  # left by a killed save
     beside.mkdir(parents=True)
     try:
-        tensors = {_their_name(name): weights[name].detach().cpu().contiguous() for name, _ in parameter_shapes(config)}
+        tensors = {_hf_name(name): weights[name].detach().cpu().contiguous() for name, _ in parameter_shapes(config)}
         save_file(tensors, beside / _WEIGHTS, metadata={"format": "pt"})
-        (beside / "config.json").write_text(json.dumps(their_config(config, export), indent=2) + "\n")
+        (beside / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
         for file in export.tokenizer_files:
             shutil.copyfile(file, beside / file.name)
         for path in [*beside.iterdir(), beside]:
-            _sync(path)
+            sync(path)
         _replace(folder, beside)
     except SafetensorError as error:
         raise _as_os_error(error, folder / _WEIGHTS) from error
@@ -110,32 +112,24 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
 
 
 def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    """safetensors tells a full disk in its text alone: "... (os error 28)"; as an OSError it is treated as one."""
+    """An OSError with the number that safetensors writes only in its text: "... (os error 28)" on a full disk."""
     found = re.search(r"os error (\d+)", str(error))
     number = int(found.group(1)) if found else errno.EIO
     return OSError(number, f"cannot write: {os.strerror(number) if found else error}", str(path))
 
 
 def _replace(folder: Path, beside: Path) -> None:
-    """Put `beside` in the place of `folder`. A directory cannot be renamed onto a full one."""
+    """Replace `folder` by `beside`. A directory cannot be renamed onto one that is not empty."""
     aside = folder.with_name(f".{folder.name}.replaced")
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         folder.rename(aside)
     beside.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _their_name(name: str) -> str:
+def _hf_name(name: str) -> str:
     """The Hugging Face name of a Decoder's parameter."""
     if not name.startswith("blocks."):
         return {
@@ -166,10 +160,12 @@ def _count(names: set[str], noun: str) -> str:
 
 def _unreadable(path: Path, error: Exception) -> UserError:
     if isinstance(error, FileNotFoundError):
-        return failed(
+        return folder_error(
             "is missing",
             path,
             "the weights are read from safetensors files only",
-            'download the folder again, or set model.init = "random" to take only its architecture',
+            'download the folder again, or set model.init = "random" to use only its architecture',
         )
-    return failed(f"cannot be read: {error}", path, "the file is damaged or cut off", "download the folder again")
+    return folder_error(
+        f"cannot be read: {error}", path, "the file is damaged or truncated", "download the folder again"
+    )

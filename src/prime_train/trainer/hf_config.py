@@ -1,7 +1,7 @@
 """Reads and writes config.json of Hugging Face folders of Llama and Qwen3 models. Never touches weights.
 
-What the Decoder does not compute (biases, scaled rotary positions, sliding windows, quantised
-weights) is refused by name: loading it anyway would train another model than the one asked for.
+A feature that the Decoder does not compute (biases, scaled rotary positions, sliding windows, quantised weights) is an
+error that names it, because loading the folder anyway would train another model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from prime_train.errors import ExitCode, UserError
 from prime_train.trainer.model import ModelConfig
 
-# What transformers takes for a key that config.json leaves out (LlamaConfig and Qwen3Config, 5.23).
+# The defaults of transformers for keys that config.json omits (LlamaConfig and Qwen3Config, 5.23).
 _DEFAULT_HEAD_DIM = {"llama": None, "qwen3": 128}
 _DEFAULT_NORM_EPS = 1e-6
 _DEFAULT_ROPE_THETA = 10000.0
@@ -33,7 +33,7 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What a Hugging Face folder has beside the weights."""
+    """The content of a Hugging Face folder besides the weights."""
 
     ctx_tokens: int
     stop_token: int | None = None
@@ -41,17 +41,17 @@ class Export:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The architecture of a Hugging Face folder. UserError for one that the Decoder does not have."""
+    """The architecture of a Hugging Face folder. UserError where the Decoder does not support it."""
     path = folder / "config.json"
     raw = read_json(path, "a Hugging Face model folder has a config.json")
     model_type = raw.get("model_type")
     if model_type not in _DEFAULT_HEAD_DIM:
-        raise _refused(
+        raise _unsupported(
             path, f"model_type = {json.dumps(model_type)}", "only llama and qwen3 have the architecture of this decoder"
         )
-    for key, fitting in _REQUIRED:
-        if raw.get(key) not in fitting:
-            raise _refused(path, f"{key} = {json.dumps(raw[key])}", "this decoder does not compute it")
+    for key, supported in _REQUIRED:
+        if raw.get(key) not in supported:
+            raise _unsupported(path, f"{key} = {json.dumps(raw[key])}", "this decoder does not compute it")
     heads = _integer(raw, "num_attention_heads", path)
     hidden_size = _integer(raw, "hidden_size", path)
     return ModelConfig(
@@ -70,13 +70,13 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def _rope_theta(raw: Mapping[str, Any], path: Path) -> float:
-    """The base of unscaled rotary positions, from either spelling: transformers 5 nests what 4 had flat."""
+    """The base of unscaled rotary positions. transformers 5 nests the key, which is top-level in version 4."""
     nested = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     rope_type = nested.get("rope_type", nested.get("type", "default"))
     if rope_type != "default":
-        raise _refused(path, f"rope_type = {json.dumps(rope_type)}", "this decoder has unscaled rotary positions")
+        raise _unsupported(path, f"rope_type = {json.dumps(rope_type)}", "this decoder has unscaled rotary positions")
     if nested.get("partial_rotary_factor", 1.0) != 1.0:
-        raise _refused(path, "partial_rotary_factor below 1", "this decoder rotates whole heads")
+        raise _unsupported(path, "partial_rotary_factor below 1", "this decoder rotates whole heads")
     return float(nested.get("rope_theta", raw.get("rope_theta", _DEFAULT_ROPE_THETA)))
 
 
@@ -84,13 +84,13 @@ def _integer(raw: Mapping[str, Any], key: str, path: Path, default: int | None =
     value = raw.get(key)
     value = default if value is None else value
     if type(value) is not int or value <= 0:
-        said = f"{key} = {json.dumps(value)}" if key in raw else f"{key} is missing"
-        raise failed(said, path, "the architecture needs a positive whole number", "download the folder again")
+        what = f"{key} = {json.dumps(value)}" if key in raw else f"{key} is missing"
+        raise folder_error(what, path, "the architecture needs a positive whole number", "download the folder again")
     return value
 
 
-def their_config(config: ModelConfig, export: Export) -> dict[str, Any]:
-    """config.json. The rotary base is written in both spellings, for transformers 4 and 5."""
+def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
+    """The content of config.json. The rotary base is written for transformers 4 and for 5."""
     qwen3 = config.qk_norm
     return {
         "architectures": ["Qwen3ForCausalLM" if qwen3 else "LlamaForCausalLM"],
@@ -116,24 +116,24 @@ def their_config(config: ModelConfig, export: Export) -> dict[str, Any]:
 
 
 def read_json(path: Path, why: str) -> dict[str, Any]:
-    """The JSON object in a file of the folder. UserError with this `why` where there is none."""
+    """The JSON object in a file of the folder. UserError with `why` where it cannot be read."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise failed(
+        raise folder_error(
             f"cannot be read: {error.strerror}", path, why, "set model.path to a Hugging Face model folder"
         ) from error
     except ValueError as error:
-        raise failed(f"not JSON: {error}", path, why, "download the folder again") from error
+        raise folder_error(f"not JSON: {error}", path, why, "download the folder again") from error
     if not isinstance(raw, dict):
-        raise failed("not a JSON object", path, why, "download the folder again")
+        raise folder_error("not a JSON object", path, why, "download the folder again")
     return raw
 
 
-def _refused(path: Path, what: str, why: str) -> UserError:
-    return failed(what, path, why, "set model.path to a plain Llama or Qwen3 folder")
+def _unsupported(path: Path, what: str, why: str) -> UserError:
+    return folder_error(what, path, why, "set model.path to a plain Llama or Qwen3 folder")
 
 
-def failed(what: str, path: Path, why: str, fix: str) -> UserError:
-    """A fault of the folder: another try would meet it again."""
+def folder_error(what: str, path: Path, why: str, fix: str) -> UserError:
+    """The error of a folder that cannot be used; a retry would fail again."""
     return UserError(what=what, where=str(path), why=why, fix=fix, exit_code=ExitCode.RUN_FAILED)

@@ -1,4 +1,4 @@
-"""Writes one line per optimizer step to metrics.jsonl and now and then a Progress event. Measures nothing."""
+"""Writes one line per optimizer step to metrics.jsonl, and a Progress event from time to time. Measures nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROGRESS_INTERVAL_S = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """One line of metrics.jsonl. Seconds are rank 0's; the rest is of all ranks together."""
+    """One line of metrics.jsonl. Seconds are those of rank 0; the other values are over all ranks."""
 
     step: int
     loss: float
@@ -27,22 +27,22 @@ class StepMetrics:
     tokens: int  # labelled tokens of this step
     tokens_seen: int  # since the run began
     tokens_per_s: float
-    step_s: float  # all of the phases below
+    step_s: float  # sum of the phases below
     data_s: float
     forward_backward_s: float
     optimizer_s: float
-    checkpoint_s: float  # what the loop waited for a save since the step before
-    peak_memory_gib: float  # of rank 0: GPU memory allocated, on a CPU resident
-    mfu: float | None  # labelled tokens only; None where the peak of the device is not known
+    checkpoint_s: float  # the loop's wait for a save since the previous step
+    peak_memory_gib: float  # of rank 0: allocated GPU memory, on a CPU resident memory
+    mfu: float | None  # 0 to 1, by labelled tokens; None where the peak of the device is unknown
 
 
 class Metrics:
-    """Rank 0's account of the training. The other ranks' calls do nothing."""
+    """Writes the metrics on rank 0. On other ranks its calls do nothing."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._told_s = 0.0
-        self._untold: Progress | None = None
+        self._written_s = 0.0
+        self._pending: Progress | None = None
         self._file: int | None = None
         if attempt.rank == 0:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
@@ -51,28 +51,28 @@ class Metrics:
     def add(self, line: StepMetrics) -> None:
         if self._file is None:
             return
-        # By attribute: dataclasses.asdict copies deeply, and this runs in every step.
+        # Not dataclasses.asdict, which copies deeply: this runs in every step.
         text = json.dumps({name: getattr(line, name) for name in StepMetrics.__slots__}, allow_nan=False)
         os.write(self._file, text.encode() + b"\n")
-        self._untold = Progress(self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen)
-        if time.monotonic() - self._told_s >= _PROGRESS_INTERVAL_S:
-            self.tell()
+        self._pending = Progress(self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen)
+        if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
+            self.flush()
 
-    def tell(self) -> None:
-        """Write the newest progress that no event has told yet."""
-        if self._untold is not None:
-            self._attempt.tell(self._untold)
-            self._untold, self._told_s = None, time.monotonic()
+    def flush(self) -> None:
+        """Write the newest progress as an event if that was not done yet."""
+        if self._pending is not None:
+            self._attempt.emit(self._pending)
+            self._pending, self._written_s = None, time.monotonic()
 
     def close(self) -> None:
-        self.tell()
+        self.flush()
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def drop_after(path: Path, step: int) -> None:
-    """Drop the lines of steps beyond `step`, which a dead attempt took and this one takes again, and torn ones."""
+    """Drop the lines of steps after `step`, which this attempt repeats, and partial lines."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def drop_after(path: Path, step: int) -> None:
 
 
 def _step_of(line: str) -> int:
-    """The step of a line; 0 where it is not a whole one."""
+    """The step of a line; 0 for a partial line."""
     if line.endswith("\n"):
         with suppress(ValueError, KeyError, TypeError):
             return int(json.loads(line)["step"])

@@ -22,7 +22,7 @@ from prime_train.trainer.attention import attend, rotate, rotations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The architecture: all that decides the names and shapes of the weights and what they compute."""
+    """The architecture: it fixes the names and shapes of the weights and the computation."""
 
     vocab_size: int
     layers: int
@@ -38,7 +38,7 @@ class ModelConfig:
 
 
 def config_of(model: spec.Model, vocab_size: int) -> ModelConfig:
-    """The architecture that the size fields ask for, unset ones filled in."""
+    """The architecture of the config's size fields, with defaults for unset fields."""
     sizes = architecture.of_fields(model, vocab_size)._asdict()
     return ModelConfig(**sizes, rope_theta=model.rope_theta, norm_eps=model.norm_eps)
 
@@ -97,8 +97,8 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Tokens to logits.
 
-    `blocks` may be compiled or sharded one by one. The embedding, the last norm and the head belong
-    to the root: a tied head reads the embedding's own weight, so the two must be gathered together.
+    `blocks` may be compiled or sharded one by one. The embedding, the last norm and the head stay in the root module:
+    a tied head uses the embedding's weight, so the two must be gathered together.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -110,9 +110,9 @@ class Decoder(nn.Module):
         self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_size)
 
     def forward(self, tokens: Tensor, positions: Tensor, attention: Tensor | None, at: Tensor | None = None) -> Tensor:
-        """Logits (B, T, V) of the next token at every position; with `at` (B,), of that one only: (B, V).
+        """Logits (B, T, V) of the next token at every position; with `at` (B,) only at those positions: (B, V).
 
-        `positions` (B, T) restart at each document; `attention` is what `plan_attention` returned.
+        `positions` (B, T) restart at each document; `attention` is the mask of `plan_attention`.
         """
         x = self.embedding(tokens)  # (B, T, C)
         cos, sin = rotations(positions, self.config.head_dim, self.config.rope_theta)  # (B, T, 1, D)
@@ -125,8 +125,8 @@ class Decoder(nn.Module):
 
 
 def build(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Decoder:
-    """A decoder with fresh weights: the same for the same seed on any machine and device."""
-    with torch.device("meta"):  # torch's own initialisation would cost time and advance its generator
+    """A decoder with new weights: the same for the same seed on any machine and device."""
+    with torch.device("meta"):  # torch's default initialisation would cost time and advance its generator
         model = Decoder(config)
     model.to_empty(device="cpu")
     initialise(model, seed)
@@ -135,10 +135,10 @@ def build(config: ModelConfig, seed: int, device: torch.device | str = "cpu") ->
 
 @torch.no_grad()
 def initialise(model: Decoder, seed: int) -> None:
-    """Normal weights of deviation 0.02, those that write into the residual stream less; norms 1.
+    """Normal weights with standard deviation 0.02, smaller for those that write into the residual stream; norms 1.
 
-    Each block adds two writes to the stream; dividing their deviation by sqrt(2 x layers) keeps its
-    variance independent of depth. Source: GPT-2 (Radford et al., 2019), s. 2.3.
+    Each block adds two writes to the stream; dividing their deviation by sqrt(2 x layers) makes the stream's variance
+    independent of depth. Source: GPT-2 (Radford et al., 2019), s. 2.3.
     """
     generator = torch.Generator().manual_seed(seed)
     residual_scale = 1 / math.sqrt(2 * model.config.layers)
@@ -151,7 +151,7 @@ def initialise(model: Decoder, seed: int) -> None:
 
 
 def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every parameter, without the memory of one."""
+    """Name and shape of every parameter, without allocating any."""
     with torch.device("meta"):
         model = Decoder(config)
     return ((name, tuple(weight.shape)) for name, weight in model.named_parameters())
@@ -164,8 +164,8 @@ def parameter_count(config: ModelConfig) -> int:
 def flops_per_token(config: ModelConfig, ctx_tokens: int) -> float:
     """Floating-point operations to train on one token: 6 N + 12 L H Q T.
 
-    N counts the weights that a token is multiplied with: the head once, an untied embedding not.
-    Attention counts the full square, masked half included, as the published MFU figures do.
+    N counts the weights that are multiplied with a token: the head, but not an untied embedding.
+    Attention counts the full square with its masked half, as the published MFU figures do.
     Source: PaLM, arXiv 2204.02311, appendix B.
     """
     looked_up = 0 if config.tie_embeddings else config.vocab_size * config.hidden_size

@@ -1,4 +1,4 @@
-"""Joins the training processes and spreads a model over them: plain, DDP or FSDP2. Trains nothing."""
+"""Connects the training processes and distributes a model over them: plain, DDP or FSDP2. Trains nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder
 
-# Whether a silence is a hang is the supervisor's to judge, by the limit of the phase; rank 0 may download for hours.
-_PATIENCE = timedelta(days=7)
-_MEETING = timedelta(minutes=15)  # for every rank to start; the import of torch from a cold network disk takes minutes
-_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set where a torchrun of another's making serves the store itself
+# The supervisor detects hangs by the limit of each phase; rank 0 may download for hours.
+_SAVING_TIMEOUT = timedelta(days=7)
+_START_TIMEOUT = timedelta(minutes=15)  # importing torch from a cold network disk takes minutes
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by a torchrun that serves the store itself
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of one attempt. `saving` is the gloo group of what is not training: set-up and checkpoints."""
+    """The processes of one attempt. `saving` is the gloo group for set-up and checkpoints."""
 
     rank: int
     size: int
@@ -42,7 +42,7 @@ class World:
         return values
 
     def wait(self) -> None:
-        """Return when all processes are here. For the set-up: later, the save thread has this group to itself."""
+        """Wait for all processes. Only during set-up, because later the save thread uses this group alone."""
         if self.saving is not None:
             dist.barrier(self.saving)
 
@@ -53,13 +53,13 @@ def local_rank() -> int:
 
 
 def join(processes: int, device: Device) -> World:
-    """Meet the other processes that torchrun started. UserError where their number is not what the run asks for."""
+    """Connect to the other processes of torchrun. UserError where their number differs from the config."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size != processes:
         raise UserError(
-            what=f"{size} training processes were started and the run asks for {processes}",
+            what=f"{size} training processes were started and the run needs {processes}",
             where="parallel.processes",
-            why="the global batch and the sharding are laid out for that number",
+            why="the global batch and the sharding depend on that number",
             fix=f"start with torchrun --nproc-per-node {processes}, or set parallel.processes = {size}",
             exit_code=ExitCode.RUN_FAILED,
         )
@@ -67,22 +67,22 @@ def join(processes: int, device: Device) -> World:
         return World(rank=0, size=1)
     rank = int(os.environ["RANK"])
     store = None if os.environ.get(_AGENT_STORE) == "True" else _store(rank, size)
-    of_store: dict[str, Any] = {} if store is None else {"store": store, "rank": rank, "world_size": size}
+    arguments: dict[str, Any] = {} if store is None else {"store": store, "rank": rank, "world_size": size}
     if device.torch.type == "cuda":
-        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device.torch, **of_store)
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device.torch, **arguments)
     else:
-        dist.init_process_group("gloo", **of_store)
-    # A group of its own: collectives of the save thread must not interleave with those of the training loop.
-    return World(dist.get_rank(), size, saving=dist.new_group(backend="gloo", timeout=_PATIENCE))
+        dist.init_process_group("gloo", **arguments)
+    # A separate group: collectives of the save thread must not interleave with those of the training loop.
+    return World(dist.get_rank(), size, saving=dist.new_group(backend="gloo", timeout=_SAVING_TIMEOUT))
 
 
 def _store(rank: int, size: int) -> TCPStore:
-    """Where the ranks find each other: rank 0 serves it on loopback, where torch's own would listen everywhere."""
+    """The store that connects the ranks. Rank 0 serves it on loopback; torch's default listens on all interfaces."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank > 0:
-        return TCPStore(host, port, size, timeout=_MEETING)
+        return TCPStore(host, port, size, timeout=_START_TIMEOUT)
     serving = socket.create_server((host, port), backlog=size)
-    return TCPStore(host, port, size, is_master=True, timeout=_MEETING, master_listen_fd=serving.detach())
+    return TCPStore(host, port, size, is_master=True, timeout=_START_TIMEOUT, master_listen_fd=serving.detach())
 
 
 def leave(world: World) -> None:
@@ -91,11 +91,10 @@ def leave(world: World) -> None:
 
 
 def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device) -> nn.Module:
-    """The model as the loop calls it.
+    """The wrapped model for the training loop.
 
-    dp_shard = 1: every process holds it whole and DDP averages gradients. dp_shard > 1: FSDP2 shards
-    parameters, gradients and optimizer state block by block; replicas of the shards where
-    dp_replicate > 1 (HSDP).
+    dp_shard = 1: every process holds the whole model and DDP averages gradients. dp_shard > 1: FSDP2 shards
+    parameters, gradients and optimizer state block by block; with dp_replicate > 1 the shards are replicated (HSDP).
     """
     if world.size == 1:
         return model
@@ -110,8 +109,8 @@ def _shard(model: Decoder, replicas: int, shards: int, device: Device) -> nn.Mod
         mesh = init_device_mesh(device.torch.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
     else:
         mesh = init_device_mesh(device.torch.type, (shards,), mesh_dim_names=("shard",))
-    # bf16 halves what is gathered; gradients are reduced in fp32. Inputs stay as they are: the angles of
-    # the rotary embedding lose whole positions in bf16.
+    # bf16 halves the bytes to gather; gradients are reduced in fp32. Inputs are not cast, because the rotary angles
+    # would lose whole positions in bf16.
     bf16 = device.compute == "bf16"
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if bf16 else None,
@@ -125,21 +124,21 @@ def _shard(model: Decoder, replicas: int, shards: int, device: Device) -> nn.Mod
 
 
 def sync_gradients(model: nn.Module, *, last: bool) -> None:
-    """Before the forward of a micro-batch: let DDP reduce only after the last one of the step.
+    """Let DDP reduce gradients only after the last micro-batch of a step. Call it before each forward.
 
-    FSDP2 reduces after each: holding the sum back would hold the whole unsharded gradient in memory.
+    FSDP2 reduces after each micro-batch; waiting would keep the whole unsharded gradient in memory.
     """
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = last
 
 
-def bare(model: nn.Module) -> Decoder:
-    """The decoder inside, for code that needs its fields. Call the wrapped one to compute."""
+def unwrap(model: nn.Module) -> Decoder:
+    """The decoder without DDP, for code that needs its fields."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     assert isinstance(inner, Decoder)
     return inner
 
 
-def sharded(model: nn.Module) -> bool:
-    """Whether every process must take part in every forward, evaluation and sampling included."""
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the model is sharded; then every process must take part in every forward, also in evaluation."""
     return isinstance(model, FSDPModule)

@@ -1,4 +1,4 @@
-"""Pretrains a language model: one flat loop, from the first step or from a checkpoint, to its end or a stop."""
+"""Pretrains a language model in one flat loop, from the first step or a checkpoint to the last step or a stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
 from prime_train.trainer import hf, hf_config, parallel, resume, seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.checkpoint import Checkpointer, Reached, clear_unfinished
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.held_out import held_out_batches
@@ -33,48 +33,48 @@ from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What the loop works with, set up once."""
+    """Everything that the loop needs, set up once."""
 
     training: Training
     config: ModelConfig
     tokenizer: Tokenizer
     rows: stream.TrainStream
     held_out: list[Batch]
-    reached: Reached
+    reached: TrainPosition
     flops_per_token: float
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
-    """Train until max_steps, or to a checkpoint and an early end when `stop` is asked."""
-    with stop.ends_at_once(lambda: attempt.tell(TrainerStopped(attempt.number, attempt.resume_step))):
+    """Train until max_steps; when `stop` is requested, save a checkpoint and end early."""
+    with stop.exit_on_stop(lambda: attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))):
         ready = _set_up(attempt)
     _train(attempt, ready, stop)
 
 
 def _set_up(attempt: Attempt) -> _Ready:
     run = attempt.run
-    attempt.tell(Phase(attempt.number, "setup"))
+    attempt.emit(Phase(attempt.number, "setup"))
     device = devices.pick(run.precision.compute, parallel.local_rank())
     world = parallel.join(run.parallel.processes, device)
     seed.seed_all(run.run.seed, world.rank)
 
-    attempt.tell(Phase(attempt.number, "tokenizer"))
-    tokenizer = _tokenizer(run, world)
+    attempt.emit(Phase(attempt.number, "tokenizer"))
+    tokenizer = _load_tokenizer(run, world)
 
-    attempt.tell(Phase(attempt.number, "setup", "model"))
-    config = _config(run, tokenizer)
-    fresh = _model(run, config, device, resumes=attempt.resume_step > 0)
+    attempt.emit(Phase(attempt.number, "setup", "model"))
+    config = _load_config(run, tokenizer)
+    fresh = _build_model(run, config, device, resumes=attempt.resume_step > 0)
     model = parallel.spread(fresh, world, run.parallel, device)
     optimizer = adamw(model, run.optim)
     training = Training(model, optimizer, world, device, run.optim.clip_norm)
     if attempt.resume_step:
-        attempt.tell(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
+        attempt.emit(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
         reached = resume.load(attempt, model, optimizer, world)
     else:
-        reached = Reached()
+        reached = TrainPosition()
     clear_unfinished(attempt)
 
-    attempt.tell(Phase(attempt.number, "data"))
+    attempt.emit(Phase(attempt.number, "data"))
     rows = stream.TrainStream(run, tokenizer, world.rank, world.size, reached.data or None)
     flops = flops_per_token(config, run.data.ctx_tokens)
     return _Ready(training, config, tokenizer, rows, held_out_batches(run, tokenizer), reached, flops)
@@ -88,69 +88,69 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     _announce(attempt, training, ready.config)
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
-        micro_batches, data_s = _next(rows, micro_batches_per_step)
+        micro_batches, data_s = _next_micro_batches(rows, micro_batches_per_step)
         lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
         result = train_step(
-            training, micro_batches, lr, stop_asked=stop.asked(), before_update=checkpointer.before_update
+            training, micro_batches, lr, stop_requested=stop.is_requested(), before_update=checkpointer.before_update
         )
         _check_finite(step, lr, result)
-        reached = Reached(step, reached.tokens_seen + result.tokens, rows.position())
-        metrics.add(_measured(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
+        reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position())
+        metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
         if step == attempt.resume_step + 1:
             checkpointer.prepare(training.model, training.optimizer)
         if result.stop:
             break
-        if step < run.run.max_steps and _due(step, run.checkpoint.interval_steps):
-            checkpointer.save(
-                training.model, training.optimizer, reached
-            )  # first: it is written while the evaluation runs
-        if step < run.run.max_steps and _due(step, run.eval.interval_steps):
-            metrics.tell()
+        if step < run.run.max_steps and _is_due(step, run.checkpoint.interval_steps):
+            # Before the evaluation, so that the checkpoint is written meanwhile.
+            checkpointer.save(training.model, training.optimizer, reached)
+        if step < run.run.max_steps and _is_due(step, run.eval.interval_steps):
+            metrics.flush()
             _evaluate(attempt, ready, step)
-            attempt.tell(Phase(attempt.number, "train"))
+            attempt.emit(Phase(attempt.number, "train"))
     metrics.close()
 
-    attempt.tell(Phase(attempt.number, "checkpoint"))
+    attempt.emit(Phase(attempt.number, "checkpoint"))
     if reached.step > attempt.resume_step:
         checkpointer.save(training.model, training.optimizer, reached)
     if result is not None and result.stop:
         checkpointer.finish()
-        attempt.tell(TrainerStopped(attempt.number, reached.step))
+        attempt.emit(TrainerStopped(attempt.number, reached.step))
     else:
         _finish(attempt, ready, checkpointer, reached.step)
     parallel.leave(training.world)
 
 
-def _next(rows: stream.TrainStream, count: int) -> tuple[list[Batch], float]:
+def _next_micro_batches(rows: stream.TrainStream, count: int) -> tuple[list[Batch], float]:
     """The micro-batches of a step, and the seconds that the loop waited for them."""
     began = time.perf_counter()
     return [rows.next_micro_batch() for _ in range(count)], time.perf_counter() - began
 
 
 def _evaluate(attempt: Attempt, ready: _Ready, step: int) -> float:
-    attempt.tell(Phase(attempt.number, "evaluate"))
+    attempt.emit(Phase(attempt.number, "evaluate"))
     return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step)
 
 
 def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: int) -> None:
-    """Evaluate while the last checkpoint is written, wait for it, and export where that was asked for."""
+    """Evaluate while the last checkpoint is written, wait for it, and export the weights if configured."""
     loss = _evaluate(attempt, ready, step)
-    attempt.tell(Phase(attempt.number, "checkpoint"))
+    attempt.emit(Phase(attempt.number, "checkpoint"))
     checkpointer.finish()
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
-        attempt.tell(Phase(attempt.number, "export"))
+        attempt.emit(Phase(attempt.number, "export"))
         final = _export(attempt, ready)
-    attempt.tell(TrainerFinished(attempt.number, step, loss, str(final)))
+    attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 
-def _measured(
-    ready: _Ready, reached: Reached, result: StepResult, lr: float, waited_s: tuple[float, float]
+def _step_metrics(
+    ready: _Ready, reached: TrainPosition, result: StepResult, lr: float, waited_s: tuple[float, float]
 ) -> StepMetrics:
-    """The line of metrics.jsonl. `waited_s`: seconds that the loop waited for data, and for a checkpoint."""
+    """The metrics of a step. `waited_s`: seconds that the loop waited for data, and for a checkpoint."""
     device, (data_s, checkpoint_s) = ready.training.device, waited_s
     step_s = data_s + result.forward_backward_s + result.optimizer_s + checkpoint_s
     tokens_per_s = result.tokens / step_s
+    peak_flops = None if device.peak_flops is None else device.peak_flops * ready.training.world.size
     return StepMetrics(
         step=reached.step,
         loss=result.loss,
@@ -165,37 +165,29 @@ def _measured(
         optimizer_s=result.optimizer_s,
         checkpoint_s=checkpoint_s,
         peak_memory_gib=device.peak_memory_gib(),
-        mfu=_mfu(tokens_per_s, ready),
+        mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )
 
 
-def _mfu(tokens_per_s: float, ready: _Ready) -> float | None:
-    """Model FLOPs utilisation, from 0 to 1; None where the peak of the device is not known."""
-    if ready.training.device.peak_flops is None:
-        return None
-    peak_flops = ready.training.device.peak_flops * ready.training.world.size
-    return tokens_per_s * ready.flops_per_token / peak_flops
-
-
 def _check_finite(step: int, lr: float, result: StepResult) -> None:
-    """UserError where the training has diverged. No checkpoint has seen the weights of this step."""
+    """UserError where the training has diverged. No checkpoint has the weights of this step."""
     if math.isfinite(result.loss) and math.isfinite(result.grad_norm):
         return
     raise UserError(
         what=f"step {step} gave a loss of {result.loss} and a gradient norm of {result.grad_norm}",
         where=f"step {step}, learning rate {lr:.3g}",
-        why="the weights cannot come back from a value that is not finite; the same step would give it again",
+        why="training cannot recover from a value that is not finite; repeating the step would give it again",
         fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps; the newest checkpoint is from before",
         exit_code=ExitCode.RUN_FAILED,
     )
 
 
-def _due(step: int, interval_steps: int | None) -> bool:
+def _is_due(step: int, interval_steps: int | None) -> bool:
     return interval_steps is not None and step % interval_steps == 0
 
 
-def _tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
-    """Rank 0 trains and caches what is missing; the others find it."""
+def _load_tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
+    """The tokenizer. Rank 0 trains and caches tokenizer and tokens; the other ranks wait and read the cache."""
     if world.size == 1:
         return stream.prepare(run)
     tokenizer = stream.prepare(run) if world.rank == 0 else None
@@ -203,7 +195,7 @@ def _tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
     return tokenizer or load_tokenizer(run)
 
 
-def _config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
+def _load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     if run.model.path is None:
         return config_of(run.model, tokenizer.vocab_size)
     config = hf_config.read_config(Path(run.model.path))
@@ -218,8 +210,8 @@ def _config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     return config
 
 
-def _model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
-    """With weights: fresh, or those of model.path. Where the run resumes, its checkpoint replaces them."""
+def _build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
+    """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
     model = build(config, run.run.seed, device.torch)
     if run.model.path is not None and run.model.init == "weights" and not resumes:
         hf.load_weights(model, Path(run.model.path))
@@ -230,7 +222,7 @@ def _model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes
 
 
 def _announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
-    """Every rank says that it is ready."""
+    """Write the TrainerStarted event of this rank."""
     started = TrainerStarted(
         attempt=attempt.number,
         pid=os.getpid(),
@@ -243,12 +235,12 @@ def _announce(attempt: Attempt, training: Training, config: ModelConfig) -> None
         resume_step=attempt.resume_step,
     )
     attempt.events.append(started)
-    attempt.tell(Phase(attempt.number, "train"))
+    attempt.emit(Phase(attempt.number, "train"))
 
 
 def _export(attempt: Attempt, ready: _Ready) -> Path:
-    """Write the Hugging Face folder, from rank 0; its path."""
-    weights = _whole_weights(ready.training.model)
+    """Write the Hugging Face folder on rank 0; returns its path."""
+    weights = _gather_weights(ready.training.model)
     if attempt.rank == 0:
         export = hf_config.Export(
             ctx_tokens=attempt.run.data.ctx_tokens,
@@ -259,10 +251,10 @@ def _export(attempt: Attempt, ready: _Ready) -> Path:
     return attempt.run_dir.final
 
 
-def _whole_weights(model: nn.Module) -> dict[str, Any]:
-    """Every weight by its name in the Decoder; of a sharded model on rank 0 only, gathered there."""
-    if not parallel.sharded(model):
-        return parallel.bare(model).state_dict()
+def _gather_weights(model: nn.Module) -> dict[str, Any]:
+    """Every weight by its name in the Decoder. The weights of a sharded model are gathered on rank 0 only."""
+    if not parallel.is_sharded(model):
+        return parallel.unwrap(model).state_dict()
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

@@ -1,4 +1,4 @@
-"""Loads a checkpoint into a model and its optimizer. Writes nothing but a verdict on a damaged checkpoint."""
+"""Loads a checkpoint into a model and its optimizer. Writes only to unpack a checkpoint or to mark it as damaged."""
 
 from __future__ import annotations
 
@@ -10,25 +10,22 @@ import torch
 from torch import nn
 
 from prime_train.checkpoints import archive, layout, packing_plan
+from prime_train.checkpoints.archive import DamagedError
 from prime_train.errors import ExitCode, UserError
 from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.checkpoint import Reached
+from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import State
 
 
-class DamagedError(Exception):
-    """A checkpoint whose bytes are not those that were written. The next attempt takes the one before."""
+def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> TrainPosition:
+    """Load model, optimizer and generators from the checkpoint of `attempt.resume_step`.
 
-
-def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> Reached:
-    """Put model, optimizer and generators where `attempt.resume_step` left them.
-
-    A packed checkpoint is restored on the disk first. Every byte is compared with the manifest: a flipped
-    bit inside a tensor would load without an error. A checkpoint of another number of processes, or of DDP
-    where this is FSDP2, loads too; its generators then start afresh where there were fewer ranks.
+    A packed checkpoint is unpacked on the disk first. Every byte is compared with the manifest, because a flipped bit
+    in a tensor would load without an error. Checkpoints of another number of processes, or of DDP instead of FSDP2,
+    load too; ranks that the checkpoint does not have get newly seeded generators.
     """
     _restore_packed(attempt, world)
     _check_bytes(attempt, world)
@@ -47,7 +44,7 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
         state[generators] = ""
     try:
         read(state, storage_reader=reader, process_group=world.saving, no_dist=world.size == 1)
-    except CheckpointException as error:  # a BaseException (torch 2.13): it would pass by every handler of ours
+    except CheckpointException as error:  # a BaseException (torch 2.13), which `except Exception` does not catch
         raise RuntimeError(f"step_{attempt.resume_step} is as it was written, but does not load") from error
     set_state_dict(
         model,
@@ -59,54 +56,53 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
         seed.set_rng_state(json.loads(state[generators]))
     else:
         seed.seed_all(seed.mix(attempt.run.run.seed, attempt.resume_step), world.rank)
-    return Reached(**json.loads(state["reached"]))
+    return TrainPosition(**json.loads(state["reached"]))
 
 
 def _restore_packed(attempt: Attempt, world: World) -> None:
-    """Rank 0 gives the files back that `ckpt compress` took; the others wait. Condemns a checkpoint that is damaged."""
+    """Restore the files that `ckpt compress` packed, on rank 0; the others wait. DamagedError where that fails."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     if world.rank == 0 and not layout.problem(folder) and packing_plan.is_packed(folder):
-        attempt.tell(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
+        attempt.emit(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
         try:
             archive.restore(folder)
-        except archive.DamagedError as error:
-            raise _condemned(attempt, str(error)) from error
+        except DamagedError as error:
+            raise _mark_damaged(attempt, str(error)) from error
     world.wait()
 
 
 def _check_bytes(attempt: Attempt, world: World) -> None:
-    """Compare files with their SHA-256, each rank its part. Condemns a checkpoint that differs."""
+    """Compare files with their SHA-256, each rank its part. DamagedError where one differs."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
-    problem = layout.problem(folder, on_read=_ignore, part=world.rank, parts=world.size)
+    problem = layout.problem(folder, on_read=lambda _: None, part=world.rank, parts=world.size)
     if problem:
-        raise _condemned(attempt, problem)
+        raise _mark_damaged(attempt, problem)
 
 
-def _condemned(attempt: Attempt, problem: str) -> DamagedError:
-    """Tell that the checkpoint is damaged, for this attempt and every later one; the error to end this one with."""
+def _mark_damaged(attempt: Attempt, problem: str) -> DamagedError:
+    """Record in an event and in the manifest that the checkpoint is damaged; returns the error to raise.
+
+    The next attempt resumes from the previous checkpoint.
+    """
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
-    with suppress(OSError, ValueError):  # no manifest to say it in; the event has said it
-        layout.condemn(folder, problem)
+    with suppress(OSError, ValueError):  # without a readable manifest the event is enough
+        layout.mark_damaged(folder, problem)
     return DamagedError(f"{folder.name}: {problem}")
 
 
-def _ignore(_bytes: int) -> None:
-    return
-
-
 def _check_shapes(weights: dict[str, Any], saved: dict[str, Any], attempt: Attempt) -> None:
-    """UserError where the checkpoint is of another model."""
+    """UserError where the checkpoint belongs to another model."""
     for name, weight in weights.items():
         entry = saved.get(f"model.{name}")
         if entry is not None and entry.size == weight.shape:
             continue
         found = "is not in it" if entry is None else f"is {tuple(entry.size)} in it"
         raise UserError(
-            what=f"checkpoint step_{attempt.resume_step} is of another model: {name} {found}, "
+            what=f"checkpoint step_{attempt.resume_step} belongs to another model: {name} {found}, "
             f"and {tuple(weight.shape)} in the config",
             where=str(attempt.run_dir.checkpoint(attempt.resume_step)),
-            why="a run goes on with the model it began with",
-            fix="set [model] and [tokenizer] back, or begin a run of another name",
+            why="a run must continue with the model that it started with",
+            fix="set [model] and [tokenizer] back, or start a run with another name",
             exit_code=ExitCode.RUN_FAILED,
         )

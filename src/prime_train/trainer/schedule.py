@@ -1,4 +1,4 @@
-"""Says the learning rate of a step. A pure function of the config: nothing to save, nothing to resume."""
+"""Computes the learning rate of a step. A pure function of the config: a checkpoint need not save it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from prime_train.spec import Schedule
 
 
 def lr_ratio(schedule: Schedule, step: int, max_steps: int) -> float:
-    """The part of the peak learning rate that optimizer step `step` (0 <= step < max_steps) takes.
+    """The learning rate of optimizer step `step` (0 <= step < max_steps) as a fraction of the peak.
 
-    The warm-up rises linearly and its last step is at the peak; the decay ends at `min_lr_ratio` on
-    the last step. Source of wsd and its sqrt decay, 1 - sqrt(progress): arXiv 2405.18392, s. 3.
+    The warm-up is linear and its last step is at the peak; the decay ends at `min_lr_ratio` on the last step.
+    Source of wsd and its sqrt decay, 1 - sqrt(progress): arXiv 2405.18392, s. 3.
     """
-    done = step + 1  # so that the first step is not lost at a rate of zero
+    done = step + 1  # so that the first step does not have a rate of zero
     if done <= schedule.warmup_steps:
         return done / schedule.warmup_steps
     match schedule.kind:
@@ -29,7 +29,7 @@ def lr_ratio(schedule: Schedule, step: int, max_steps: int) -> float:
 
 
 def _progress(done: int, start: int, end: int) -> float:
-    """0 up to `start`, 1 from `end`."""
+    """0 up to `start`, 1 from `end` on, linear between."""
     if done >= end:
         return 1.0
     return max(0.0, (done - start) / (end - start))

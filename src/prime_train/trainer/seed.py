@@ -1,4 +1,4 @@
-"""Seeds every random generator of a process and carries their states over a restart. Draws nothing."""
+"""Seeds every random generator of a process, and saves and restores their states. Draws nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def seed_all(seed: int, rank: int = 0) -> None:
-    """Seed Python, NumPy and torch (all its devices). Ranks get unlike streams of the same seed."""
+    """Seed Python, NumPy and torch on all devices. Each rank gets its own stream of the same seed."""
     mixed = mix(seed, "rank", rank)
     random.seed(mixed)
     np.random.seed(mixed % 2**32)  # NumPy takes 32 bits
@@ -19,15 +19,15 @@ def seed_all(seed: int, rank: int = 0) -> None:
 
 
 def mix(*parts: int | str) -> int:
-    """63 bits from a seed and what it is for. Adding numbers to a seed would make neighbours collide."""
+    """63 bits from a seed and its purpose. Adding numbers to seeds instead would make neighbouring seeds collide."""
     digest = sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def rng_state() -> dict[str, str]:
-    """The state of every global generator of this process: text by name, as JSON or DCP store it."""
+    """The state of every global generator of this process, as text by name that JSON and DCP can store."""
     numpy_state = np.random.get_state(legacy=False)
-    assert isinstance(numpy_state, dict)  # legacy=False promises it; the stub does not say so
+    assert isinstance(numpy_state, dict)  # because of legacy=False; the stub does not have this
     numpy_inner = {key: np.asarray(value).tolist() for key, value in numpy_state["state"].items()}
     state = {
         "python": json.dumps(random.getstate()),
@@ -40,7 +40,7 @@ def rng_state() -> dict[str, str]:
 
 
 def set_rng_state(state: dict[str, str]) -> None:
-    """Put the generators back where `rng_state` found them."""
+    """Restore the states that `rng_state` returned."""
     version, internal, gauss = json.loads(state["python"])
     random.setstate((version, tuple(internal), gauss))
     numpy_state = json.loads(state["numpy"])

@@ -1,8 +1,8 @@
-"""Copies the training state into CPU memory that it keeps for the next save. Writes no file.
+"""Copies the training state into CPU memory that is kept for the next save. Writes no file.
 
-Own memory, because what a save waits for is page faults, not the copy: 535 MB into fresh memory take
-up to 1.9 s beside a training step, into memory touched before 0.04 to 0.07 s (measured: two cores of an
-EPYC, torch 2.13). One slab also bounds what saving costs: one copy of the state.
+The memory is kept because page faults take longer than the copy: during a training step, copying 535 MB takes up to
+1.9 s into new memory, and 0.04 to 0.07 s into memory that was used before (measured: two cores of an EPYC, torch
+2.13). One block of memory also limits the cost of saving to one copy of the state.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-State = dict[str, Any]  # nested by name; leaves are tensors or values that nobody changes
+State = dict[str, Any]  # nested by name; leaves are tensors or immutable values
 
 _ALIGNMENT = 64  # bytes: a cache line, and more than any dtype needs
 
 
 class Staging:
-    """A slab that one copy of the state fits in. Used by one save at a time."""
+    """A block of memory, the slab, for one copy of the state. Used by one save at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._slab: NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def reserve(self, state: Mapping[Any, Any]) -> None:
-        """Have memory for the tensors of `state`, touched so that a later copy meets no page fault."""
+        """Allocate memory for the tensors of `state` and write to it, so that a later copy causes no page faults."""
         size_bytes = sum(_aligned(_local(tensor).nbytes) for tensor in tensors(state))
         if size_bytes <= self._slab.nbytes:
             return
-        self._slab = np.empty(0, np.uint8)  # give the smaller one back before taking the larger
+        self._slab = np.empty(0, np.uint8)  # free the smaller slab before allocating the larger one
         if self._device.type == "cuda":
             self._slab = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True).numpy()
         else:
@@ -41,10 +41,10 @@ class Staging:
         self._slab.fill(0)
 
     def copy(self, state: State, ready: torch.cuda.Event | None) -> State:
-        """`state` with every tensor copied into the slab; returns when the copy is whole.
+        """`state` with every tensor copied into the slab; returns when the copy is complete.
 
-        `ready` is recorded on the stream that last wrote the tensors: the copy runs on a stream of its
-        own, beside what the training loop computes meanwhile.
+        `ready` is recorded on the stream that last wrote the tensors. The copy runs on another stream, in parallel
+        with the training loop.
         """
         self.reserve(state)
         if ready is None:
@@ -68,7 +68,7 @@ class Staging:
             source = _local(value)
             copied = self._into_slab(source, offset)
             offset += _aligned(source.nbytes)
-            # The constructor, because from_local would move the copy to the device of the mesh.
+            # Not from_local, which would move the copy to the device of the mesh.
             if isinstance(value, DTensor):
                 return DTensor(copied, value._spec, requires_grad=False)  # type: ignore[no-untyped-call]
             return copied
@@ -77,11 +77,11 @@ class Staging:
         return result
 
     def _into_slab(self, source: Tensor, offset: int) -> Tensor:
-        # A NumPy slice makes a tensor whose storage is just that slice; DCP clones a view of a larger storage.
+        # A tensor from a NumPy slice has only the slice as its storage; DCP would clone a view of a larger storage.
         place = torch.from_numpy(self._slab[offset : offset + source.nbytes])
         if source.device.type == "cpu":
-            # NumPy copies without the interpreter lock and on this thread alone; torch would wake its OpenMP
-            # threads, which the training step is using.
+            # NumPy copies without the interpreter lock and in this thread only; torch would use its OpenMP threads,
+            # which the training step needs.
             np.copyto(place.numpy(), source.reshape(-1).view(torch.uint8).numpy())
             return place.view(source.dtype).view(source.shape)
         target = place.view(source.dtype).view(source.shape)

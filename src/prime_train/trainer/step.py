@@ -1,4 +1,4 @@
-"""Takes one optimizer step over the micro-batches of a step. Writes no file and no event.
+"""Runs one optimizer step over its micro-batches. Writes no file and no event.
 
 Shapes: B sequences, T positions, V vocabulary.
 """
@@ -22,7 +22,7 @@ from prime_train.trainer.parallel import World, sync_gradients
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a step works on. `model` is the wrapped one."""
+    """The objects that a step uses. `model` is the wrapped model."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -33,19 +33,15 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One optimizer step, the same on every rank but for the times."""
+    """The result of one optimizer step; only the times differ between ranks."""
 
     loss: float  # mean cross-entropy per labelled token of the global batch, nats
     grad_norm: float  # before clipping
     tokens: int  # labelled tokens of the global batch
-    stop: bool  # some rank was asked to stop
+    stop: bool  # a stop was requested on at least one rank
     forward_backward_s: float
     wait_s: float  # in `before_update`
     optimizer_s: float
-
-
-def _nothing() -> None:
-    return
 
 
 def train_step(
@@ -53,21 +49,21 @@ def train_step(
     micro_batches: Sequence[Batch],
     lr: float,
     *,
-    stop_asked: bool = False,
-    before_update: Callable[[], None] = _nothing,
+    stop_requested: bool = False,
+    before_update: Callable[[], None] = lambda: None,
 ) -> StepResult:
-    """Forward, backward, clip and update. `before_update` is called last before the weights change.
+    """Forward, backward, clip and update. `before_update` is called directly before the weights change.
 
-    The loss is divided by the labelled tokens of all micro-batches of all ranks, counted beforehand:
-    any split of the same rows over micro-batches and ranks then gives the same gradient.
+    The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
+    any split of the same rows over micro-batches and ranks gives the same gradient.
     """
     began = time.perf_counter()
     world, device = training.world, training.device.torch
     labelled = sum(batch.labelled_tokens for batch in micro_batches)
-    counts = world.sum(torch.tensor([labelled, int(stop_asked)], dtype=torch.float64, device=device))  # (2,)
+    counts = world.sum(torch.tensor([labelled, int(stop_requested)], dtype=torch.float64, device=device))  # (2,)
     loss = world.sum(_accumulate(training, micro_batches, counts[0]))  # ()
     grad_norm = optim.clip_(training.model.parameters(), training.clip_norm)  # ()
-    told = torch.stack([loss, grad_norm.to(loss), counts[0].to(loss), counts[1].to(loss)]).tolist()  # the one GPU sync
+    values = torch.stack([loss, grad_norm.to(loss), counts[0].to(loss), counts[1].to(loss)]).tolist()  # only GPU sync
     computed = time.perf_counter()
     before_update()
     waited = time.perf_counter()
@@ -75,10 +71,10 @@ def train_step(
     training.optimizer.step()
     training.optimizer.zero_grad(set_to_none=True)
     return StepResult(
-        loss=told[0],
-        grad_norm=told[1],
-        tokens=round(told[2]),
-        stop=told[3] > 0,
+        loss=values[0],
+        grad_norm=values[1],
+        tokens=round(values[2]),
+        stop=values[3] > 0,
         forward_backward_s=computed - began,
         wait_s=waited - computed,
         optimizer_s=time.perf_counter() - waited,
@@ -86,7 +82,7 @@ def train_step(
 
 
 def _accumulate(training: Training, micro_batches: Sequence[Batch], tokens: Tensor) -> Tensor:
-    """Gradients of the step's mean loss, added up over the micro-batches; this rank's part of that loss, 0-d fp64."""
+    """Add up the gradients of the step's mean loss; returns this rank's part of that loss, 0-d fp64."""
     # DDP and FSDP2 average gradients over ranks; the loss is a sum over ranks.
     scale = (training.world.size / tokens).float()  # ()
     total = torch.zeros((), dtype=torch.float64, device=training.device.torch)

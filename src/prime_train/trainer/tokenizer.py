@@ -1,7 +1,7 @@
-"""Text to tokens and back: a byte-level BPE trained on the data, or any Hugging Face tokenizer folder.
+"""Converts text to tokens and back: a byte-level BPE trained on the data, or any Hugging Face tokenizer folder.
 
-Never adds a token by itself: the end of a document is marked by whoever builds sequences, with `eos_id`. Text that
-looks like a control token ("<|endoftext|>") is encoded as the text it is.
+Never adds a token: the code that builds sequences adds `eos_id` at the end of a document. Text that looks like a
+control token ("<|endoftext|>") is encoded as plain text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from prime_train.trainer.data.sections import open_documents
 from prime_train.trainer.data.sources import Documents, digest, locate
 
 EOS = "<|endoftext|>"
-FORMAT = 2  # of a trained tokenizer; another number trains it anew
-TRAINED_ON_CHARACTERS = 2**25  # a vocabulary of some thousands does not change after that much text
+FORMAT = 2  # of a trained tokenizer; another number trains it again
+TRAINED_ON_CHARACTERS = 2**25  # more text does not change a vocabulary of some thousands of tokens
 READ_AT_ONCE = 64
 FILES = (
     "tokenizer.json",
@@ -46,17 +46,17 @@ class Tokenizer:
     decode: Callable[[Sequence[int]], str]  # leaves out control tokens
     vocab_size: int  # largest token + 1
     eos_id: int
-    files: tuple[Path, ...]  # what an exported model needs to be read with the same tokenizer
-    fingerprint: str  # of their content
+    files: tuple[Path, ...]  # to copy into the folder of an exported model
+    fingerprint: str  # of the content of `files`
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
 
 
 def load_tokenizer(run: RunSpec) -> Tokenizer:
-    """The tokenizer of this run; trains and caches one where tokenizer.path is unset."""
+    """The tokenizer of this run; trained on the data and cached where tokenizer.path is unset."""
     if run.tokenizer.path is None:
-        return _from_json(_trained(run), "tokenizer (trained on the data)")
+        return _from_json(_train_once(run), "tokenizer (trained on the data)")
     folder = Path(run.tokenizer.path)
     where = f'tokenizer.path = "{folder}"'
     if not folder.is_dir():
@@ -64,7 +64,7 @@ def load_tokenizer(run: RunSpec) -> Tokenizer:
             what="there is no such folder",
             where=where,
             why="a Hugging Face tokenizer is a folder with tokenizer.json or the files of its model",
-            fix="give a folder that has one, or leave tokenizer.path unset to train one on the data",
+            fix="set tokenizer.path to a tokenizer folder, or leave it unset to train one on the data",
         )
     return _from_json(folder, where) if (folder / "tokenizer.json").is_file() else _from_transformers(folder, where)
 
@@ -75,7 +75,7 @@ def _from_json(folder: Path, where: str) -> Tokenizer:
     try:
         loaded = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # the library raises a bare Exception for every fault of the file
-        raise _broken(where, error) from error
+        raise _unreadable(where, error) from error
     loaded.encode_special_tokens = True
     loaded.no_truncation()
     loaded.no_padding()
@@ -102,7 +102,7 @@ def _from_transformers(folder: Path, where: str) -> Tokenizer:
     try:
         loaded: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise _broken(where, error) from error
+        raise _unreadable(where, error) from error
     if loaded.eos_token_id is None:
         raise _no_eos(where)
 
@@ -120,7 +120,7 @@ def _from_transformers(folder: Path, where: str) -> Tokenizer:
 
 
 def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) -> int:
-    """The end-of-text token that the folder names, by text or by number."""
+    """The end-of-text token in the folder's config files, by text or by number."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         token = _read_json(folder / name, where).get("eos_token")
         text = token.get("content") if isinstance(token, dict) else token
@@ -140,7 +140,7 @@ def _read_json(file: Path, where: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise _broken(f"{where}: {file.name}", error) from error
+        raise _unreadable(f"{where}: {file.name}", error) from error
     return value if isinstance(value, dict) else {}
 
 
@@ -155,8 +155,8 @@ def _fingerprint(folder: Path) -> str:
     return sha256.hexdigest()[:24]
 
 
-def _trained(run: RunSpec) -> Path:
-    """The folder of the BPE for this data, vocabulary and split. Held-out text has no part in it."""
+def _train_once(run: RunSpec) -> Path:
+    """The cached folder of the BPE for this data, vocabulary and split. It is not trained on held-out text."""
     origins = [locate(source) for source in run.data.sources]
     kept = [FORMAT, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio]
     key = digest([*kept, [origin.fingerprint for origin in origins]])
@@ -170,7 +170,7 @@ def _trained(run: RunSpec) -> Path:
 
 
 def _training_text(run: RunSpec, opened: Sequence[Documents]) -> Iterator[str]:
-    """Training documents in a seeded order, as much of each source as its share of the documents."""
+    """Training documents in a seeded order, from each source in proportion to its number of documents."""
     documents_in_all = sum(documents.count for documents in opened)
     for number, documents in enumerate(opened):
         if documents.count == 0:
@@ -189,7 +189,7 @@ def _training_text(run: RunSpec, opened: Sequence[Documents]) -> Iterator[str]:
 
 
 def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path) -> None:
-    """Writes a byte-level BPE as a Hugging Face tokenizer folder. The same texts give the same file."""
+    """Train a byte-level BPE and write it as a Hugging Face tokenizer folder. The same texts give the same file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
@@ -213,11 +213,11 @@ def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def _broken(where: str, error: Exception) -> UserError:
+def _unreadable(where: str, error: Exception) -> UserError:
     return UserError(
         what=f"the tokenizer cannot be read: {(str(error).strip() or type(error).__name__).splitlines()[0][:300]}",
         where=where,
-        why="its files are not whole, or of a kind that the tokenizers and transformers libraries do not know",
+        why="its files are incomplete, or not supported by the tokenizers and transformers libraries",
         fix="write or download the folder again",
     )
 
@@ -226,6 +226,6 @@ def _no_eos(where: str) -> UserError:
     return UserError(
         what="the tokenizer has no end-of-text token",
         where=where,
-        why="it ends each document, so that the model learns where text stops",
-        fix='name one of its tokens in tokenizer_config.json: "eos_token": "..."',
+        why="it is added to each document, so that the model learns where text ends",
+        fix='set one of its tokens in tokenizer_config.json: "eos_token": "..."',
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prime_train.diagnose.cause import Cause, Diagnosis, Seen
+from prime_train.diagnose.cause import Cause, Diagnosis, SignatureHit
 from prime_train.errors import UserError
 from prime_train.events import AttemptEnded
 from prime_train.units import counted
@@ -83,5 +83,5 @@ def _cause_json(cause: Cause) -> dict[str, Any]:
     }
 
 
-def _seen_json(seen: Seen) -> dict[str, Any]:
+def _seen_json(seen: SignatureHit) -> dict[str, Any]:
     return {"id": seen.id, "file": seen.file, "line": seen.line, "what": seen.what}

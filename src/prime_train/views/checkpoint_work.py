@@ -10,7 +10,6 @@ from typing import Any
 
 from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.checkpoints.packing_plan import Stored
 from prime_train.units import format_bytes, format_seconds
 
 
@@ -19,7 +18,7 @@ class PackingResult:
     """One checkpoint that was packed or restored, or that would be. `problem` is empty if nothing failed."""
 
     step: int
-    stored: Stored  # sizes afterwards; in a plan, the expected sizes
+    stored: StoredSize  # sizes afterwards; in a plan, the expected sizes
     seconds: float | None = None  # None = a plan
     problem: str = ""
     lossy: bool = False  # optimizer moments are rounded to bf16
@@ -33,12 +32,12 @@ class PackingResult:
 def plan_packing(found: Checkpoint, *, lossy: bool) -> PackingResult:
     """The expected sizes. There is no estimate for a packed checkpoint that must be restored before it is rounded."""
     if not lossy:
-        return PackingResult(found.step, packing_plan.expected(found.path), lossy=packing_plan.is_lossy(found.path))
-    if packing_plan.packed_without_loss(found.path):
+        return PackingResult(found.step, packing_plan.estimate(found.path), lossy=packing_plan.is_lossy(found.path))
+    if packing_plan.list_to_restore(found.path):
         return PackingResult(
-            found.step, packing_plan.stored(found.path), lossy=True, note="no estimate: it is restored first"
+            found.step, packing_plan.measure(found.path), lossy=True, note="no estimate: it is restored first"
         )
-    expected = packing_plan.expected(found.path, edits=packing_plan.edits(found.path))
+    expected = packing_plan.estimate(found.path, edits=packing_plan.find_edits(found.path))
     return PackingResult(found.step, expected, lossy=True)
 
 
@@ -48,9 +47,9 @@ def work_on(found: Checkpoint, work: Callable[[Path], None]) -> PackingResult:
     try:
         work(found.path)
     except archive.DamagedError as error:
-        return PackingResult(found.step, packing_plan.stored(found.path), problem=f"broken: {error}")
+        return PackingResult(found.step, packing_plan.measure(found.path), problem=f"broken: {error}")
     seconds = time.perf_counter() - began
-    return PackingResult(found.step, packing_plan.stored(found.path), seconds, lossy=packing_plan.is_lossy(found.path))
+    return PackingResult(found.step, packing_plan.measure(found.path), seconds, lossy=packing_plan.is_lossy(found.path))
 
 
 def packing_rows(results: Iterable[PackingResult]) -> list[tuple[str, str, str, str, str]]:

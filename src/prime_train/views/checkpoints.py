@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
-from prime_train.checkpoints.packing_plan import Stored
+from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.errors import UserError
 from prime_train.programs import recorded
 from prime_train.rundir import RunDir
@@ -33,7 +33,7 @@ class CheckpointRow:
 class Packing:
     """How a complete checkpoint was packed after it was saved."""
 
-    stored: Stored
+    stored: StoredSize
     packed: bool
     lossy: bool  # optimizer moments were rounded to bf16
 
@@ -217,7 +217,7 @@ def verify_json(run: str, results: Iterable[VerifyResult]) -> dict[str, Any]:
 def _packing(checkpoint: Checkpoint) -> Packing | None:
     folder = checkpoint.path
     try:
-        packing = Packing(packing_plan.stored(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
+        packing = Packing(packing_plan.measure(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
     except FileNotFoundError:  # retention deleted it
         return None
     return packing if packing.packed or packing.lossy else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.checkpoints.cleanup import Deletion, Item, Keep, may_go, newest_usable
+from prime_train.checkpoints.cleanup import Deletion, Item, Keep, newest_usable
 from prime_train.units import format_bytes
 
 Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -> why
@@ -24,7 +24,7 @@ class Pruning:
 
 def plan_pruning(items: Sequence[Item], keep: Keep, now_s: float) -> Pruning:
     """The deletions, oldest first. The caller holds the run's lock."""
-    going = (one for one in may_go(items, keep, now_s) if not one.last_resort)
+    going = (one for one in list_deletable(items, keep, now_s) if not one.last_resort)
     return Pruning(tuple(items), keep, tuple(sorted(going, key=lambda one: one.item.step)))
 
 

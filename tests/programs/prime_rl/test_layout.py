@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints import in_use, layout, removal
-from prime_train.checkpoints.cleanup import QUIET_S, Keep, may_go
+from prime_train.checkpoints.cleanup import QUIET_S, Keep, list_deletable
 from prime_train.checkpoints.inventory import Places, Stock, places_from
 from prime_train.checkpoints.step_folders import checkpoints
 from prime_train.programs.prime_rl.layout import places as places_of
@@ -107,14 +107,14 @@ def test_stock_is_taken_of_every_layout(tmp_path: Path, generation: str) -> None
         (22, False),
     ]
     later_s = time.time() + 2 * QUIET_S
-    gone = [(one.item.kind, one.item.step) for one in may_go(items, Keep(keep_last=1), later_s)]
+    gone = [(one.item.kind, one.item.step) for one in list_deletable(items, Keep(keep_last=1), later_s)]
     assert gone == [("broadcast", 19), ("rollouts", 5), ("rollouts", 19)]
 
 
 def test_both_parts_of_an_earlier_generation_go_together(tmp_path: Path) -> None:
     for step in (10, 20):
         write_checkpoint(tmp_path, "2026-05", step)
-    [gone] = may_go(Stock(places(tmp_path)).take(time.time()), Keep(keep_last=1), time.time())
+    [gone] = list_deletable(Stock(places(tmp_path)).take(time.time()), Keep(keep_last=1), time.time())
     assert [str(path.relative_to(tmp_path)) for path in gone.item.paths] == [
         "checkpoints/step_10",
         "run_default/checkpoints/step_10",
@@ -188,8 +188,8 @@ def test_a_mark_counts_as_long_as_its_process(tmp_path: Path) -> None:
         ("OWN:1", ""),  # another process had this pid
         ("4194305", ""),  # above the highest pid there can be
         ("12:34 somewhere-else", "process 12 on somewhere-else"),
-        ("", "whoever wrote IN_USE.sync"),
-        ("rclone", "whoever wrote IN_USE.sync"),
+        ("", "the process that wrote IN_USE.sync"),
+        ("rclone", "the process that wrote IN_USE.sync"),
     ],
 )
 def test_marks_of_others(tmp_path: Path, text: str, user: str) -> None:

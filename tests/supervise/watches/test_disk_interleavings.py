@@ -19,9 +19,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from prime_train.checkpoints import in_use, layout, removal, retention
-from prime_train.checkpoints.cleanup import Deletion, Keep, may_go
+from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
 from prime_train.checkpoints.inventory import Places, Stock
+from prime_train.checkpoints.retention import find_superseded
 from prime_train.supervise.watches.disk_removal_program import Order, Work, delete
 
 CONTENT = b"0123456789"
@@ -147,7 +148,7 @@ class Interleavings(RuleBasedStateMachine):
         known = [found for found in layout.scan(self.places.checkpoints[0]) if found.step <= self.step]
         known = [found for found in known if found.step not in self.unreadable]
         with killed_after(calls), contextlib.suppress(CrashError):
-            for gone in retention.superseded(known, self.keep_last, self.keep_every):
+            for gone in find_superseded(known, self.keep_last, self.keep_every):
                 removal.remove(gone.path)
 
     @rule()
@@ -193,7 +194,7 @@ class Interleavings(RuleBasedStateMachine):
     def plan(self) -> None:
         """The plan may be old by the time it is carried out."""
         keep, now_s = self.keep(), time.time()
-        self.planned = (keep, may_go(Stock(self.places).take(now_s), keep, now_s))
+        self.planned = (keep, list_deletable(Stock(self.places).take(now_s), keep, now_s))
 
     @rule(calls=st.integers(0, 12) | st.just(NEVER))
     def carry_out(self, calls: int) -> None:
@@ -233,7 +234,7 @@ class Interleavings(RuleBasedStateMachine):
             self.trainer_lets_go(calls)
         if between == "damage" and self.saving is None and len(self.usable()) > 1:
             newest = self.usable()[-1]
-            layout.condemn(self.folder(newest), "a bit flipped")
+            layout.mark_damaged(self.folder(newest), "a bit flipped")
             self.promised.discard(newest)
         self.planned = (keep, deletions)
         self.carry_out(calls)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints import in_use, inventory, layout, removal
-from prime_train.checkpoints.cleanup import Deletion, Keep, may_go
+from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
 from prime_train.checkpoints.inventory import Places, Stock
 from prime_train.events import Progress, Record
 from prime_train.programs.bundled import PROGRAM
@@ -188,7 +188,7 @@ def test_of_a_long_run_the_oldest_rollouts_are_told(tmp_path: Path) -> None:
 def ordered(run_dir: RunDir, keep: Keep) -> Order:
     places = Places(run_dir.path, (run_dir.checkpoints,))
     now_s = time.time()
-    return Order(places, keep, may_go(Stock(places).take(now_s), keep, now_s))
+    return Order(places, keep, list_deletable(Stock(places).take(now_s), keep, now_s))
 
 
 def steps(run_dir: RunDir) -> list[int]:
@@ -220,7 +220,7 @@ def test_nothing_goes_once_the_newest_has_turned_out_damaged(tmp_path: Path) -> 
     for step in (10, 20, 30):
         write(run_dir, step, 100)
     order = ordered(run_dir, Keep(keep_last=1))
-    layout.condemn(run_dir.checkpoint(30), "a bit flipped")
+    layout.mark_damaged(run_dir.checkpoint(30), "a bit flipped")
     assert results(carry_out(order)) == [(10, ""), (20, "it is needed again")]
     assert steps(run_dir) == [20]
 

@@ -85,7 +85,7 @@ def test_another_part_held_out_of_a_single_document_is_not_read_from_the_cache(t
 def test_two_words_are_too_little_text(tmp_path: Path) -> None:
     (tmp_path / "input.txt").write_text("hello world\n")
     run = small_run(files(tmp_path / "input.txt"))
-    with pytest.raises(UserError, match="too short to part: 2 words"):
+    with pytest.raises(UserError, match="too short to split: 2 words"):
         load_tokenizer(run)
 
 

@@ -36,7 +36,7 @@ def test_nothing_but_blanks_held_out_is_refused(tmp_path: Path) -> None:
     _, held_out = order.split(20, run.eval.held_out_ratio, run.run.seed, 0)
     for number in held_out.tolist():
         (folder / f"{number:04d}.txt").write_text("\n\n")
-    with pytest.raises(UserError, match="what is held out has no text"):
+    with pytest.raises(UserError, match="the held-out documents have no text"):
         held_out_batches(run, load_tokenizer(run))
 
 

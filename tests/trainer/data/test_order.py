@@ -14,9 +14,9 @@ def documents(order: DocumentOrder, buffers: int) -> list[tuple[int, int]]:
     cursors = (0,) * len(order.counts)
     found: list[tuple[int, int]] = []
     for number in range(buffers):
-        plan = order.buffer(number, cursors)
+        plan = order.plan_buffer(number, cursors)
         found += zip(plan.source.tolist(), plan.document.tolist(), strict=True)
-        cursors = order.after(plan)
+        cursors = order.next_cursors(plan)
     return found
 
 

@@ -105,7 +105,7 @@ def test_text_in_another_encoding_is_refused_with_the_byte(tmp_path: Path) -> No
 
 @pytest.fixture
 def forbidden() -> Iterator[Path]:
-    """A folder with a file and a folder that only root may read; the test runs as somebody else."""
+    """A folder with a file and a folder that only root may read; the test runs as another user."""
     is_root = os.geteuid() == 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

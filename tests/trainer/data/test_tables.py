@@ -54,7 +54,7 @@ def test_a_field_that_is_not_text(tmp_path: Path) -> None:
 
 def test_a_file_without_a_line(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").touch()
-    assert fault(files(tmp_path)).what == "there is no text in it"
+    assert fault(files(tmp_path)).what == "it contains no text"
 
 
 def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from prime_train.checkpoints.cleanup import Deletion, Keep, may_go
+from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
 from prime_train.supervise.watches import disk_words as words
 from prime_train.supervise.watches.disk_room import (
     Doing,
@@ -61,7 +61,7 @@ def judge(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: Limi
     if not sample.spaces:
         return Verdict(_standing(memory, alarms), tuple(alarms))
     disk = sample.spaces[0]
-    going = may_go(sample.items, keep, now_s) if limits.delete else ()
+    going = list_deletable(sample.items, keep, now_s) if limits.delete else ()
     if memory.standing & {words.LAST_ROOM, words.NO_ROOM}:
         room = room_of(sample, doing, keep, replace(limits, margin_bytes=int(limits.margin_bytes * limits.calm)), now_s)
     else:
@@ -111,7 +111,7 @@ def _stepwise_bytes(sample: Sample) -> int:
 def _staying_bytes(sample: Sample, keep: Keep, limits: Limits, now_s: float) -> int:
     """Complete checkpoints that nothing deletes: pinned ones, those of keep_every_steps; where nothing deletes any,
     all beyond keep_last."""
-    gone = {one.item.paths for one in may_go(sample.items, keep, now_s)} if limits.delete else set()
+    gone = {one.item.paths for one in list_deletable(sample.items, keep, now_s)} if limits.delete else set()
     usable = sorted((i for i in sample.items if i.kind == "checkpoint" and i.complete), key=lambda item: item.step)
     older = usable[: -max(1, keep.keep_last or 1)]
     return sum(item.size_bytes for item in older if item.paths not in gone)

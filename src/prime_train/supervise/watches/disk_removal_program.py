@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.checkpoints import in_use, layout, removal
-from prime_train.checkpoints.cleanup import Deletion, Item, Keep, newest_usable, still_may_go
+from prime_train.checkpoints.cleanup import Deletion, Item, Keep, newest_usable, reason_to_keep
 from prime_train.checkpoints.inventory import Places, Stock, places_from
 from prime_train.supervise.watches.disk_sample import item_as_json, item_from
 
@@ -80,7 +80,7 @@ def delete(deletion: Deletion, work: Work) -> str:
             removal.finish(path)
         return ""
     items = work.items()
-    if problem := still_may_go(deletion, items, work.order.keep, time.time()):
+    if problem := reason_to_keep(deletion, items, work.order.keep, time.time()):
         return problem
     if deletion.last_resort and (problem := _doubt(items, work)):
         return problem
@@ -98,7 +98,7 @@ def _hindered(deletion: Deletion, work: Work) -> Callable[[Sequence[Path]], str]
         user = next((found for aside in asides if (found := in_use.marked_by(aside))), "")
         is_pinned = any((aside / layout.PIN).exists() for aside in asides)
         item = replace(deletion.item, in_use=user, pinned=is_pinned)
-        return still_may_go(deletion, [*work.items(), item], work.order.keep, time.time())
+        return reason_to_keep(deletion, [*work.items(), item], work.order.keep, time.time())
 
     return hindered
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from prime_train.checkpoints.cleanup import QUIET_S, Deletion, Item, Keep, may_go, newest_usable, plan
-from prime_train.checkpoints.retention import superseded
+from prime_train.checkpoints.cleanup import QUIET_S, Deletion, Item, Keep, list_deletable, newest_usable, plan
+from prime_train.checkpoints.retention import find_superseded
 from prime_train.supervise.watches.disk_sample import Sample, Space
 
 
@@ -68,7 +68,7 @@ def room_of(sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: flo
         return None
     in_flight = sum(item.size_bytes for item in in_writing(sample.items, keep, now_s))
     free_bytes = sample.spaces[0].free_bytes + in_flight
-    goes_bytes = total_bytes(may_go(sample.items, keep, now_s)) if limits.delete else 0
+    goes_bytes = total_bytes(list_deletable(sample.items, keep, now_s)) if limits.delete else 0
     then_bytes = free_bytes - one_bytes + _goes_then(sample.items, one_bytes, keep, limits, now_s)
     return Room(one_bytes + _margin(one_bytes, limits), free_bytes, goes_bytes, then_bytes)
 
@@ -93,13 +93,13 @@ def _goes_then(items: Sequence[Item], one_bytes: int, keep: Keep, limits: Limits
     after = [replace(item, in_use="") for item in begun]
     after.append(Item("checkpoint", step, (Path(f"step_{step}"),), one_bytes, "complete", now_s))
     if limits.delete:
-        return total_bytes(may_go(after, replace(keep, saving_step=None, loading_step=None), now_s))
+        return total_bytes(list_deletable(after, replace(keep, saving_step=None, loading_step=None), now_s))
     if keep.keep_last is None:
         return 0
     now, then = ([item for item in found if item.kind == "checkpoint"] for found in (items, after))
-    if keep.saving_step is None and superseded(now, keep.keep_last, keep.keep_every_steps):
+    if keep.saving_step is None and find_superseded(now, keep.keep_last, keep.keep_every_steps):
         return 0  # the trainer should have deleted these, and has not
-    return sum(item.size_bytes for item in superseded(then, keep.keep_last, keep.keep_every_steps))
+    return sum(item.size_bytes for item in find_superseded(then, keep.keep_last, keep.keep_every_steps))
 
 
 def total_bytes(deletions: Sequence[Deletion]) -> int:

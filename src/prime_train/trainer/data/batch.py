@@ -1,7 +1,7 @@
-"""Turns packed rows into the tensors of a micro-batch. Knows nothing of documents, files or tokenizers.
+"""Converts packed rows to the tensors of a micro-batch. Independent of files and tokenizers.
 
-A row is one training sequence: pieces of documents one after the other, then padding. No piece sees another:
-`documents` tells attention which positions belong together, `positions` restart with each piece, and the last
+A row is one training sequence: pieces of documents in sequence, then padding. Pieces do not affect each other:
+`documents` is the piece of each position for the attention mask, `positions` restart with each piece, and the last
 position of a piece has no label.
 
 Letters: B sequences, T tokens in a sequence, P pieces over all rows (the padding of a row counts as its last piece).
@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-IGNORED = -100  # torch.nn.functional.cross_entropy leaves this label out by default
+IGNORED = -100  # torch.nn.functional.cross_entropy ignores this label by default
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch. Labels are shifted already: `labels[:, t]` is the token after `tokens[:, t]`, or IGNORED."""
+    """One micro-batch. Labels are shifted: `labels[:, t]` is the token after `tokens[:, t]`, or IGNORED."""
 
     tokens: torch.Tensor  # (B, T) int64
     labels: torch.Tensor  # (B, T) int64
     positions: torch.Tensor  # (B, T) int64, from 0 in each piece
-    documents: torch.Tensor  # (B, T) int64, from 0 in each row; padding has an id of its own
+    documents: torch.Tensor  # (B, T) int64, from 0 in each row; padding has its own number
 
     @property
     def labelled_tokens(self) -> int:
@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Packed sequences, small enough to send between processes."""
+    """Packed sequences in a compact form for sending between processes."""
 
     tokens: NDArray[np.integer]  # (B, T)
     lengths: NDArray[np.int64]  # (P,); the last of each row is its padding and may be 0
@@ -51,7 +51,7 @@ class Rows:
         return Rows(self.tokens[start:stop], self.lengths[first[0] : first[-1]], first - first[0])
 
     def take(self, order: NDArray[np.int64]) -> Rows:
-        """These rows, in this order."""
+        """The rows with the indices in `order`."""
         pieces_per_row = np.diff(self.first)[order]
         first = np.concatenate([[0], np.cumsum(pieces_per_row)])
         pieces = np.repeat(self.first[:-1][order] - first[:-1], pieces_per_row) + np.arange(first[-1])
@@ -71,7 +71,7 @@ def join(parts: Sequence[Rows]) -> Rows:
 
 
 def to_batch(rows: Rows) -> Batch:
-    """The tensors of these rows."""
+    """The tensors of the rows."""
     sequences, ctx_tokens = rows.tokens.shape
     size = sequences * ctx_tokens
     starts = np.cumsum(rows.lengths) - rows.lengths  # (P,) of each piece in the flattened batch

@@ -1,6 +1,6 @@
-"""Keeps what is made once from the data: trained tokenizers and tokenised text.
+"""Caches results that are made once from the data: trained tokenizers and tokenised text.
 
-An entry is a folder under its key. It appears as a whole or not at all; one process builds it, others wait.
+An entry is a folder named by its key. It appears complete or not at all; one process builds it, others wait.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
             what=f"cannot write the cache: {error.strerror}",
             where=str(folder.parent),
             why="tokenizers and tokenised text are kept there between runs",
-            fix="make room or give write access there, or set PRIME_TRAIN_CACHE to another directory",
+            fix="free space or give write access there, or set PRIME_TRAIN_CACHE to another directory",
         ) from error
     return folder
 
 
 def _build(folder: Path, build: Callable[[Path], None]) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # a build that was killed; the lock says that none is running
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed build; the lock excludes a running one
     partial.mkdir()
     try:
         build(partial)

@@ -1,7 +1,7 @@
-"""The documents of a source as tokens, each ended by the end-of-text token. Never packs, never orders.
+"""Tokenises the documents of a source and adds the end-of-text token to each. Never packs, never orders.
 
-Text up to CACHED_BYTES is tokenised once and memory-mapped from the cache; more than that is tokenised when its turn
-comes. Both give the same tokens. A single document is always cached.
+A source of up to CACHED_BYTES is tokenised once and memory-mapped from the cache; documents of a larger source are
+tokenised when they are needed. Both give the same tokens. A single document is always cached.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
 from prime_train.trainer.data.sections import open_documents
 from prime_train.trainer.data.sources import Documents, Origin, digest, locate
-from prime_train.trainer.data.tables import no_text
+from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.tokenizer import Tokenizer
 
 CACHED_BYTES = 256 * 2**20  # half a minute of tokenising on 8 cores, about 160 MB of cache
-FORMAT = 2  # of the cached files; another number makes them anew
+FORMAT = 2  # of the cached files; another number makes them again
 DOCUMENTS_AT_ONCE = 128
 REPORT_EVERY_S = 2.0
 
@@ -36,23 +36,23 @@ Tokens = NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """One source. `gather(documents)` gives their tokens one after the other, and the length of each."""
+    """One source. `gather(documents)` returns their tokens in sequence, and the length of each document."""
 
-    identity: str  # what a resumed run must find again
+    identity: str  # must be the same in a resumed run
     train: Integers
     held_out: Integers
     gather: Callable[[Integers], tuple[Tokens, Integers]]
 
 
 def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
-    """One for each of data.sources. Raises UserError where there is nothing to train on or to hold out."""
+    """One corpus for each of data.sources. Raises UserError where there is no text to train on or to hold out."""
     corpora: list[Corpus] = []
     for number, source in enumerate(run.data.sources):
         origin = locate(source)
         opened = None if origin.size_bytes <= CACHED_BYTES else origin.open()
-        # A single document is cached however large it is: sections of it are asked for, and it is read as a whole.
+        # A single document of any size is cached, because it is read as a whole and used in sections.
         if opened is None or opened.count == 1:
-            corpus = _cached(run, number, origin, tokenizer)
+            corpus = _open_cached(run, number, origin, tokenizer)
         else:
             split = order.split(opened.count, run.eval.held_out_ratio, run.run.seed, number)
             identity = digest([origin.identity, tokenizer.fingerprint])
@@ -67,9 +67,9 @@ def token_type(tokenizer: Tokenizer) -> type[np.unsignedinteger]:
 
 
 def tokenise(documents: Documents, tokenizer: Tokenizer, indices: list[int]) -> list[Tokens]:
-    """The tokens of each document with the end-of-text token; none for one without text but for blanks.
+    """The tokens of each document with the end-of-text token; no tokens for a blank document.
 
-    Of the sections of a single document only the last has that token.
+    In a single document only the last section gets the end-of-text token.
     """
     texts = documents.texts(indices)
     encoded = tokenizer.encode_batch([text if documents.held_out or not text.isspace() else "" for text in texts])
@@ -86,9 +86,9 @@ def _tokenise_now(documents: Documents, tokenizer: Tokenizer, indices: Integers)
     return np.concatenate(parts), np.asarray([len(part) for part in parts], dtype=np.int64)
 
 
-def _cached(run: RunSpec, number: int, origin: Origin, tokenizer: Tokenizer) -> Corpus:
+def _open_cached(run: RunSpec, number: int, origin: Origin, tokenizer: Tokenizer) -> Corpus:
     ratio = run.eval.held_out_ratio
-    key = digest([FORMAT, origin.fingerprint, tokenizer.fingerprint, ratio])  # where a single document is parted
+    key = digest([FORMAT, origin.fingerprint, tokenizer.fingerprint, ratio])  # the ratio splits a single document
     folder = cache.entry("tokens", key, partial(_write, origin, ratio, tokenizer))
     tokens = np.load(folder / "tokens.npy", mmap_mode="r")
     ends = np.load(folder / "ends.npy")
@@ -107,11 +107,11 @@ def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, 
 def _write(origin: Origin, held_out_ratio: float, tokenizer: Tokenizer, folder: Path) -> None:
     documents = open_documents(origin, held_out_ratio)
     if documents.count == 0:
-        raise no_text(origin.name)
-    parts = list(_with_progress(documents, tokenizer, origin.name))
+        raise no_text_error(origin.name)
+    parts = list(_tokenise_all(documents, tokenizer, origin.name))
     tokens = np.concatenate(parts)
     if not len(tokens):
-        raise no_text(origin.name)
+        raise no_text_error(origin.name)
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     np.save(folder / "tokens.npy", tokens)
     np.save(folder / "ends.npy", ends)
@@ -126,14 +126,14 @@ def _write(origin: Origin, held_out_ratio: float, tokenizer: Tokenizer, folder: 
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
-def _with_progress(documents: Documents, tokenizer: Tokenizer, name: str) -> Iterator[Tokens]:
-    said_s = time.monotonic()
+def _tokenise_all(documents: Documents, tokenizer: Tokenizer, name: str) -> Iterator[Tokens]:
+    reported_s = time.monotonic()
     skipped = f", {documents.skipped} files skipped that are not UTF-8" if documents.skipped else ""
     parts = "sections" if documents.held_out else "documents"
     sys.stderr.write(f"tokenising {documents.count} {parts} of {name}{skipped}\n")
     for start in range(0, documents.count, DOCUMENTS_AT_ONCE):
         stop = min(start + DOCUMENTS_AT_ONCE, documents.count)
         yield from tokenise(documents, tokenizer, list(range(start, stop)))
-        if time.monotonic() - said_s > REPORT_EVERY_S:
-            said_s = time.monotonic()
+        if time.monotonic() - reported_s > REPORT_EVERY_S:
+            reported_s = time.monotonic()
             sys.stderr.write(f"tokenised {stop} of {documents.count} {parts} of {name}\n")

@@ -1,4 +1,4 @@
-"""The held-out text as micro-batches: the same ones at each evaluation and after each restart."""
+"""Builds micro-batches of held-out text: the same at each evaluation and after each restart."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ DOCUMENTS_AT_ONCE = 1024
 def held_out_batches(run: RunSpec, tokenizer: Tokenizer) -> list[Batch]:
     """Up to eval.batches micro-batches, from all sources in proportion to their held-out documents.
 
-    Fewer, and the last one of fewer sequences, where there is not that much held-out text. UserError where there
-    is none.
+    With less held-out text, fewer micro-batches, and fewer sequences in the last one. UserError where there is none.
     """
     wanted = run.eval.batches * run.batch.micro_batch
     tokens, lengths = _held_out_tokens(run, open_corpora(run, tokenizer), wanted * run.data.ctx_tokens)
     if not len(tokens):
         raise UserError(
-            what="what is held out has no text",
+            what="the held-out documents have no text",
             where="eval.held_out_ratio",
-            why="the documents held out are all blank, so there is nothing to measure the loss on",
-            fix="raise eval.held_out_ratio, choose another run.seed, or take the blank documents out",
+            why="they are all blank, so the loss cannot be measured",
+            fix="raise eval.held_out_ratio, choose another run.seed, or remove the blank documents",
         )
     rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
     chosen = rows.take(order.generator(run.run.seed, order.HELD_OUT, order.ROWS).permutation(len(rows))[:wanted])
@@ -40,7 +39,7 @@ def held_out_batches(run: RunSpec, tokenizer: Tokenizer) -> list[Batch]:
 def _held_out_tokens(
     run: RunSpec, corpora: tuple[Corpus, ...], wanted_tokens: int
 ) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """At least so many tokens, or all there are: a sample of many documents, so that no single one rules the loss."""
+    """At least `wanted_tokens`, or all tokens, from many documents, so that no single one dominates the loss."""
     documents = np.concatenate([corpus.held_out for corpus in corpora])
     source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
     shuffled = order.generator(run.run.seed, order.HELD_OUT).permutation(len(documents))

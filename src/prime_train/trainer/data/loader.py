@@ -1,4 +1,4 @@
-"""Builds packed buffers ahead, in the trainer or in processes of its own. Never decides which documents."""
+"""Builds packed buffers in advance, in the trainer or in worker processes. Never chooses documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,18 +31,11 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """The sequences of one buffer of documents, shuffled. `cursors` are those before it."""
+    """The shuffled sequences of one buffer of documents. `cursors` are the positions before it."""
 
     number: int
     cursors: tuple[int, ...]
     rows: Rows
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A UserError on its way out of a worker: as an exception it would come out as a RuntimeError."""
-
-    parts: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,47 +61,50 @@ class Buffers:
 
 
 def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> Iterator[BufferPlan]:
-    """The plans from this buffer on, without end."""
+    """The endless plans from buffer `number` on."""
     for following in itertools.count(number):
-        plan = documents.buffer(following, cursors)
-        cursors = documents.after(plan)
+        plan = documents.plan_buffer(following, cursors)
+        cursors = documents.next_cursors(plan)
         yield plan
 
 
 class Loader:
-    """The buffers in the order of their plans, whatever the number of workers; 0 = build them here.
+    """Yields the buffers in the order of their plans, for any number of workers; 0 = build them in this process.
 
-    Worker w of W builds every W-th buffer from the w-th on and waits, with the next one built, until the pipe takes
-    it. Each has a pipe of its own and shares no lock, so that one that is killed cannot leave the others, or the
-    trainer, waiting for it: torch's DataLoader can hang there, in the lock of its shared event or queue. Rows do not
-    go through /dev/shm either, which is 64 MB in a default container.
+    Worker w of W builds every W-th buffer from the w-th on, and waits with the next buffer until the pipe accepts it.
+    Each worker has its own pipe and shares no lock, so a killed worker cannot block the others or the trainer;
+    torch's DataLoader can hang in the lock of its shared event or queue. Rows also do not use /dev/shm, which has
+    only 64 MB in a default container.
     """
 
-    def __init__(self, buffers: Buffers, planned: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+    def __init__(self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
         self._owner_pid = os.getpid()
         self._processes: list[ForkProcess] = []
         self._pipes: list[Connection] = []
-        self._here = map(buffers.build, planned()) if workers == 0 else None
+        self._here = map(buffers.build, make_plans()) if workers == 0 else None
         self._taken = 0
-        # Workers keep these blocked: a signal to the whole group asks the trainer to save, and it may need data then.
+        # Workers block these signals: the trainer saves after a signal to the whole group, and may need data for it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             for worker in range(workers):
-                self._start(buffers, islice(planned(), worker, None, workers), worker)
+                self._start(buffers, islice(make_plans(), worker, None, workers), worker)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        # Before the hook of multiprocessing, which asks with SIGTERM and waits.
+        # Runs before the hook of multiprocessing, which sends SIGTERM and waits.
         atexit.register(self.close)
 
-    def _start(self, buffers: Buffers, planned: Iterator[BufferPlan], worker: int) -> None:
-        """Forks a worker: it shares the opened corpora, and starts in milliseconds."""
+    def _start(self, buffers: Buffers, own_plans: Iterator[BufferPlan], worker: int) -> None:
+        """Fork a worker, which shares the opened corpora and starts in milliseconds."""
         context = multiprocessing.get_context("fork")
         receiving, sending = context.Pipe(duplex=False)
         process = context.Process(
-            target=_work, args=(os.getpid(), buffers, planned, sending, worker), name=f"data-{worker}", daemon=True
+            target=_run_worker,
+            args=(os.getpid(), buffers, own_plans, sending, worker),
+            name=f"data-{worker}",
+            daemon=True,
         )
         process.start()
-        sending.close()  # the worker's is the only one, so that its death ends the pipe
+        sending.close()  # only the worker keeps its end open, so that its death closes the pipe
         self._processes.append(process)
         self._pipes.append(receiving)
 
@@ -123,14 +118,14 @@ class Loader:
             self._processes[worker].join()
             exit_code = self._processes[worker].exitcode
             raise RuntimeError(f"data worker {worker} ended with exit code {exit_code}") from error
-        if isinstance(built, Fault):
-            raise UserError(**built.parts)
+        if isinstance(built, dict):
+            raise UserError(**built)
         assert isinstance(built, Buffer)
         self._taken += 1
         return built
 
     def close(self) -> None:
-        """Ends the workers at once: they have nothing to lose. May be called again."""
+        """Kill the workers, which have nothing to save. May be called again."""
         if os.getpid() != self._owner_pid:
             return
         atexit.unregister(self.close)
@@ -142,25 +137,25 @@ class Loader:
         self._processes, self._pipes = [], []
 
 
-def _work(
+def _run_worker(
     trainer_pid: int,
     buffers: Buffers,
-    planned: Iterator[BufferPlan],
+    own_plans: Iterator[BufferPlan],
     pipe: Connection,
     worker: int,
 ) -> None:
-    """Builds and sends buffers until the trainer is gone."""
+    """Build and send buffers until the trainer is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != trainer_pid:
         return
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads did not come along through the fork
-    torch.set_num_threads(1)  # nor did those of torch
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork does not copy its threads
+    torch.set_num_threads(1)  # nor those of torch
     seed.seed_all(seed.mix(buffers.seed, "worker", worker))
     try:
-        for plan in planned:
+        for plan in own_plans:
             pipe.send(buffers.build(plan))
     except UserError as error:
-        pipe.send(Fault(asdict(error)))
+        pipe.send(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
     except BrokenPipeError:
         return

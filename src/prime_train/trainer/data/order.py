@@ -1,4 +1,4 @@
-"""Decides which documents are trained on and in which order. Pure: indices and seeds, no text, no files."""
+"""Chooses the training documents and their order. Pure: indices and seeds, no text, no files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 
-# One stream of random numbers for each purpose, all from the seed of the run.
+# Purposes; each has its own stream of random numbers from the seed of the run.
 SPLIT, EPOCH, SOURCE, ROWS, HELD_OUT, SAMPLE = range(6)
 
 
 def generator(seed: int, *purpose: int) -> np.random.Generator:
-    """The random numbers of one purpose: the same seed and purpose give the same ones."""
+    """The random generator of one purpose: the same seed and purpose give the same numbers."""
     return np.random.default_rng([seed, *purpose])
 
 
 def split(count: int, held_out_ratio: float, seed: int, source: int, last: int = 0) -> tuple[Integers, Integers]:
-    """(training, held-out) documents of a source, both ascending; of several at least one is held out.
+    """(training, held-out) documents of a source, both ascending. With several documents at least one is held out.
 
-    `last` so many are held out, where the documents are the sections of a single one, in place of a drawn part.
+    `last`: hold out that many at the end instead of a random part, for the sections of a single document.
     """
     if last:
         return np.arange(count - last), np.arange(count - last, count)
@@ -35,7 +35,7 @@ def split(count: int, held_out_ratio: float, seed: int, source: int, last: int =
 
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
-    """Which documents the buffer of this number takes. `cursors` count what each source gave before it."""
+    """The documents of one buffer. `cursors` count the documents of each source in earlier buffers."""
 
     number: int
     cursors: tuple[int, ...]
@@ -54,11 +54,11 @@ class DocumentOrder:
 
     @property
     def buffer_docs(self) -> int:
-        """Documents in a buffer: no more than there are, or five books would be packed two hundred times at once."""
+        """Documents in a buffer: at most as many as exist, or one buffer would hold five books two hundred times."""
         return min(self.most_buffer_docs, sum(self.counts))
 
-    def buffer(self, number: int, cursors: tuple[int, ...]) -> BufferPlan:
-        """Each source goes through a permutation of its own per epoch; which source is next is drawn."""
+    def plan_buffer(self, number: int, cursors: tuple[int, ...]) -> BufferPlan:
+        """The documents of a buffer: sources are drawn at random, and each source has a permutation per epoch."""
         weights = np.asarray(self.probs if self.probs is not None else self.counts, dtype=np.float64)
         draw = generator(self.seed, SOURCE, number)
         source = draw.choice(len(self.counts), size=self.buffer_docs, p=weights / weights.sum())
@@ -68,7 +68,7 @@ class DocumentOrder:
             document[mine] = self._documents(which, cursor, len(mine))
         return BufferPlan(number, cursors, source, document)
 
-    def after(self, plan: BufferPlan) -> tuple[int, ...]:
+    def next_cursors(self, plan: BufferPlan) -> tuple[int, ...]:
         """The cursors of the next buffer."""
         taken = np.bincount(plan.source, minlength=len(plan.cursors)).tolist()
         return tuple(cursor + count for cursor, count in zip(plan.cursors, taken, strict=True))

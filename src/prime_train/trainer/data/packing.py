@@ -1,9 +1,9 @@
-"""Packs documents into sequences of a fixed capacity, best fit decreasing. Pure; never sees a token's value.
+"""Packs documents into sequences of a fixed capacity, best fit decreasing. Pure; never reads a token's value.
 
 Only a document longer than a sequence is cut: into pieces that each fill a sequence, and a tail. Every token is
-kept. Best-fit-decreasing over pre-split documents is the packing of arXiv 2404.10830, s. 3; what differs here is
-that documents of equal length and sequences of equal free space move as whole groups, so that the work grows with
-the number of distinct lengths and not with the number of documents.
+kept. Best-fit-decreasing over pre-split documents is the packing of arXiv 2404.10830, s. 3. Here documents of equal
+length and sequences of equal free space are handled as groups, so the time grows with the number of distinct
+lengths and not with the number of documents.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Bins:
     """Pieces in the order of their bins. Letters: P pieces, N bins."""
 
     document: Integers  # (P,) index into `lengths`
-    start: Integers  # (P,) where the piece begins in its document
+    start: Integers  # (P,) first token of the piece in its document
     length: Integers  # (P,)
     first: Integers  # (N + 1,): bin n holds pieces [first[n], first[n + 1])
 
@@ -33,9 +33,9 @@ class Bins:
 
 
 def pack(lengths: NDArray[np.integer], capacity: int) -> Bins:
-    """The bins that hold every token of documents of these lengths, none of them over `capacity`.
+    """Bins of at most `capacity` tokens that hold every token of documents with these lengths.
 
-    The same lengths give the same bins. A document of length 0 is in none.
+    The same lengths give the same bins. A document of length 0 is in no bin.
     """
     document, start, length = cut(np.asarray(lengths, dtype=np.int64), capacity)
     descending = np.argsort(-length, kind="stable")
@@ -59,11 +59,11 @@ def cut(lengths: Integers, capacity: int) -> tuple[Integers, Integers, Integers]
 def _best_fit(lengths: Integers, capacity: int) -> Integers:
     """The bin of each piece; `lengths` descend.
 
-    A bin with the least sufficient space s takes s // length pieces in a row, since after each of them it is the
-    fullest one that still fits. So the neighbouring bins with that space, or as many empty ones as it needs, are
+    The bin with the least sufficient space s takes s // length pieces in a row, because after each of them it is
+    still the fullest bin that fits. So all neighbouring bins with that space, or as many empty bins as needed, are
     filled at once.
     """
-    waiting: dict[int, list[tuple[int, int]]] = {}  # free space -> (first, count) of neighbouring bins that have it
+    waiting: dict[int, list[tuple[int, int]]] = {}  # free space -> (first, count) of neighbouring bins with it
     spaces = 0  # bit s is set where waiting[s] exists
     bins = 0
     filled: list[tuple[int, int, int]] = []  # (first bin, bins, pieces in each), in the order of the pieces
@@ -117,12 +117,12 @@ def _runs(lengths: Integers) -> Iterator[tuple[int, int]]:
 
 
 def fill(bins: Bins, tokens: NDArray[np.integer], lengths: Integers, capacity: int, padding: int) -> Rows:
-    """The sequences that `bins` describe, taken from documents that lie one after the other in `tokens`."""
+    """The sequences that `bins` describe; `tokens` holds the documents in sequence."""
     bin_of = np.repeat(np.arange(len(bins)), np.diff(bins.first))  # (P,)
     used = np.bincount(bin_of, weights=bins.length, minlength=len(bins)).astype(np.int64)  # (N,)
     source = (np.cumsum(lengths) - lengths)[bins.document] + bins.start  # (P,)
 
-    # Padding is one more piece of each bin, taken from behind the last document.
+    # Padding is one more piece of each bin, from tokens added after the last document.
     with_padding = np.concatenate([tokens, np.full(capacity, padding, dtype=tokens.dtype)])
     piece_length = np.insert(bins.length, bins.first[1:], capacity - used)
     begin = np.insert(source, bins.first[1:], len(tokens))

@@ -1,7 +1,7 @@
-"""Parts the only document of a source into sections, of which the last are held out. Never sees a token.
+"""Splits the only document of a source into sections, the last of them held out. Never tokenises.
 
-A single `input.txt` is a usual corpus. Its beginning is trained on and its end measures the loss; both are cut into
-sections at line ends, so that what is tokenised and packed at once stays small however large the file is.
+A single `input.txt` is a common corpus. Its beginning is for training and its end for measuring the loss. Both are
+cut into sections at line ends, so that tokenising and packing a large file needs little memory.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Iterator
 from prime_train.errors import UserError
 from prime_train.trainer.data.sources import Documents, Origin
 
-SECTION_CHARACTERS = 2**16  # some 16,000 tokens: longer than most sequences, and a thousand fit in memory many times
+SECTION_CHARACTERS = 2**16  # about 16,000 tokens: longer than most sequences, and a thousand fit easily in memory
 
 
 def open_documents(origin: Origin, held_out_ratio: float) -> Documents:
-    """The documents of a source; of a single one its sections, `held_out` of which are at its end."""
+    """The documents of a source; for a single document its sections, the last `held_out` of them held out."""
     documents = origin.open()
     if documents.count != 1:
         return documents
     (text,) = documents.texts([0])
     if not text.strip():
-        return documents  # as with many documents, who tokenises it finds that there is no text
+        return documents  # the tokenising raises the error, as with many documents
     cut = _cut(text, held_out_ratio)
     if cut is None:
         raise UserError(
-            what=f"its only document is too short to part: {len(text.split())} words",
+            what=f"its only document is too short to split: {len(text.split())} words",
             where=origin.name,
-            why="its beginning is trained on and its end is held out to measure the loss",
+            why="its beginning is for training and its end is held out to measure the loss",
             fix="give more text",
         )
     train, held_out = list(_sections(text, 0, cut)), list(_sections(text, cut, len(text)))
@@ -37,10 +37,10 @@ def open_documents(origin: Origin, held_out_ratio: float) -> Documents:
 
 
 def _cut(text: str, held_out_ratio: float) -> int | None:
-    """Where the held-out end begins: behind a line end, else behind a space, with two words on both sides.
+    """Start of the held-out end: after a line end or a space, with two words on both sides; None where impossible.
 
-    Two words are two tokens at least, so that there is something to predict. A line end that is far off, as in text
-    that is one long line under a title, counts for less than a space. None = there is no such place.
+    Two words are at least two tokens, so there is a token to predict. A line end is preferred, but not one that is
+    far away, for example in one long line under a title.
     """
     two_words = re.match(r"\s*\S+\s+\S+", text)
     if two_words is None:
@@ -59,7 +59,7 @@ def _cut(text: str, held_out_ratio: float) -> int | None:
 
 
 def _sections(text: str, begin: int, end: int) -> Iterator[str]:
-    """The characters [begin, end), none left out; a section ends behind a line end or a space where there is one."""
+    """All characters [begin, end) in sections, cut after a line end or a space where possible."""
     while begin < end:
         stop = min(begin + SECTION_CHARACTERS, end)
         if stop < end:

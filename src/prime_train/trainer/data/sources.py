@@ -1,6 +1,6 @@
 """Finds the documents of a data source and reads them by index. Never tokenises, never orders.
 
-`locate` only looks at names, sizes and times of files, so that a run whose text is tokenised already never reads it.
+`locate` reads only names, sizes and times of files, so that a run with cached tokens never reads the text.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class Documents:
     count: int
     texts: Callable[[Sequence[int]], list[str]]
     skipped: int = 0  # files that are not text
-    held_out: int = 0  # of a single document in sections: so many of the last; 0 = whole documents, drawn by the seed
+    held_out: int = 0  # the last sections of a single document; 0 = whole documents, drawn by the seed
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A source that was found, not opened yet."""
+    """A source that was found but is not opened yet."""
 
     name: str  # for messages
-    fingerprint: str  # differs where the text may differ: names, sizes and modification times
-    identity: str  # the same on every machine that has the same files: names and sizes
+    fingerprint: str  # of names, sizes and modification times: differs where the text may differ
+    identity: str  # of names and sizes: the same on every machine with the same files
     size_bytes: int  # on disk
     open: Callable[[], Documents]
 
 
 def locate(source: Source) -> Origin:
-    """Where the documents of this source are. Raises UserError where there are none."""
+    """Find the documents of a source without reading them. Raises UserError where there are none."""
     match source.kind:
         case "python-stdlib":
             root = Path(sysconfig.get_path("stdlib"))
@@ -57,7 +57,7 @@ def locate(source: Source) -> Origin:
                     what="this Python has no source of its standard library",
                     where=str(root),
                     why='data.sources kind = "python-stdlib" reads its .py files',
-                    fix='use another Python, or kind = "files" with a path to text of your own',
+                    fix='use another Python, or kind = "files" with a path to your own text',
                 )
             return _origin("python-stdlib", source, root, files, lambda: read_library(files))
         case "files":
@@ -82,7 +82,7 @@ def _origin(name: str, source: Source, root: Path, files: Sequence[Path], opener
 
 
 def digest(value: object) -> str:
-    """A short name for a JSON-able value."""
+    """A short hash of a JSON-able value."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
@@ -96,7 +96,7 @@ def library_files(root: Path) -> list[Path]:
 
 
 def read_library(files: Sequence[Path]) -> Documents:
-    """All of them, in memory (about 12 MB). Files that are not UTF-8 are skipped; empty ones do not count."""
+    """The texts of the files, in memory (about 12 MB). Files that are not UTF-8 or are blank are skipped."""
     texts: list[str] = []
     skipped = 0
     for file in files:
@@ -117,7 +117,7 @@ def matching_files(path: str) -> tuple[Path, list[Path]]:
     named = Path(path)
     with reading(named):
         if named.is_dir():
-            os.scandir(named).close()  # a folder that may not be read would look empty below
+            os.scandir(named).close()  # raises for an unreadable folder, which rglob would treat as empty
             candidates = [file for file in named.rglob("*") if not file.name.startswith(".")]
         else:
             candidates = [named] if named.exists() else [Path(match) for match in glob.glob(path, recursive=True)]  # noqa: PTH207 - the pattern is absolute
@@ -141,21 +141,21 @@ def open_files(files: Sequence[Path], text_field: str) -> Documents:
         group = list(found)
         for file in group:
             with reading(file), open(file, "rb"):
-                pass  # told before the first step, and not when the stream comes to it
+                pass  # an unreadable file raises now, not in the middle of the training
         if suffix == ".txt":
             parts.append(Documents(len(group), partial(_texts, group)))
         else:
             from prime_train.trainer.data import tables  # imports a library that takes a second
 
             parts.append(tables.open_tables(group, text_field))
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    return parts[0] if len(parts) == 1 else _join(parts)
 
 
 def _texts(files: Sequence[Path], indices: Sequence[int]) -> list[str]:
     return [read_text(files[index]) for index in indices]
 
 
-def _joined(parts: Sequence[Documents]) -> Documents:
+def _join(parts: Sequence[Documents]) -> Documents:
     ends = list(itertools.accumulate(part.count for part in parts))
 
     def texts(indices: Sequence[int]) -> list[str]:
@@ -180,22 +180,22 @@ def read_text(file: Path) -> str:
         raise UserError(
             what=f"byte {error.start} is not UTF-8",
             where=str(file),
-            why="text in another encoding would be trained on as nonsense",
+            why="text in another encoding would be read as wrong characters",
             fix=f"convert it: iconv -f LATIN1 -t UTF-8 {file.name} > converted.txt",
         ) from error
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns an OSError inside it into a UserError that names the file."""
+    """Convert an OSError in the block to a UserError that names the file."""
     try:
         yield
     except OSError as error:
         raise UserError(
             what=f"cannot read it: {error.strerror}",
             where=str(error.filename or path),
-            why="it is named by data.sources",
-            fix="give this user read access (chmod +r), or take it out of the path",
+            why="data.sources names it",
+            fix="give this user read access (chmod +r), or remove it from the path",
         ) from error
 
 
@@ -204,7 +204,7 @@ def _required_path(source: Source) -> str:
         raise UserError(
             what="path is not set",
             where=f'data.sources kind = "{source.kind}"',
-            why="this kind of source is found by its path",
+            why="this kind of source needs a path",
             fix='path = "..."',
         )
     return source.path

@@ -1,8 +1,8 @@
-"""The micro-batches of a training run, in an order fixed by the seed alone. Never reads the clock or the devices.
+"""Yields the micro-batches of a training run in an order that depends only on the seed. Reads no clock, no device.
 
-The stream is a sequence of rows: buffer 0, buffer 1, ... Each micro-batch of all ranks together takes the next
-`micro_batch x world_size` rows, of which rank r takes the r-th part. So optimizer step s uses rows
-[s * global_batch, (s + 1) * global_batch), whatever the number of ranks, of workers and of attempts.
+The stream is a sequence of rows: buffer 0, buffer 1, ... One micro-batch of all ranks together is the next
+`micro_batch x world_size` rows; rank r uses the r-th part of them. So optimizer step s uses rows
+[s * global_batch, (s + 1) * global_batch) for any number of ranks, workers and attempts.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from prime_train.trainer.data.batch import Batch, Rows, join, to_batch
 from prime_train.trainer.data.corpus import Corpus, open_corpora
 from prime_train.trainer.data.loader import Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
-from prime_train.trainer.data.tables import no_text
+from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 
 def prepare(run: RunSpec) -> Tokenizer:
-    """Trains and caches the tokenizer and the tokenised text, so that other ranks find them. Returns the tokenizer."""
+    """Train and cache the tokenizer and the tokenised text, so that other ranks find them. Returns the tokenizer."""
     tokenizer = load_tokenizer(run)
     open_corpora(run, tokenizer)
     return tokenizer
 
 
 class TrainStream:
-    """The micro-batches of one rank. `position` is what `position()` gave where the run left off."""
+    """The micro-batches of one rank, from the start or from a `position()` of an earlier attempt."""
 
     def __init__(
         self, run: RunSpec, tokenizer: Tokenizer, rank: int, world_size: int, position: dict[str, Any] | None
     ) -> None:
-        # Said before the tokenizer starts threads, or each forked worker would warn of them.
+        # Set before the tokenizer starts threads; otherwise each forked worker would print a warning.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         self._micro_batch = run.batch.micro_batch
         self._rank = rank
         self._world_size = world_size
         corpora = open_corpora(run, tokenizer)
-        self._made_by = made_by(run, corpora)
+        self._made_by = describe_stream(run, corpora)
         if position is not None:
             check_position(position, self._made_by)
         start = position or {"buffer": 0, "row": 0, "cursors": [0] * len(corpora)}
         self._number: int = start["buffer"]
         self._row: int = start["row"]
         self._cursors: tuple[int, ...] = tuple(start["cursors"])
-        self._rows: Rows | None = None  # of this buffer; none until the first row is asked for
+        self._rows: Rows | None = None  # of this buffer; None until the first row is needed
         counts = tuple(len(corpus.train) for corpus in corpora)
         order = DocumentOrder(run.run.seed, counts, run.data.sampling_probs, run.data.pack_buffer_docs)
-        self._most_empty_buffers = 2 * sum(counts) // order.buffer_docs  # as many as hold each document once, surely
+        self._most_empty_buffers = 2 * sum(counts) // order.buffer_docs  # enough to contain every document
         buffers = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
         planned = partial(plans, order, self._number, self._cursors)
         self._buffers = Loader(buffers, planned, run.data.loader_workers)
-        # Ends the workers: when it is called, when the stream is dropped, or at exit.
+        # Ends the workers when it is called, when the stream is garbage-collected, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
 
     def next_micro_batch(self) -> Batch:
@@ -66,11 +66,11 @@ class TrainStream:
         return to_batch(rows)
 
     def position(self) -> dict[str, Any]:
-        """What has been consumed by all ranks: JSON-able, the same on each of them."""
+        """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
         return {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
 
     def _advance(self, count: int) -> list[Rows]:
-        """The next rows, in parts where they lie in several buffers."""
+        """The next rows, in one part per buffer."""
         parts: list[Rows] = []
         while count > 0:
             if self._rows is None or self._row == len(self._rows):
@@ -83,21 +83,21 @@ class TrainStream:
         return parts
 
     def _take_buffer(self) -> None:
-        """Go on to the next buffer that has rows. Raises UserError where all documents have passed without one."""
+        """Take the next buffer with rows. Raises UserError where no document has any."""
         buffer = next(self._buffers)
         empty = 0
         while not len(buffer.rows):
             empty += 1
             if empty > self._most_empty_buffers:
-                raise no_text("data.sources, but for what is held out")
+                raise no_text_error("data.sources, without the held-out documents")
             buffer = next(self._buffers)
         if self._rows is not None:
             self._row = 0
         self._number, self._cursors, self._rows = buffer.number, buffer.cursors, buffer.rows
 
 
-def made_by(run: RunSpec, corpora: tuple[Corpus, ...]) -> dict[str, Any]:
-    """All that fixes the rows of the stream: a position means nothing where one of these differs."""
+def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...]) -> dict[str, Any]:
+    """Everything that determines the rows of the stream. A position is only valid where all of it is the same."""
     return {
         "run.seed": run.run.seed,
         "data.ctx_tokens": run.data.ctx_tokens,
@@ -109,7 +109,7 @@ def made_by(run: RunSpec, corpora: tuple[Corpus, ...]) -> dict[str, Any]:
 
 
 def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Raises UserError where the position comes from another stream."""
+    """Raise UserError where the position comes from another stream."""
     for name, value in expected.items():
         before = position["made_by"].get(name)
         if before != value:
@@ -117,8 +117,8 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
             raise UserError(
                 what=f"{name} is {value}, was {before}" if is_setting else "the text or the tokenizer has changed",
                 where="the data position in the checkpoint",
-                why="the run would go on with other text than it left off",
-                fix=f"{name} = {before}, or another run.name to begin anew"
+                why="the run would continue with other text than before",
+                fix=f"{name} = {before}, or another run.name to start a new run"
                 if is_setting
-                else "bring back the data that the run began with, or take another run.name to begin anew",
+                else "restore the data that the run started with, or use another run.name to start a new run",
             )

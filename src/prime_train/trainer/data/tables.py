@@ -1,7 +1,7 @@
 """Opens .jsonl, .parquet and Hugging Face datasets with the `datasets` library: memory-mapped, read by row.
 
-The library is imported where it is used: it takes most of a second, and a run whose text is tokenised already does
-without it.
+The library is imported where it is used, because that takes most of a second and a run with cached tokens does not
+need it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from prime_train.user_cache import cache_path
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:
-    """The rows of these files, all .jsonl or all .parquet."""
+    """The rows of the files, which are all .jsonl or all .parquet."""
     import datasets
     from datasets.exceptions import DatasetGenerationError
 
     datasets.disable_progress_bars()
     filled = [file for file in files if file.stat().st_size > 0]
     if not filled:
-        raise no_text(str(files[0]))
+        raise no_text_error(str(files[0]))
     format_name = "json" if files[0].suffix == ".jsonl" else "parquet"
     names = [str(file) for file in filled]
     try:
@@ -40,14 +40,14 @@ def open_tables(files: Sequence[Path], text_field: str) -> Documents:
         raise UserError(
             what=f"cannot be read as {format_name}: {_first_line(error.__cause__ or error)}",
             where=", ".join(names[:3]),
-            why="the files of one source must be whole and have the same columns",
-            fix="look at the file named; write it again, or take it out of the path",
+            why="the files of one source must be complete and have the same columns",
+            fix="look at the named file; write it again, or remove it from the path",
         ) from error
     return _documents(table, text_field, ", ".join(names[:3]))
 
 
 def check_lines(file: Path) -> None:
-    """Raises UserError at the first line that is not a JSON object."""
+    """Raise UserError at the first line that is not a JSON object."""
     with reading(file), open(file, "rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -67,16 +67,16 @@ def check_lines(file: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A dataset and what tells it from another."""
+class OpenedDataset:
+    """A dataset, and a fingerprint of its content."""
 
     documents: Documents
     fingerprint: str
     size_bytes: int
 
 
-@lru_cache(maxsize=8)  # the tokenizer, the stream and the evaluation ask for it, and the Hub may be far away
-def open_dataset(source: Source, name: str) -> Opened:
+@lru_cache(maxsize=8)  # the tokenizer, the stream and the evaluation open it, and the Hub may be slow
+def open_dataset(source: Source, name: str) -> OpenedDataset:
     """A dataset of the Hugging Face Hub, or of a local folder."""
     import datasets
     from datasets.exceptions import DatasetsError
@@ -93,20 +93,20 @@ def open_dataset(source: Source, name: str) -> Opened:
             table = datasets.load_dataset(name, source.subset, split=source.split)
     except ConnectionError as error:
         raise UserError(
-            what=f"dataset {name} is out of reach: {_first_line(error)}",
+            what=f"dataset {name} cannot be reached: {_first_line(error)}",
             where=where,
             why="it is neither a local folder nor in the cache of the Hugging Face libraries",
-            fix=f"where there is a network: hf download --repo-type dataset {name} --local-dir DIR; then path = DIR",
+            fix=f"on a machine with a network: hf download --repo-type dataset {name} --local-dir DIR; then path = DIR",
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
     except (DatasetsError, OSError, ValueError) as error:
         raise UserError(
             what=f"dataset {name} cannot be opened: {_first_line(error)}",
             where=where,
-            why=f'asked for split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
-            fix="give the name of a dataset on the Hub or a local folder, and a split and subset that it has",
+            why=f'the config has split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
+            fix="use a dataset on the Hub or a local folder, and a split and subset that it has",
         ) from error
-    return Opened(_documents(table, source.text_field, where), str(table._fingerprint), int(table.data.nbytes))
+    return OpenedDataset(_documents(table, source.text_field, where), str(table._fingerprint), int(table.data.nbytes))
 
 
 def _documents(table: Any, text_field: str, where: str) -> Documents:
@@ -117,18 +117,18 @@ def _documents(table: Any, text_field: str, where: str) -> Documents:
             what=f'no field "{text_field}"; there are {", ".join(fields)}'
             + (f"; did you mean {near[0]}?" if near else ""),
             where=where,
-            why="text_field names the one that holds the text of a document",
+            why="text_field must name the field with the text of a document",
             fix=f'text_field = "{near[0] if near else fields[0]}"',
         )
     if getattr(table.features[text_field], "dtype", None) not in ("string", "large_string"):
         raise UserError(
             what=f'field "{text_field}" is {table.features[text_field]}, not text',
             where=where,
-            why="documents are trained on as text",
-            fix="text_field = one that holds a string in every row",
+            why="documents must be text",
+            fix="text_field = a field with a string in every row",
         )
     if not len(table):
-        raise no_text(where)
+        raise no_text_error(where)
     column = table.select_columns([text_field])
 
     def texts(indices: Sequence[int]) -> list[str]:
@@ -137,13 +137,10 @@ def _documents(table: Any, text_field: str, where: str) -> Documents:
     return Documents(len(column), texts)
 
 
-def no_text(where: str) -> UserError:
-    """The error of a source without a single token."""
+def no_text_error(where: str) -> UserError:
+    """The error of a source without tokens."""
     return UserError(
-        what="there is no text in it",
-        where=where,
-        why="there is nothing to train on",
-        fix="give a source that has text",
+        what="it contains no text", where=where, why="there is nothing to train on", fix="use a source that has text"
     )
 
 
