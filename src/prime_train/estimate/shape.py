@@ -83,7 +83,7 @@ def shape_from_registry(name: str) -> ModelShape | None:
 
 def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
     """The shape given by the size fields of a run.toml and `vocab_size`. Raises ShapeError."""
-    decoder = architecture.of_fields(run.model, vocab_size)
+    decoder = architecture.architecture_from_fields(run.model, vocab_size)
     if decoder.parameters > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder.parameters:.2g} parameters: no such model exists")
     return ModelShape(
