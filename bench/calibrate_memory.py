@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import record
 from memory_rows import Row, read
 
-from prime_train.estimate.calibrate import Measured, calibrated_memory, calibration_of
+from prime_train.estimate.calibrate import Measurement, calibrate_memory, calibration_of
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import RoleMemory
@@ -69,8 +69,8 @@ def pairs(rows: list[Estimated]) -> Iterator[Pair]:
 
 
 def pair(by: Estimated, of: Estimated) -> Pair:
-    measured = Measured(by.peak_bytes, True, (), by.row.id)
-    after = calibrated_memory(of.memory, calibration_of(measured, by.memory, None)).reserved
+    measured = Measurement(by.peak_bytes, True, (), by.row.id)
+    after = calibrate_memory(of.memory, calibration_of(measured, by.memory, None)).reserved
     before, truth = of.memory.reserved, of.peak_bytes
     return Pair(
         apart=math.exp(abs(math.log(before.typical / by.memory.reserved.typical))),

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prime_train.estimate.broadcast import broadcast_s
-from prime_train.estimate.throughput_basis import MeasuredRow, measured_rows, nearby
+from prime_train.estimate.throughput_basis import MeasuredRow, find_nearby, measured_rows
 from prime_train.estimate.throughput_rates import Costs, Rates, Spread, published_costs
 from prime_train.estimate.throughput_terms import ideal_terms, step_terms
 
@@ -123,7 +123,7 @@ def held_out(rows: Sequence[MeasuredRow], share: float) -> list[tuple[float, flo
         rates = fit(others, share)
         for index, row in enumerate(rows):
             if row.setup.shape.name == model:
-                around = nearby(row.setup, row.hardware, others)
+                around = find_nearby(row.setup, row.hardware, others)
                 residual = math.log(step_s(row) / estimated_s(row, rates))
                 found[index] = (residual, around.distance if around else 0.0)
     return [found[index] for index in range(len(rows))]

@@ -23,9 +23,9 @@ from tests.trainer.live_tensors import Case, batches, training_of
 
 from prime_train import spec
 from prime_train.errors import ExitCode, UserError
-from prime_train.estimate.hardware import of_devices
+from prime_train.estimate.hardware import hardware_from_devices
 from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import of_run
+from prime_train.estimate.shape import shape_from_run
 from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
@@ -88,7 +88,7 @@ def _this_gpu() -> Hardware:
             exit_code=ExitCode.OUT_OF_REACH,
         )
     name, total = torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).total_memory
-    hardware = of_devices([(name, total)])
+    hardware = hardware_from_devices([(name, total)])
     if hardware is None:
         raise UserError(
             what=f"the registry has no GPU called {name}",
@@ -113,7 +113,7 @@ def _row(number: int, case: Case, hardware: Hardware) -> dict[str, Any]:
     child = [sys.executable, str(Path(__file__).resolve()), "--case", str(number)]
     done = subprocess.run(child, stdout=subprocess.PIPE, text=True, check=True)
     measured: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    memory = training_memory(setup_of(case.run, hardware, of_run(case.run, case.vocab_size)), hardware)
+    memory = training_memory(setup_of(case.run, hardware, shape_from_run(case.run, case.vocab_size)), hardware)
     tensors = sum(term.bytes for term in memory.terms if term.name != "allocator reserve")
     row = {
         "what": f"reserved by the bundled trainer: {case.name}",

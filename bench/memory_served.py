@@ -18,8 +18,9 @@ import row_cells
 from memory_rows import MEASURED, SERVING
 from row_cells import Unreadable, flag, number, text, whole
 
-from prime_train.estimate.inference import ServeSetup, inference_memory, serve_setup_of
+from prime_train.estimate.inference import inference_memory
 from prime_train.estimate.inference_cache import capacity_of
+from prime_train.estimate.inference_setup import ServeSetup, serve_setup_of
 from prime_train.estimate.inference_weights import weight_gib
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.values import Hardware, Interval

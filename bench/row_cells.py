@@ -16,8 +16,8 @@ from prime_train import registry
 from prime_train.dialects.nearest import nearest
 from prime_train.errors import UserError
 from prime_train.estimate import shapes_registry
-from prime_train.estimate.hardware import of_entry, of_name
-from prime_train.estimate.shape import ModelShape, of_registry
+from prime_train.estimate.hardware import hardware_from_entry, hardware_from_name
+from prime_train.estimate.shape import ModelShape, shape_from_registry
 from prime_train.estimate.values import Hardware
 
 _YES, _NO = ("yes", "true", "1", "on"), ("", "no", "false", "0", "off", "none", "n/a", "nan", "-")
@@ -111,13 +111,13 @@ def model(name: str) -> ModelShape:
     """The shape of a model by its name, in any case, with or without the owner. Raises Unreadable."""
     if not name:
         raise Unreadable("model is missing")
-    shape = of_registry(name)
+    shape = shape_from_registry(name)
     if shape is not None:
         return shape
-    known, wanted = list(shapes_registry.rows()), name.lower().split("/")[-1]
+    known, wanted = list(shapes_registry.shape_rows()), name.lower().split("/")[-1]
     same = [each for each in known if each.lower() == name.lower()]
     same = same or [each for each in known if each.lower().split("/")[-1] == wanted]
-    shape = of_registry(same[0]) if len(same) == 1 else None
+    shape = shape_from_registry(same[0]) if len(same) == 1 else None
     if shape is None:
         meant = nearest(name, known)
         raise Unreadable(f"model {name!r} has no shape in the registry" + (f"; nearest: {meant}" if meant else ""))
@@ -130,11 +130,13 @@ def hardware(name: str, gpus: int) -> Hardware:
     plain = "-".join(word for word in name.lower().split() if not word.startswith("hbm"))
     for tried in (plain, _closest_gpu(plain)):
         try:
-            return of_name(f"{gpus}x{tried}")
+            return hardware_from_name(f"{gpus}x{tried}")
         except UserError:
             continue
     entry = registry.gpu_peak(name)
-    return of_entry(entry, gpus) if entry else Hardware(name, name or "unknown GPU", gpus, 0.0, 0.0, 0.0, None)
+    return (
+        hardware_from_entry(entry, gpus) if entry else Hardware(name, name or "unknown GPU", gpus, 0.0, 0.0, 0.0, None)
+    )
 
 
 def _closest_gpu(plain: str) -> str:

@@ -19,7 +19,7 @@ from row_cells import Mesh, Unreadable, flag, number, text, whole
 
 from prime_train.estimate import shape as shape_of
 from prime_train.estimate.shape import ModelShape
-from prime_train.estimate.throughput_basis import MeasuredRow, of_columns
+from prime_train.estimate.throughput_basis import MeasuredRow, row_from_columns
 from prime_train.estimate.train_setup import Checkpointing
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.work import StepSetup
@@ -89,7 +89,7 @@ def _form(names: set[str]) -> Reader:
     if {"model", "n_gpus", "seq_len"} <= names:
         return of_baseline
     if set(COLUMNS) <= names:
-        return of_columns
+        return row_from_columns
     raise Unreadable(f"columns {', '.join(sorted(names))} do not match a known format")
 
 
@@ -120,7 +120,7 @@ def of_foundry(line: Mapping[str, str]) -> MeasuredRow:
 
 def _mpt(cell: str) -> ModelShape:
     name = cell.lower().removeprefix("mosaicml/").removeprefix("mpt-")
-    shape = shape_of.of_registry(f"mosaicml/mpt-{name}")
+    shape = shape_of.shape_from_registry(f"mosaicml/mpt-{name}")
     if shape is not None:
         return shape
     if name not in _SMALL_MPT:
@@ -249,7 +249,7 @@ def main() -> None:
     for path in sys.argv[1:]:
         lines = read(Path(path))
         for row in (each.row for each in lines if each.row and each.was_measured):
-            if shape_of.of_registry(row.setup.shape.name) and row.setup.dp_shard == row.setup.gpus:
+            if shape_of.shape_from_registry(row.setup.shape.name) and row.setup.dp_shard == row.setup.gpus:
                 writer.writerow(columns_of(row))
         for each in lines:
             if each.why:

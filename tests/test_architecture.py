@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.architecture import Architecture, of_config, of_fields
+from prime_train.architecture import Architecture, architecture_from_config, architecture_from_fields
 from prime_train.spec import Model
 
 # Shapes and counts of published models: config.json and the parameter count of their model cards.
@@ -31,7 +31,7 @@ LLAMA_3_1_8B = {
 
 @pytest.mark.parametrize(("config", "parameters"), [(QWEN3_0_6B, 596_049_920), (LLAMA_3_1_8B, 8_030_261_248)])
 def test_published_counts(config: dict[str, object], parameters: int) -> None:
-    architecture = of_config(config)
+    architecture = architecture_from_config(config)
     assert architecture is not None
     assert architecture.parameters == parameters
 
@@ -40,11 +40,11 @@ def test_published_counts(config: dict[str, object], parameters: int) -> None:
     "change", [{"vocab_size": None}, {"hidden_size": "big"}, {"num_hidden_layers": 0}, {"num_attention_heads": True}]
 )
 def test_a_config_without_a_number(change: dict[str, object]) -> None:
-    assert of_config(LLAMA_3_1_8B | change) is None
+    assert architecture_from_config(LLAMA_3_1_8B | change) is None
 
 
 def test_unset_fields() -> None:
-    assert of_fields(Model(layers=2, hidden_size=256, heads=4), 1000) == Architecture(
+    assert architecture_from_fields(Model(layers=2, hidden_size=256, heads=4), 1000) == Architecture(
         1000, 2, 256, 4, 4, 64, 704, tie_embeddings=True, qk_norm=False
     )
 
@@ -60,4 +60,4 @@ def test_unset_fields() -> None:
 def test_the_trainer_counts_the_same(model: Model) -> None:
     from prime_train.trainer.model import config_of, parameter_count
 
-    assert of_fields(model, 512).parameters == parameter_count(config_of(model, 512))
+    assert architecture_from_fields(model, 512).parameters == parameter_count(config_of(model, 512))

@@ -33,7 +33,7 @@ class Architecture(NamedTuple):
         return self.layers * block + width + embeddings
 
 
-def of_fields(model: Model, vocab_size: int) -> Architecture:
+def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
     """The architecture of the size fields, unset ones filled in.
 
     `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices.
@@ -52,7 +52,7 @@ def of_fields(model: Model, vocab_size: int) -> Architecture:
     )
 
 
-def of_config(config: Mapping[str, object]) -> Architecture | None:
+def architecture_from_config(config: Mapping[str, object]) -> Architecture | None:
     """The architecture of a Hugging Face config.json; None where a number is missing or is none."""
 
     def number(key: str, default: object = None) -> int:

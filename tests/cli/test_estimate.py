@@ -223,7 +223,7 @@ def test_a_config_json_that_tells_no_model(config_json: str, told: str) -> None:
                 RL.replace("[inference.vllm]", f"[inference.vllm]\ngpu_memory_utilization = {fraction}"),
                 {},
                 1,
-                "no fraction",
+                "not a fraction",
             )
             for fraction in ("0", "-1", "1.01", "1e300")
         ),
@@ -309,7 +309,7 @@ def test_exact_traces_a_block_in_a_process_of_its_own() -> None:
 
 def test_exact_says_what_it_cannot_trace(capsys: pytest.CaptureFixture[str]) -> None:
     Path("moe.toml").write_text(RL.replace("Qwen/Qwen3-4B", "Qwen/Qwen3-30B-A3B"))
-    with pytest.raises(UserError, match="no such model"):
+    with pytest.raises(UserError, match="another kind of model"):
         outcome("moe.toml", capsys, exact=True)
 
 

@@ -106,7 +106,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     [
         (("import", "gone.csv"), "there is no such file"),
         (("import", "nan.csv", "--provider", "nebius"), "nan.csv line 3, column Price"),
-        (("import", "good.csv"), "not said whose prices"),
+        (("import", "good.csv"), "the cloud of these prices is not known"),
         (("import", "good.csv", "--provider", "nebius", "--as-of", "2999-01-01"), "it is in the future"),
         (("import", "good.csv", "--provider", "nebius", "--as-of", "today"), "YYYY-MM-DD"),
         (("refresh", "--provider", "vats"), "did you mean vast?"),

@@ -71,7 +71,7 @@ def test_a_model_that_is_good_for_nothing_ends_with_1(tmp_path: Path) -> None:
     write_model(tmp_path / "mine", {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 4})
     done = prime_train("verify-model", "mine", cwd=tmp_path)
     assert done.returncode == 1
-    assert "no language model that writes text" in done.stdout
+    assert "no language model that generates text" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -132,7 +132,7 @@ def test_a_vllm_that_is_no_version_and_a_gpu_that_is_none(tmp_path: Path) -> Non
     assert "is not a version" in done.stderr
     done = prime_train("verify-model", "mine", "--gpus", "h1000", cwd=tmp_path)
     assert done.returncode == 2
-    assert "names no GPUs" in done.stderr
+    assert "names no known GPU" in done.stderr
 
 
 @pytest.mark.slow

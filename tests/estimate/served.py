@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prime_train.estimate.inference import ServeSetup, plain_setup
-from prime_train.estimate.shape import ModelShape, of_registry
+from prime_train.estimate.inference_setup import ServeSetup, default_setup
+from prime_train.estimate.shape import ModelShape, shape_from_registry
 from prime_train.estimate.values import Hardware
 from prime_train.units import GIB
 
@@ -19,7 +19,7 @@ _OWN = "printed by vLLM, published with its start-up log"
 
 
 def shape_of(name: str) -> ModelShape:
-    shape = _MORE_SHAPES.get(name) or of_registry(name)
+    shape = _MORE_SHAPES.get(name) or shape_from_registry(name)
     assert shape is not None, name
     return shape
 
@@ -47,7 +47,7 @@ class Served(NamedTuple):
 
     @property
     def setup(self) -> ServeSetup:
-        setup = plain_setup(shape_of(self.model), self.hardware, self.version, self.ctx_tokens)
+        setup = default_setup(shape_of(self.model), self.hardware, self.version, self.ctx_tokens)
         return setup._replace(**dict(self.change))
 
     @property

@@ -7,14 +7,16 @@ from typing import Any
 from hypothesis import strategies as st
 
 from prime_train.estimate import hardware
-from prime_train.estimate.shape import ModelShape, of_registry
+from prime_train.estimate.shape import ModelShape, shape_from_registry
 from prime_train.estimate.work import StepSetup
 
-GPUS = tuple(hardware.of_name(f"8x{name}") for name in ("a100-80gb", "h100-80gb", "h200", "b200", "rtx-a6000"))
+GPUS = tuple(
+    hardware.hardware_from_name(f"8x{name}") for name in ("a100-80gb", "h100-80gb", "h200", "b200", "rtx-a6000")
+)
 
 
 def known(name: str) -> ModelShape:
-    shape = of_registry(name)
+    shape = shape_from_registry(name)
     assert shape is not None
     return shape
 

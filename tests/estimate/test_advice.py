@@ -18,7 +18,7 @@ from prime_train.estimate.advice import (
     trainer_fit,
     with_gpus,
 )
-from prime_train.estimate.changes import changed, serving_changes, training_changes, value_of
+from prime_train.estimate.changes import apply_changes, serving_changes, training_changes, value_of
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import Hardware, RoleMemory
@@ -70,7 +70,7 @@ def test_each_change_is_told_with_what_it_really_saves() -> None:
         "lora.rank",
     }
     for one in advice:
-        after = fit(changed(_SFT, one.assignments))
+        after = fit(apply_changes(_SFT, one.assignments))
         assert one.saving_bytes == pytest.approx(before.needed_bytes - after.needed_bytes)
         assert one.saving_bytes > 0
         assert one.fits == after.fits
@@ -91,7 +91,7 @@ def test_where_no_change_is_enough_alone_the_first_that_are_together_are_told() 
     assert not any(one.fits for one in advice[:-1])
     assert advice[-1].fits
     assert len(advice[-1].assignments) > 1
-    assert fit(changed(_SFT, advice[-1].assignments)).fits
+    assert fit(apply_changes(_SFT, advice[-1].assignments)).fits
 
 
 def test_only_what_the_file_has_a_key_for_is_advised() -> None:
@@ -115,7 +115,7 @@ def test_a_number_that_is_lowered_is_the_largest_that_fits() -> None:
     )
     tokens = shorter.assignments[0][1]
     assert isinstance(tokens, int)
-    assert not fit(changed(_SFT, (("finetune.ctx_tokens", tokens + 256),))).fits
+    assert not fit(apply_changes(_SFT, (("finetune.ctx_tokens", tokens + 256),))).fits
 
 
 def test_a_run_toml_is_told_of_its_own_fields() -> None:
@@ -146,7 +146,7 @@ def test_a_recipe_is_told_of_its_own_fields() -> None:
 
 def test_the_fewest_gpus_are_the_fewest() -> None:
     fit = _fit(gpu(79.2), "Qwen/Qwen3-32B")
-    short = changed(_RL, (("trainer.ctx_tokens", 2048), ("trainer.activation_checkpointing", True)))
+    short = apply_changes(_RL, (("trainer.ctx_tokens", 2048), ("trainer.activation_checkpointing", True)))
     fewest = smallest_gpus(short, fit)
     assert fewest is not None
     assert fit(with_gpus(short, fewest)).fits
@@ -155,13 +155,13 @@ def test_the_fewest_gpus_are_the_fewest() -> None:
 
 def test_what_no_number_of_gpus_holds_is_said_so() -> None:
     fit = _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-32B")
-    long = changed(_RL, (("trainer.ctx_tokens", 131072),))
+    long = apply_changes(_RL, (("trainer.ctx_tokens", 131072),))
     assert smallest_gpus(long, fit) is None
 
 
 def test_a_server_that_does_not_start_gets_advice() -> None:
     hardware, shape = gpu(79.2), shape_of("Qwen/Qwen3-32B")
-    run = changed(_RL, (("inference.ctx_tokens", 131072),))
+    run = apply_changes(_RL, (("inference.ctx_tokens", 131072),))
     fit = server_fit(hardware, shape)
     assert not fit(run).fits
     advice = advise_serving(run, hardware, shape)
@@ -169,7 +169,7 @@ def test_a_server_that_does_not_start_gets_advice() -> None:
     wider = next(one for one in advice if one.assignments[0][0] == "inference.tensor_parallel")
     assert shorter.fits
     assert wider.fits
-    assert fit(changed(run, shorter.assignments)).fits
+    assert fit(apply_changes(run, shorter.assignments)).fits
 
 
 def test_a_server_that_starts_gets_none() -> None:
@@ -177,7 +177,7 @@ def test_a_server_that_starts_gets_none() -> None:
 
 
 def test_changes_of_a_server_leave_out_what_it_does_already() -> None:
-    run = changed(
+    run = apply_changes(
         _RL,
         (
             ("inference.enforce_eager", True),
@@ -190,7 +190,7 @@ def test_changes_of_a_server_leave_out_what_it_does_already() -> None:
 
 
 def test_changed_sets_and_makes_parts() -> None:
-    run = changed(_RUN, (("lora.rank", 8), ("batch.micro_batch", 2)))
+    run = apply_changes(_RUN, (("lora.rank", 8), ("batch.micro_batch", 2)))
     assert value_of(run, "lora.rank") == 8
     assert value_of(run, "batch.micro_batch") == 2
     assert value_of(_RUN, "lora.rank") is None
@@ -200,7 +200,7 @@ def test_changed_sets_and_makes_parts() -> None:
 def test_what_is_said_to_fit_fits(usable_gib: float, model: str) -> None:
     fit = _fit(gpu(usable_gib), model)
     for one in advise_training(_SFT, fit):
-        assert one.fits == fit(changed(_SFT, one.assignments)).fits
+        assert one.fits == fit(apply_changes(_SFT, one.assignments)).fits
 
 
 def test_what_is_missing_is_less_than_nothing_where_there_is_room() -> None:
@@ -216,7 +216,7 @@ def test_a_micro_batch_that_is_advised_divides_the_step(global_batch: int) -> No
     micro_batch = found.assignments[0][1]
     assert isinstance(micro_batch, int)
     assert global_batch % micro_batch == 0
-    assert found.fits == fit(changed(run, found.assignments)).fits
+    assert found.fits == fit(apply_changes(run, found.assignments)).fits
 
 
 @given(st.integers(1, 96), st.integers(2, 12), st.floats(10, 200))

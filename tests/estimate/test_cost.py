@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.estimate.cost import Work, cost_at, cost_of, price_interval
-from prime_train.estimate.interruptions import Rates, rates
+from prime_train.estimate.interruptions import Rates, shipped_rates
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 
@@ -61,15 +61,15 @@ def test_the_oldest_date_is_told_and_what_has_none_is_counted() -> None:
 
 def test_interruptions_cost() -> None:
     calm = cost_at(WORK, [offer(2.0)], CALM)
-    rough = cost_at(WORK, [offer(2.0)], rates())
+    rough = cost_at(WORK, [offer(2.0)], shipped_rates())
     assert all(more > less for more, less in zip(rough.usd, calm.usd, strict=True))
     assert rough.lost_gpu_hours.high > rough.lost_gpu_hours.typical > rough.lost_gpu_hours.low > 0
     assert rough.gpu_hours.typical == pytest.approx(calm.gpu_hours.typical + rough.lost_gpu_hours.typical)
 
 
 def test_spot_is_interrupted_more_often() -> None:
-    on_demand = cost_at(WORK, [offer(2.0)], rates())
-    spot = cost_at(WORK, [offer(2.0, spot=True)], rates())
+    on_demand = cost_at(WORK, [offer(2.0)], shipped_rates())
+    spot = cost_at(WORK, [offer(2.0, spot=True)], shipped_rates())
     assert spot.interruptions.typical > on_demand.interruptions.typical
     assert spot.usd.typical > on_demand.usd.typical  # at the same price
 
@@ -114,6 +114,6 @@ def test_a_cost_is_in_order_and_grows_with_the_steps(
 ) -> None:
     work = Work("h100-80gb", 8, steps, Interval(*sorted(step_s)), 100)
     offers = [offer(price, spot=spot) for price in usd]
-    cost, longer = (cost_at(work._replace(steps=count), offers, rates()) for count in (steps, steps * 2))
+    cost, longer = (cost_at(work._replace(steps=count), offers, shipped_rates()) for count in (steps, steps * 2))
     assert cost.usd.low <= cost.usd.typical <= cost.usd.high
     assert longer.usd.typical > cost.usd.typical

@@ -10,9 +10,9 @@ from prime_train.estimate.estimate import estimate
 from prime_train.estimate.estimate_advice import Case, Keys, advise
 from prime_train.estimate.estimate_memory import Gpus, gpus_of, memory_of
 from prime_train.estimate.estimate_time import STEPS_WITHOUT_END, step_setup_of, time_of
-from prime_train.estimate.hardware import of_name
+from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import ModelShape, of_registry, of_run
+from prime_train.estimate.shape import ModelShape, shape_from_registry, shape_from_run
 from prime_train.estimate.values import Hardware
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec, elsewhere
@@ -88,7 +88,7 @@ def _run(text: str, path: str = "rl.toml") -> RunSpec:
 
 
 def _model(name: str) -> ModelShape:
-    shape = of_registry(name)
+    shape = shape_from_registry(name)
     assert shape is not None
     return shape
 
@@ -113,7 +113,7 @@ PRICES = tuple(
     ],
 )
 def test_the_config_says_which_gpus_do_what(text: str, gpus: Gpus) -> None:
-    assert gpus_of(_run(text), of_name("8xh100-80gb")) == gpus
+    assert gpus_of(_run(text), hardware_from_name("8xh100-80gb")) == gpus
 
 
 def test_gpus_that_are_shared_are_counted_once() -> None:
@@ -122,32 +122,32 @@ def test_gpus_that_are_shared_are_counted_once() -> None:
 
 
 def test_each_role_has_its_own_verdict_and_all_must_fit() -> None:
-    found = estimate(_run(RL), of_name("8xh100-80gb"), QWEN)
+    found = estimate(_run(RL), hardware_from_name("8xh100-80gb"), QWEN)
     assert [role.memory.role for role in found.memory.roles] == ["trainer", "inference"]
     assert [role.memory.gpus for role in found.memory.roles] == [2, 6]
     assert found.fits
     for role in found.memory.roles:
         assert role.headroom_bytes == pytest.approx(found.hardware.usable_bytes - role.memory.needed_bytes)
-    assert not estimate(_run(RL), of_name("8xrtx-4090"), QWEN).fits
+    assert not estimate(_run(RL), hardware_from_name("8xrtx-4090"), QWEN).fits
 
 
 def test_the_verdict_is_taken_from_the_upper_bound() -> None:
     run = _run(RL)
-    needed = memory_of(run, of_name("8xh100-80gb"), QWEN)[0].roles[0].memory.needed_bytes
-    hardware = of_name("8xh100-80gb")
+    needed = memory_of(run, hardware_from_name("8xh100-80gb"), QWEN)[0].roles[0].memory.needed_bytes
+    hardware = hardware_from_name("8xh100-80gb")
     assert memory_of(run, hardware._replace(usable_bytes=needed + 1), QWEN)[0].roles[0].fits
     assert not memory_of(run, hardware._replace(usable_bytes=needed - 1), QWEN)[0].roles[0].fits
 
 
 def test_fewer_gpus_than_asked_for_do_not_fit() -> None:
-    found = estimate(_run(RL), of_name("4xh100-80gb"), QWEN)
+    found = estimate(_run(RL), hardware_from_name("4xh100-80gb"), QWEN)
     assert all(role.fits for role in found.memory.roles)
     assert not found.memory.enough_gpus
     assert not found.fits
 
 
 def test_a_shared_gpu_needs_a_fraction_between_both() -> None:
-    hardware = of_name("rtx-4090")
+    hardware = hardware_from_name("rtx-4090")
     by_fraction = {
         fraction: memory_of(_run(SHARED.format(fraction=fraction)), hardware, SMALL)[0] for fraction in (0.3, 0.9)
     }
@@ -164,18 +164,18 @@ def test_advice_is_given_in_the_users_own_keys_and_only_where_it_does_not_fit() 
     )
     reading = dialect.read(text, "rl.toml")
     run = _run(text)
-    hardware = of_name("8xrtx-a6000")
+    hardware = hardware_from_name("8xrtx-a6000")
     memory, _ = memory_of(run, hardware, QWEN)
     lines = advise(Case(run, hardware, QWEN, memory), Keys(reading.key, reading.has))
     assert any(line.startswith("trainer.model.fsdp_cpu_offload = true (saves ") for line in lines)
     assert any("sharded over" in line for line in lines)
-    roomy, _ = memory_of(run, of_name("8xh200"), QWEN)
-    assert advise(Case(run, of_name("8xh200"), QWEN, roomy), Keys(reading.key, reading.has)) == ()
+    roomy, _ = memory_of(run, hardware_from_name("8xh200"), QWEN)
+    assert advise(Case(run, hardware_from_name("8xh200"), QWEN, roomy), Keys(reading.key, reading.has)) == ()
 
 
 def test_advice_for_a_shared_gpu_sets_what_both_fit_with() -> None:
     text = SHARED.format(fraction=0.9)
-    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), of_name("rtx-4090")
+    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), hardware_from_name("rtx-4090")
     memory, _ = memory_of(run, hardware, SMALL)
     settings, order = advise(Case(run, hardware, SMALL, memory), Keys(reading.key, reading.has))
     assert settings.startswith("inference.gpu_memory_utilization = 0.")
@@ -185,7 +185,9 @@ def test_advice_for_a_shared_gpu_sets_what_both_fit_with() -> None:
 
 def test_a_run_without_training_has_memory_and_no_time() -> None:
     found = estimate(
-        _run('[model]\nname = "Qwen/Qwen3-4B"\nmax_model_len = 4096\n', "infer.toml"), of_name("h100-80gb"), QWEN
+        _run('[model]\nname = "Qwen/Qwen3-4B"\nmax_model_len = 4096\n', "infer.toml"),
+        hardware_from_name("h100-80gb"),
+        QWEN,
     )
     assert [role.memory.role for role in found.memory.roles] == ["inference"]
     assert found.time is None
@@ -193,7 +195,7 @@ def test_a_run_without_training_has_memory_and_no_time() -> None:
 
 
 def test_time_of_rl_covers_trainer_rollouts_and_hand_over() -> None:
-    run, hardware = _run(RL), of_name("8xh100-80gb")
+    run, hardware = _run(RL), hardware_from_name("8xh100-80gb")
     memory, setup = memory_of(run, hardware, QWEN)
     assert setup is not None
     time = time_of(run, setup, hardware, memory)
@@ -206,7 +208,7 @@ def test_time_of_rl_covers_trainer_rollouts_and_hand_over() -> None:
 
 
 def test_micro_batches_of_rl_follow_the_rollouts() -> None:
-    hardware = of_name("8xh100-80gb")
+    hardware = hardware_from_name("8xh100-80gb")
 
     def micro_batches(text: str) -> int:
         run = _run(text)
@@ -218,33 +220,37 @@ def test_micro_batches_of_rl_follow_the_rollouts() -> None:
 
 
 def test_a_run_without_an_end_is_reckoned_for_a_round_number_of_steps() -> None:
-    found = estimate(_run(RL.replace("max_steps = 200\n", "")), of_name("8xh100-80gb"), QWEN)
+    found = estimate(_run(RL.replace("max_steps = 200\n", "")), hardware_from_name("8xh100-80gb"), QWEN)
     assert found.time is not None
     assert (found.time.steps, found.time.is_endless) == (STEPS_WITHOUT_END, True)
 
 
 def test_cost_is_on_demand_and_spot_and_grows_with_steps() -> None:
-    run, hardware = _run(RL), of_name("8xh100-80gb")
+    run, hardware = _run(RL), hardware_from_name("8xh100-80gb")
     costs = estimate(run, hardware, QWEN, prices=PRICES).costs
     assert [cost.spot for cost in costs] == [False, True]
     assert costs[0].usd.low < costs[0].usd.typical < costs[0].usd.high
     twice = estimate(_run(RL.replace("= 200", "= 400")), hardware, QWEN, prices=PRICES).costs
     assert twice[0].usd.typical == pytest.approx(2 * costs[0].usd.typical, rel=0.01)
-    assert estimate(run, of_name("8xh200"), QWEN, prices=PRICES).costs == ()
+    assert estimate(run, hardware_from_name("8xh200"), QWEN, prices=PRICES).costs == ()
 
 
 def test_what_is_not_certain_is_told() -> None:
     run = _run(RUN, "run.toml")
-    shape = of_run(run, 4096)
-    assert any("from memory" in line for line in estimate(run, of_name("4xrtx-3090"), shape).assumptions)
-    assert not any("from memory" in line for line in estimate(run, of_name("4xh100-80gb"), shape).assumptions)
+    shape = shape_from_run(run, 4096)
+    assert any("from memory" in line for line in estimate(run, hardware_from_name("4xrtx-3090"), shape).assumptions)
+    assert not any(
+        "from memory" in line for line in estimate(run, hardware_from_name("4xh100-80gb"), shape).assumptions
+    )
     guessed = shape._replace(source="config.json, parameters counted; zeta: read as a Llama")
-    assert any("read as a Llama" in line for line in estimate(run, of_name("4xh100-80gb"), guessed).assumptions)
+    assert any(
+        "read as a Llama" in line for line in estimate(run, hardware_from_name("4xh100-80gb"), guessed).assumptions
+    )
 
 
 def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised_too() -> None:
     text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1")
-    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), of_name("4xrtx-a6000")
+    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), hardware_from_name("4xrtx-a6000")
     memory, _ = memory_of(run, hardware, QWEN)
     lines = advise(Case(run, hardware, QWEN, memory), Keys(reading.key, reading.has))
     assert lines[0].startswith("--gpus 7xrtx-a6000")
@@ -254,7 +260,7 @@ def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised
 def test_a_change_to_the_trainer_that_the_server_does_not_bear_is_said_so() -> None:
     # Room in the cache for one sequence of full length, and none beside the buffers of an adapter.
     text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1")
-    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), of_name("7xrtx-a6000")
+    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), hardware_from_name("7xrtx-a6000")
     keys = Keys(reading.key, reading.has)
 
     def told(fraction: float) -> tuple[str, ...]:

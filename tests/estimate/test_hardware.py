@@ -4,7 +4,7 @@ import pytest
 
 from prime_train import registry
 from prime_train.errors import UserError
-from prime_train.estimate.hardware import of_devices, of_name
+from prime_train.estimate.hardware import hardware_from_devices, hardware_from_name
 from prime_train.units import GIB
 
 
@@ -19,7 +19,7 @@ from prime_train.units import GIB
     ],
 )
 def test_a_count_and_a_gpu(asked: str, gpu: str, count: int) -> None:
-    hardware = of_name(asked)
+    hardware = hardware_from_name(asked)
     assert (hardware.id, hardware.gpus) == (gpu, count)
     assert hardware.usable_bytes > 10 * GIB
     assert hardware.peak_flops_bf16 > 1e13
@@ -40,22 +40,22 @@ def test_a_count_and_a_gpu(asked: str, gpu: str, count: int) -> None:
 )
 def test_any_other_is_refused_with_the_nearest(asked: str, fix: str) -> None:
     with pytest.raises(UserError) as refused:
-        of_name(asked)
+        hardware_from_name(asked)
     assert fix in refused.value.fix
 
 
 def test_the_smallest_gpu_of_a_mixed_machine_counts() -> None:
-    mixed = of_devices([("NVIDIA H100 80GB HBM3", 80 * GIB), ("NVIDIA A10G", 23 * GIB)])
+    mixed = hardware_from_devices([("NVIDIA H100 80GB HBM3", 80 * GIB), ("NVIDIA A10G", 23 * GIB)])
     assert mixed is not None
     assert (mixed.id, mixed.gpus) == ("a10g", 2)
     assert mixed.usable_bytes <= 23 * GIB
 
 
 def test_a_gpu_that_nobody_knows_makes_no_hardware() -> None:
-    assert of_devices([("A GPU of tomorrow", 80 * GIB)]) is None
-    assert of_devices([]) is None
+    assert hardware_from_devices([("A GPU of tomorrow", 80 * GIB)]) is None
+    assert hardware_from_devices([]) is None
 
 
 def test_every_gpu_of_the_registry_is_found_by_its_id() -> None:
     for gpu in registry.gpu_peaks():
-        assert of_name(f"8x{gpu.id}").usable_bytes <= gpu.memory_gb * GIB
+        assert hardware_from_name(f"8x{gpu.id}").usable_bytes <= gpu.memory_gb * GIB

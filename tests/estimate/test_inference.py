@@ -8,16 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate import inference_profile as profile
-from prime_train.estimate.inference import (
-    ServeSetup,
-    inference_memory,
-    plain_setup,
-    serve_setup_of,
-    smallest_fraction,
-)
+from prime_train.estimate.inference import inference_memory, smallest_fraction
 from prime_train.estimate.inference_cache import bytes_for, capacity_of
 from prime_train.estimate.inference_engine import engine_of
+from prime_train.estimate.inference_profile import activation_bytes, graph_bytes
+from prime_train.estimate.inference_setup import ServeSetup, default_setup, serve_setup_of
 from prime_train.estimate.inference_weights import weight_gib
 from prime_train.estimate.shape import ModelShape
 from prime_train.spec import Data, Run, RunSpec, Source, elsewhere
@@ -41,7 +36,7 @@ def test_rows_are_met_closely_on_average() -> None:
 @pytest.mark.parametrize("row", [row for row in ROWS if row.activation_gib is not None], ids=named)
 def test_the_trial_run_lies_in_its_interval(row: Served) -> None:
     assert row.activation_gib is not None
-    peak = profile.activation_bytes(row.setup)
+    peak = activation_bytes(row.setup)
     assert peak.low * 0.98 <= row.activation_gib * GIB <= peak.high * 1.08  # the log rounds 0.19 GiB to two digits
 
 
@@ -56,11 +51,11 @@ def test_the_cache_that_is_left_lies_in_its_interval(row: Served) -> None:
 
 def test_graphs_move_into_the_fraction_with_the_version() -> None:
     shape, hardware = shape_of("Qwen/Qwen3-8B"), gpu(79.2, "a100-80gb")
-    before = plain_setup(shape, hardware, "0.20.0")._replace(gpu_memory_fraction=0.9)
-    after = plain_setup(shape, hardware, "0.21.0")._replace(gpu_memory_fraction=0.9)
+    before = default_setup(shape, hardware, "0.20.0")._replace(gpu_memory_fraction=0.9)
+    after = default_setup(shape, hardware, "0.21.0")._replace(gpu_memory_fraction=0.9)
     assert not engine_of("0.20.2").graphs_in_budget
     lost = inference_memory(before, hardware).kv_bytes.typical - inference_memory(after, hardware).kv_bytes.typical
-    assert lost == pytest.approx(profile.graph_bytes(after).typical)
+    assert lost == pytest.approx(graph_bytes(after).typical)
     eager = after._replace(eager=True)
     kept = inference_memory(eager, hardware).kv_bytes.typical
     assert kept == pytest.approx(inference_memory(before, hardware).kv_bytes.typical)
@@ -103,7 +98,7 @@ def test_the_generation_of_a_run_decides_the_version() -> None:
 
 
 def test_a_model_that_is_larger_than_the_gpu_does_not_start() -> None:
-    memory = inference_memory(plain_setup(shape_of("meta-llama/Llama-3.1-70B"), gpu(79.2)), gpu(79.2))
+    memory = inference_memory(default_setup(shape_of("meta-llama/Llama-3.1-70B"), gpu(79.2)), gpu(79.2))
     assert not memory.starts
     assert memory.kv_tokens == memory.full_length_sequences == memory.longest_ctx_tokens == 0
     assert memory.memory.needed_bytes > 79.2 * GIB
@@ -111,15 +106,15 @@ def test_a_model_that_is_larger_than_the_gpu_does_not_start() -> None:
 
 def test_no_longer_context_is_offered_than_the_model_was_made_for() -> None:
     shape, hardware = shape_of("Qwen/Qwen3-0.6B")._replace(ctx_tokens=40960), gpu(79.2)
-    assert inference_memory(plain_setup(shape, hardware), hardware).longest_ctx_tokens == 40960
-    unknown = plain_setup(shape._replace(ctx_tokens=0), hardware, ctx_tokens=4096)
+    assert inference_memory(default_setup(shape, hardware), hardware).longest_ctx_tokens == 40960
+    unknown = default_setup(shape._replace(ctx_tokens=0), hardware, ctx_tokens=4096)
     assert inference_memory(unknown, hardware).longest_ctx_tokens > 100_000
 
 
 def test_who_is_there_before_counts_in_an_early_version_only() -> None:
     shape, hardware = shape_of("Qwen/Qwen3-0.6B"), gpu(23.5, "rtx4090")
-    early = plain_setup(shape, hardware, "0.8.5")._replace(gpu_memory_fraction=0.5, resident_bytes=11 * GIB)
-    late = plain_setup(shape, hardware, "0.10.2")._replace(gpu_memory_fraction=0.5, resident_bytes=11 * GIB)
+    early = default_setup(shape, hardware, "0.8.5")._replace(gpu_memory_fraction=0.5, resident_bytes=11 * GIB)
+    late = default_setup(shape, hardware, "0.10.2")._replace(gpu_memory_fraction=0.5, resident_bytes=11 * GIB)
     assert inference_memory(early, hardware).kv_tokens == 0
     assert inference_memory(late, hardware).kv_tokens > 0
     assert not inference_memory(late._replace(resident_bytes=13 * GIB), hardware).starts
@@ -137,7 +132,7 @@ _NAMES = sorted({row.model for row in ROWS})
 def _setups(draw: st.DrawFn) -> ServeSetup:
     shape: ModelShape = shape_of(draw(st.sampled_from(_NAMES)))
     hardware = gpu(draw(st.sampled_from((23.5, 79.2, 139.8, 178.4))))
-    setup = plain_setup(shape, hardware, draw(st.sampled_from(("0.7", "0.9", "0.10", "0.21", "0.32"))))
+    setup = default_setup(shape, hardware, draw(st.sampled_from(("0.7", "0.9", "0.10", "0.21", "0.32"))))
     return setup._replace(
         ctx_tokens=draw(st.integers(128, 131072)),
         gpu_memory_fraction=draw(st.floats(0.05, 1.0)),
@@ -165,7 +160,7 @@ def test_needs_never_fall_with_longer_or_more_requests(setup: ServeSetup, more_t
     longer = setup._replace(ctx_tokens=setup.ctx_tokens + more_tokens)
     assert bytes_for(longer, longer.ctx_tokens, 8) >= bytes_for(setup, setup.ctx_tokens, 8)
     wider = setup._replace(sequences=setup.sequences + more_requests)
-    assert profile.activation_bytes(wider).typical >= profile.activation_bytes(setup).typical
+    assert activation_bytes(wider).typical >= activation_bytes(setup).typical
     hardware = gpu(79.2)
     before = inference_memory(setup, hardware)
     for larger in (longer, wider):

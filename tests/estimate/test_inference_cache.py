@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.estimate.inference import (
-    ServeSetup,
-    plain_setup,
-)
 from prime_train.estimate.inference_cache import bytes_for, capacity_of, layout_of, token_bytes
+from prime_train.estimate.inference_setup import ServeSetup, default_setup
 from prime_train.units import GIB
 from tests.estimate.served import ROWS, TINY, Served, gpu, named, shape_of
 
@@ -39,7 +36,7 @@ def test_a_cache_of_mixed_layers_is_grouped_as_vllm_groups_it() -> None:
 
 def test_the_context_that_vllm_says_would_fit() -> None:
     shape = shape_of("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8")  # vllm-project/recipes pull 12: 8 H20, -dp=8
-    setup = plain_setup(shape, gpu(140.0, "h20"), "0.10.1", 262144)._replace(data_parallel=8, expert_parallel=True)
+    setup = default_setup(shape, gpu(140.0, "h20"), "0.10.1", 262144)._replace(data_parallel=8, expert_parallel=True)
     assert bytes_for(setup, 262144) / GIB == pytest.approx(62.0, abs=0.01)
     assert capacity_of(setup, 48.66 * GIB).longest_ctx_tokens == pytest.approx(205728, abs=32)
     assert capacity_of(setup, 55.65 * GIB).longest_ctx_tokens == pytest.approx(235296, abs=32)
@@ -67,17 +64,17 @@ def test_the_logs_beside_this_project_say_the_same() -> None:
 
 def test_latent_attention_is_not_cut_by_tensor_parallelism() -> None:
     shape = shape_of("meta-llama/Llama-3.1-8B-Instruct")._replace(kv_lora_rank=512, rope_head_dim=64)
-    one = plain_setup(shape, gpu(79.2))
+    one = default_setup(shape, gpu(79.2))
     eight = one._replace(tensor_parallel=8)
     assert token_bytes(one) == token_bytes(eight) == 32 * 576 * 2
 
 
 def test_an_fp8_cache_holds_twice_the_tokens() -> None:
-    setup = plain_setup(shape_of("Qwen/Qwen3-8B"), gpu(79.2))
+    setup = default_setup(shape_of("Qwen/Qwen3-8B"), gpu(79.2))
     packed = setup._replace(cache_number_bytes=1.0)
     assert capacity_of(packed, 20 * GIB).tokens == pytest.approx(2 * capacity_of(setup, 20 * GIB).tokens, rel=1e-3)
 
 
 def _tiny(number_bytes: float, cache_number_bytes: float) -> ServeSetup:
-    setup = plain_setup(TINY, gpu(22.21, "cpu"), "0.32.0", 131072)
+    setup = default_setup(TINY, gpu(22.21, "cpu"), "0.32.0", 131072)
     return setup._replace(number_bytes=number_bytes, cache_number_bytes=cache_number_bytes, block_tokens=128)

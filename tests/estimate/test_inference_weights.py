@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.estimate.inference import (
-    plain_setup,
-)
+from prime_train.estimate.inference_setup import default_setup
 from prime_train.estimate.inference_weights import adapter_term, parts_of, weight_gib, weight_terms
-from prime_train.estimate.shape import of_config
+from prime_train.estimate.shape import shape_from_config
 from prime_train.units import GIB
 from tests.estimate.served import ROWS, Served, gpu, named, shape_of
 
@@ -23,7 +21,7 @@ def test_weights_are_what_vllm_printed(row: Served) -> None:
 
 def test_experts_are_spread_over_data_parallel_replicas_too() -> None:
     shape = shape_of("Qwen/Qwen3-30B-A3B")
-    one = plain_setup(shape, gpu(79.2))
+    one = default_setup(shape, gpu(79.2))
     eight = one._replace(data_parallel=8, expert_parallel=True)
     share = {term.name: term.bytes for term in weight_terms(eight)}
     whole = {term.name: term.bytes for term in weight_terms(one)}
@@ -32,7 +30,7 @@ def test_experts_are_spread_over_data_parallel_replicas_too() -> None:
 
 
 def test_a_vision_tower_is_cut_or_copied() -> None:
-    setup = plain_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct"), gpu(79.2))._replace(tensor_parallel=2)
+    setup = default_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct"), gpu(79.2))._replace(tensor_parallel=2)
     cut = {term.name: term.bytes for term in weight_terms(setup)}
     copied = {term.name: term.bytes for term in weight_terms(setup._replace(vision_replicated=True))}
     assert copied["vision_tower"] == 2 * cut["vision_tower"]
@@ -40,7 +38,7 @@ def test_a_vision_tower_is_cut_or_copied() -> None:
 
 
 def test_adapter_slots_take_what_their_shapes_say() -> None:
-    setup = plain_setup(shape_of("Qwen/Qwen3-8B"), gpu(79.2))._replace(lora_slots=8, lora_rank=16)
+    setup = default_setup(shape_of("Qwen/Qwen3-8B"), gpu(79.2))._replace(lora_slots=8, lora_rank=16)
     term = adapter_term(setup)
     assert term is not None
     per_layer = (4096 + 4096) + 2 * (4096 + 1024) + (4096 + 4096) + 3 * (4096 + 12288)
@@ -55,7 +53,7 @@ def test_the_parts_of_a_model_are_all_of_it() -> None:
 
 
 def test_positions_with_axes_make_a_table_four_times_as_long() -> None:
-    plain = plain_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct")._replace(multimodal_rope=False), gpu(79.2))
+    plain = default_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct")._replace(multimodal_rope=False), gpu(79.2))
     axes = plain._replace(shape=plain.shape._replace(multimodal_rope=True))
     assert (weight_gib(axes) - weight_gib(plain)) * GIB == pytest.approx(3 * 128000 * 128 * 2)
     config = {
@@ -67,5 +65,5 @@ def test_positions_with_axes_make_a_table_four_times_as_long() -> None:
         "vocab_size": 256,
         "max_position_embeddings": 512,
     }
-    assert of_config({**config, "rope_scaling": {"type": "mrope", "mrope_section": [8, 4, 4]}}).multimodal_rope
-    assert not of_config({**config, "rope_scaling": None}).multimodal_rope
+    assert shape_from_config({**config, "rope_scaling": {"type": "mrope", "mrope_section": [8, 4, 4]}}).multimodal_rope
+    assert not shape_from_config({**config, "rope_scaling": None}).multimodal_rope

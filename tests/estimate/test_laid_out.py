@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from prime_train import registry
 from prime_train.dialects import dialect
-from prime_train.estimate.hardware import of_name
-from prime_train.estimate.laid_out import LaidOut, NotSo, laid_out, settings, steps_of
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.laid_out import Impossible, Relayout, layout_settings, relayout, steps_of
 from prime_train.spec import RunSpec
 
 NATIVE = """[run]
@@ -86,9 +86,9 @@ def native(batch: str = "") -> RunSpec:
     return run(NATIVE + batch)
 
 
-def over(spec: RunSpec, gpus: int) -> LaidOut:
-    laid = laid_out(spec, of_name(f"{gpus}xh100-80gb"))
-    assert isinstance(laid, LaidOut), laid
+def over(spec: RunSpec, gpus: int) -> Relayout:
+    laid = relayout(spec, hardware_from_name(f"{gpus}xh100-80gb"))
+    assert isinstance(laid, Relayout), laid
     return laid
 
 
@@ -127,8 +127,8 @@ def test_a_batch_in_tokens_stays_too() -> None:
 
 
 def test_a_batch_that_does_not_divide_is_not_laid_out() -> None:
-    assert laid_out(native("global_batch = 24\n"), of_name("16xh100-80gb")) == NotSo(
-        "its global batch of 24 does not divide by 16"
+    assert relayout(native("global_batch = 24\n"), hardware_from_name("16xh100-80gb")) == Impossible(
+        "its global batch of 24 is not divisible by 16"
     )
 
 
@@ -136,13 +136,15 @@ def test_servers_keep_their_gpus() -> None:
     laid = over(run(RL, "rl.toml"), 16)
     assert laid.run.deployment is not None
     assert (laid.run.deployment.train_gpus, laid.run.deployment.infer_gpus) == (12, 4)
-    assert laid_out(run(RL, "rl.toml"), of_name("4xh100-80gb")) == NotSo("its server alone takes 4 GPUs")
+    assert relayout(run(RL, "rl.toml"), hardware_from_name("4xh100-80gb")) == Impossible(
+        "its server alone needs 4 GPUs"
+    )
 
 
 @pytest.mark.parametrize("preset", registry.presets())
 def test_every_preset_can_be_laid_out(preset: str) -> None:
     spec = run(registry.presets()[preset].read_text(encoding="utf-8"), f"{preset}.toml")
-    assert isinstance(laid_out(spec, of_name("8xh200")), LaidOut | NotSo)
+    assert isinstance(relayout(spec, hardware_from_name("8xh200")), Relayout | Impossible)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +166,16 @@ def test_every_preset_can_be_laid_out(preset: str) -> None:
 def test_what_is_to_be_set_for_the_run_to_be_the_one_that_is_laid_out(
     spec: RunSpec, gpus: int, told: dict[str, Any]
 ) -> None:
-    assert dict(settings(spec, over(spec, gpus))) == told
+    assert dict(layout_settings(spec, over(spec, gpus))) == told
 
 
 def test_a_batch_of_prime_rl_and_its_nodes_are_not_cut() -> None:
     spec = run(SFT, "sft.toml")
-    assert laid_out(spec, of_name("4xh100-80gb")) == NotSo("its nodes have 8 GPUs each, and 4 would train")
-    assert laid_out(spec, of_name("24xh100-80gb")) == NotSo("its batch of 32 does not divide by 24")
+    assert relayout(spec, hardware_from_name("4xh100-80gb")) == Impossible(
+        "its nodes have 8 GPUs each, and 4 would train"
+    )
+    assert relayout(spec, hardware_from_name("24xh100-80gb")) == Impossible("its batch of 32 is not divisible by 24")
     wide = run(SFT + "[model]\nname = 'Qwen/Qwen3-0.6B'\ncp = 16\n", "sft.toml")
-    assert laid_out(wide, of_name("8xh100-80gb")) == NotSo("8 GPUs do not divide by the 16 that share a sequence")
+    assert relayout(wide, hardware_from_name("8xh100-80gb")) == Impossible(
+        "8 GPUs are not divisible by the 16 that share a sequence"
+    )

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from prime_train import registry
 from prime_train.estimate.interruptions import Rates
-from prime_train.estimate.offers import Judge, Judged, Limits, Ranking, Refused, joins, rank
+from prime_train.estimate.offers import Judge, Judgement, Limits, Ranking, Refusal, can_join, rank
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
-from prime_train.prices.store import shipped
+from prime_train.prices.store import shipped_prices
 
 CALM = Rates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
 LIMITS = Limits(100)
@@ -20,14 +20,14 @@ def offer(provider: str, gpu: str, gpus: int, usd: float, *, spot: bool = False)
     return Price(provider, gpu, gpus, usd, spot, "", "test", "2026-11-01")
 
 
-def judge(gpu: str, gpus: int) -> Judged | Refused:
+def judge(gpu: str, gpus: int) -> Judgement | Refusal:
     """160 GiB of states over the GPUs and 10 more on each; an hour on one GPU, and the more GPUs the less."""
     usable = {"h100-80gb": 79.2, "h200": 139.8, "l40s": 44.4}[gpu]
     speed = {"h100-80gb": 1.0, "h200": 1.25, "l40s": 0.25}[gpu]
     if gpus > 16:
-        return Refused(f"its batch does not divide by {gpus}")
+        return Refusal(f"its batch does not divide by {gpus}")
     needed, step_s = 160 / gpus + 10, 3.6 / gpus / speed
-    return Judged(needed <= usable, needed, usable, 1000, Interval(step_s * 0.9, step_s, step_s * 1.2))
+    return Judgement(needed <= usable, needed, usable, 1000, Interval(step_s * 0.9, step_s, step_s * 1.2))
 
 
 def ranked(*prices: Price, limits: Limits = LIMITS, by: Judge = judge) -> Ranking:
@@ -47,11 +47,11 @@ def test_every_total_is_three_figures() -> None:
 
 
 def test_whole_machines_are_joined_where_the_cloud_does_so() -> None:
-    def needs_sixteen(gpu: str, gpus: int) -> Judged | Refused:
-        judged = judge(gpu, gpus)
-        return judged if isinstance(judged, Refused) else judged._replace(fits=gpus >= 16)
+    def needs_sixteen(gpu: str, gpus: int) -> Judgement | Refusal:
+        judgement = judge(gpu, gpus)
+        return judgement if isinstance(judgement, Refusal) else judgement._replace(fits=gpus >= 16)
 
-    assert (joins("lambda"), joins("vast"), joins("nobody")) == (True, False, False)
+    assert (can_join("lambda"), can_join("vast"), can_join("nobody")) == (True, False, False)
     prices = (
         offer("lambda", "h100-80gb", 8, 3.0),
         offer("vast", "h100-80gb", 8, 1.0),
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_counted_and_the_closest_is_told() -> None:
     assert found.offers == ()
     assert found.left_out == (("the run does not fit into the memory", 2),)
     assert found.closest is not None
-    assert (found.closest.price.gpu, found.closest.judged.needed_gib) == ("l40s", 50.0)
+    assert (found.closest.price.gpu, found.closest.judgement.needed_gib) == ("l40s", 50.0)
 
 
 def test_limits() -> None:
@@ -86,7 +86,7 @@ def test_limits() -> None:
 
 def test_every_cloud_of_the_shipped_prices_is_known() -> None:
     text = registry.data_file("clouds.toml").read_text(encoding="utf-8")
-    assert {price.cloud for price in shipped()} <= {cloud["id"] for cloud in tomli.loads(text)["cloud"]}
+    assert {price.cloud for price in shipped_prices()} <= {cloud["id"] for cloud in tomli.loads(text)["cloud"]}
 
 
 def test_what_cannot_be_judged_says_why() -> None:
@@ -122,4 +122,6 @@ def test_a_ranking_is_in_order_and_counts_everyone(offers: list[Price], dearest:
     totals = [option.cost.usd.typical for option in found.offers]
     assert totals == sorted(totals)
     assert len(totals) + sum(count for _, count in found.left_out) == len(offers)
-    assert all(option.usd_per_hour <= dearest and option.gpus <= 16 and option.judged.fits for option in found.offers)
+    assert all(
+        option.usd_per_hour <= dearest and option.gpus <= 16 and option.judgement.fits for option in found.offers
+    )

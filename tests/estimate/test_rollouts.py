@@ -16,7 +16,7 @@ from prime_train.estimate.rollouts import RolloutSetup, concurrency_of, rollout_
 from prime_train.estimate.values import Interval
 from tests.estimate.step_cases import LLAMA_1B, QWEN_30B, known
 
-H100 = hardware.of_name("8xh100-80gb")
+H100 = hardware.hardware_from_name("8xh100-80gb")
 LLAMA_8B = known("meta-llama/Llama-3.1-8B-Instruct")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from prime_train.estimate.scaling import counts, largest_micro_batch, layouts, scale
 from prime_train.estimate.throughput_rates import links_of
-from prime_train.estimate.traffic import Transfer, gathered, least_seconds, reduced, traffic_of
+from prime_train.estimate.traffic import Transfer, all_reduce_bytes, gather_bytes, least_seconds, traffic_of
 from prime_train.estimate.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
 from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import RoleMemory
@@ -105,9 +105,9 @@ def test_links_inside_a_machine_and_between_machines() -> None:
 
 
 def test_ring_formulas() -> None:
-    assert gathered(8.0, 8) == 7.0
-    assert reduced(8.0, 8) == 14.0
-    assert gathered(8.0, 1) == 0.0
+    assert gather_bytes(8.0, 8) == 7.0
+    assert all_reduce_bytes(8.0, 8) == 14.0
+    assert gather_bytes(8.0, 1) == 0.0
 
 
 def test_every_way_over_every_count() -> None:

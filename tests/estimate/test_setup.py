@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.estimate.adapters import QUANTIZED_BYTES, lora_parameters, quantized_bytes
-from prime_train.estimate.coefficients import Coefficients, fitted, is_known
+from prime_train.estimate.coefficients import Coefficients, fitted_entry, is_known
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.train_setup import Head, TrainSetup
 from prime_train.estimate.training import training_memory
@@ -103,15 +103,15 @@ def test_each_entry_of_the_registry_is_coefficients_of_a_known_name() -> None:
         numbers = (entry["coefficients"], *entry.get("era", {}).values())
         assert all(set(table) <= set(Coefficients._fields) for table in numbers), name
         assert all(value >= 0 for table in numbers for value in table.values()), name
-        assert fitted(name, "9999").coefficients.low < 1 < fitted(name, "9999").coefficients.high
+        assert fitted_entry(name, "9999").coefficients.low < 1 < fitted_entry(name, "9999").coefficients.high
 
 
 def test_a_later_era_keeps_what_an_earlier_one_changed() -> None:
-    first, second, later = (fitted("prime-rl", era).coefficients for era in ("2026-01", "2026-02", "2026-08"))
+    first, second, later = (fitted_entry("prime-rl", era).coefficients for era in ("2026-01", "2026-02", "2026-08"))
     assert first.adapter_mlp < second.adapter_mlp == later.adapter_mlp
     assert first.block_hidden == second.block_hidden > later.block_hidden
 
 
 def test_an_unknown_program_is_reckoned_as_hugging_face() -> None:
     assert not is_known("nobody-knows")
-    assert fitted("nobody-knows", "").coefficients == fitted("hf", "").coefficients
+    assert fitted_entry("nobody-knows", "").coefficients == fitted_entry("hf", "").coefficients

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prime_train.dialects import native
 from prime_train.estimate import shapes_registry
-from prime_train.estimate.shape import ShapeError, of_config, of_registry, of_run
+from prime_train.estimate.shape import ShapeError, shape_from_config, shape_from_registry, shape_from_run
 from prime_train.estimate.shape_families import FAMILIES
 
 _MEASURED = Path(__file__).parents[3] / "shared" / "facts" / "model_configs.json"  # a public clone has none
@@ -96,11 +96,11 @@ KNOWN: list[tuple[str, dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("name", "config", "parameters"), KNOWN, ids=[row[0] for row in KNOWN])
 def test_parameters_are_those_of_the_weights(name: str, config: dict[str, Any], parameters: int) -> None:
-    assert of_config(config, name).parameters == parameters
+    assert shape_from_config(config, name).parameters == parameters
 
 
 def test_what_a_config_leaves_out_is_the_familys_own() -> None:
-    gemma = of_config(
+    gemma = shape_from_config(
         {
             "model_type": "gemma3",
             "architectures": ["Gemma3ForConditionalGeneration"],
@@ -121,12 +121,12 @@ def test_what_a_config_leaves_out_is_the_familys_own() -> None:
 
 
 def test_the_headers_of_the_weights_overrule_the_count() -> None:
-    assert of_config(QWEN3, loaded=600_000_000).parameters == 600_000_000
-    assert of_config(QWEN3, loaded=600_000_000).vision_parameters == 0
+    assert shape_from_config(QWEN3, loaded=600_000_000).parameters == 600_000_000
+    assert shape_from_config(QWEN3, loaded=600_000_000).vision_parameters == 0
 
 
 def test_hybrid_and_latent_attention() -> None:
-    next_ = of_config(
+    next_ = shape_from_config(
         {
             "model_type": "qwen3_next",
             "vocab_size": 151936,
@@ -147,7 +147,7 @@ def test_hybrid_and_latent_attention() -> None:
         }
     )
     assert (next_.parameters, next_.linear_layers, next_.shared_expert_mlp_size) == (79_674_391_296, 36, 512)
-    latent = of_config(KNOWN[3][1])
+    latent = shape_from_config(KNOWN[3][1])
     assert (latent.kv_lora_rank, latent.rope_head_dim, latent.head_dim, latent.dense_layers) == (512, 64, 192, 3)
 
 
@@ -162,7 +162,7 @@ def test_hybrid_and_latent_attention() -> None:
     ],
 )
 def test_bytes_of_quantised_weights(quantization: dict[str, Any], low: float, high: float) -> None:
-    shape = of_config({**QWEN3, "quantization_config": quantization})
+    shape = shape_from_config({**QWEN3, "quantization_config": quantization})
     assert shape.quantization == quantization["quant_method"]
     assert low <= shape.weight_bytes <= high
 
@@ -201,7 +201,7 @@ def _without(config: dict[str, Any], key: str) -> dict[str, Any]:
 )
 def test_what_is_no_decoder_is_refused_with_its_field(config: dict[str, Any], field: str) -> None:
     with pytest.raises(ShapeError) as refused:
-        of_config(config)
+        shape_from_config(config)
     assert refused.value.field == field
     assert refused.value.what
 
@@ -217,7 +217,7 @@ _JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from([*QWEN3_MOE, "vision_config", "text_config", "mlp_only_layers"]), _JSON))
 def test_any_json_makes_a_shape_or_a_shape_error(changes: dict[str, Any]) -> None:
     try:
-        shape = of_config({**QWEN3_MOE, **changes})
+        shape = shape_from_config({**QWEN3_MOE, **changes})
     except ShapeError:
         return
     assert shape.parameters > 0
@@ -228,7 +228,7 @@ def test_any_json_makes_a_shape_or_a_shape_error(changes: dict[str, Any]) -> Non
 @given(st.sampled_from(["num_hidden_layers", "num_experts", "moe_intermediate_size", "vocab_size"]), st.integers(1, 9))
 def test_parameters_grow_with_every_size(key: str, factor: int) -> None:
     larger = {**QWEN3_MOE, key: QWEN3_MOE[key] * factor}
-    assert of_config(larger).parameters >= of_config(QWEN3_MOE).parameters
+    assert shape_from_config(larger).parameters >= shape_from_config(QWEN3_MOE).parameters
 
 
 def test_a_run_toml_has_the_shape_of_its_size_fields() -> None:
@@ -238,8 +238,8 @@ def test_a_run_toml_has_the_shape_of_its_size_fields() -> None:
     )
     run = native.read(text, "run.toml").run
     assert run is not None
-    shape = of_run(run, 4096)
-    llama = of_config(
+    shape = shape_from_run(run, 4096)
+    llama = shape_from_config(
         {
             "model_type": "llama",
             "vocab_size": 4096,
@@ -254,8 +254,8 @@ def test_a_run_toml_has_the_shape_of_its_size_fields() -> None:
 
 
 def test_every_row_of_the_registry_is_a_possible_shape() -> None:
-    for name in shapes_registry.rows():
-        shape = of_registry(name)
+    for name in shapes_registry.shape_rows():
+        shape = shape_from_registry(name)
         assert shape is not None
         assert shape.heads % shape.kv_heads == 0
         assert shape.parameters > shape.vocab_size * shape.hidden_size
@@ -263,14 +263,14 @@ def test_every_row_of_the_registry_is_a_possible_shape() -> None:
         assert shape.sliding_layers + shape.linear_layers <= shape.layers
         assert shape.source
         assert name in shape.source or "llm-foundry" in shape.source
-    assert of_registry("no/such-model") is None
+    assert shape_from_registry("no/such-model") is None
 
 
 def test_the_registry_agrees_with_the_measured_models() -> None:
     if not _MEASURED.is_file():
         pytest.skip(f"{_MEASURED} is not here")
     for name, measured in json.loads(_MEASURED.read_text()).items():
-        shape = of_registry(name)
+        shape = shape_from_registry(name)
         assert shape is not None, name
         assert shape.parameters == pytest.approx(measured["params"], rel=0.001), name
         assert (shape.layers, shape.hidden_size, shape.vocab_size) == (
@@ -304,17 +304,17 @@ def test_a_family_counts_what_transformers_builds(model_type: str) -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     built = sum(parameter.numel() for parameter in model.parameters())
-    counted = of_config(config.to_dict()).parameters
+    counted = shape_from_config(config.to_dict()).parameters
     assert counted == (pytest.approx(built, rel=1e-6) if model_type in _BUFFERS | {"apertus"} else built)
 
 
 def test_a_shape_says_whether_it_has_experts() -> None:
-    assert of_config(QWEN3_MOE).is_moe
-    assert not of_config(QWEN3).is_moe
+    assert shape_from_config(QWEN3_MOE).is_moe
+    assert not shape_from_config(QWEN3).is_moe
 
 
 def test_the_case_of_a_name_does_not_count() -> None:
-    plain, other = of_registry("allenai/OLMo-3-7B-Instruct"), of_registry("allenai/Olmo-3-7B-Instruct")
+    plain, other = shape_from_registry("allenai/OLMo-3-7B-Instruct"), shape_from_registry("allenai/Olmo-3-7B-Instruct")
     assert plain is not None
     assert other == plain._replace(name="allenai/Olmo-3-7B-Instruct")
-    assert of_registry("allenai/olmo") is None
+    assert shape_from_registry("allenai/olmo") is None

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.inference import beyond_budget_bytes, inference_memory, plain_setup
+from prime_train.estimate.inference import beyond_budget_bytes, inference_memory
 from prime_train.estimate.inference_cache import bytes_for
+from prime_train.estimate.inference_setup import default_setup
 from prime_train.estimate.setup import setup_of
-from prime_train.estimate.sharing import Ask, TrainerMemory, Window, fraction_in, share, window_of
+from prime_train.estimate.sharing import SharingRequest, TrainerMemory, Window, fraction_in, share, window_of
 from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import Interval, RoleMemory, Term
 from prime_train.spec import Data, Run, RunSpec, Source, elsewhere
@@ -32,8 +33,8 @@ def _trainer(fixed_gib: float, gib_per_1k_tokens: float = 0.0) -> TrainerMemory:
     return memory
 
 
-def _ask(trainer: TrainerMemory, ctx_tokens: int = 4096, model: str = _SMALL) -> Ask:
-    return Ask(plain_setup(shape_of(model), _CARD, "0.14", ctx_tokens), _CARD, trainer)
+def _ask(trainer: TrainerMemory, ctx_tokens: int = 4096, model: str = _SMALL) -> SharingRequest:
+    return SharingRequest(default_setup(shape_of(model), _CARD, "0.14", ctx_tokens), _CARD, trainer)
 
 
 def test_the_rule_of_thumb_comes_out_where_it_is_right() -> None:
@@ -78,7 +79,7 @@ def test_the_trainer_of_a_run_is_left_its_upper_bound() -> None:
 
 
 def test_the_server_starts_first_and_the_reason_is_its_version_s() -> None:
-    early = share(_ask(_trainer(9.0))._replace(serve=plain_setup(shape_of(_SMALL), _CARD, "0.8.5", 4096)))
+    early = share(_ask(_trainer(9.0))._replace(serve=default_setup(shape_of(_SMALL), _CARD, "0.8.5", 4096)))
     late = share(_ask(_trainer(9.0)))
     assert early.starts_first == late.starts_first == "inference"
     assert "negative" in early.why_first

@@ -18,7 +18,7 @@ from prime_train import registry
 from prime_train.errors import UserError
 from prime_train.estimate.broadcast import broadcast_s
 from prime_train.estimate.throughput import throughput_of
-from prime_train.estimate.throughput_basis import MeasuredRow, measured_rows, nearby
+from prime_train.estimate.throughput_basis import MeasuredRow, find_nearby, measured_rows
 from prime_train.estimate.throughput_rates import gpu_class, published_costs, rates_of
 from prime_train.estimate.throughput_terms import kernel_in_use
 from prime_train.estimate.values import Hardware
@@ -112,7 +112,7 @@ def test_the_basis_names_the_rows_nearby() -> None:
 
 def test_a_trainer_without_rows_is_a_roofline_and_says_so() -> None:
     speed = throughput_of(step(trainer="bundled"), H100)
-    assert speed.basis.startswith("roofline of published kernel speeds; nothing measured of bundled")
+    assert speed.basis.startswith("roofline of published kernel speeds; no measurement of bundled")
     assert not any(term.measured for term in speed.terms)
     near = throughput_of(step(trainer="prime-rl", kernel="fa3"), H100)
     assert speed.step_s.high / speed.step_s.low > near.step_s.high / near.step_s.low
@@ -120,7 +120,7 @@ def test_a_trainer_without_rows_is_a_roofline_and_says_so() -> None:
 
 def test_a_class_without_rows_says_what_is_measured_and_what_is_not() -> None:
     basis = throughput_of(step(trainer="prime-rl", kernel="fa2"), A100).basis
-    assert basis.startswith("nothing measured of prime-rl on ampere GPUs: its rates elsewhere for ")
+    assert basis.startswith("no measurement of prime-rl on ampere GPUs: its rates on other GPUs for ")
     assert "a roofline of published speeds for the rest; nearest: " in basis
 
 
@@ -128,7 +128,7 @@ def test_a_setup_far_from_all_rows_says_so_and_is_less_sure() -> None:
     near = step(trainer="prime-rl", objective="rl", lora_rank=16, kernel="fa3", head="vocab_chunked")
     far = near._replace(ctx_tokens=512, micro_batch_tokens=512, dp_shard=256, lora_rank=0)
     speed = throughput_of(far, H100)
-    assert "nothing measured nearby, nearest: " in speed.basis
+    assert "no measurement nearby, nearest: " in speed.basis
     beside = throughput_of(near, H100)
     assert speed.step_s.high / speed.step_s.low > beside.step_s.high / beside.step_s.low
 
@@ -222,7 +222,7 @@ def test_every_measured_row_has_a_source_and_is_its_own_neighbour() -> None:
     for row in rows:
         assert row.source
         assert row.tokens_per_s > 0
-        around = nearby(row.setup, row.hardware, rows)
+        around = find_nearby(row.setup, row.hardware, rows)
         assert around is not None
         assert around.distance == 0
 

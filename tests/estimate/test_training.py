@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from prime_train.estimate.adapters import lora_parameters
 from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import ModelShape, of_registry
+from prime_train.estimate.shape import ModelShape, shape_from_registry
 from prime_train.estimate.train_setup import Adapter, TrainSetup
 from prime_train.estimate.training import training_memory
 from prime_train.spec import RunSpec
@@ -117,7 +117,7 @@ def test_memory_never_rises_with_more_shards(setup: TrainSetup, power: int, more
 @pytest.mark.parametrize("program", ["bundled", "prime-rl", "torchtitan"])
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"])
 def test_sharding_a_real_model_saves_memory(program: str, name: str) -> None:
-    model = of_registry(name)
+    model = shape_from_registry(name)
     assert model is not None
     spread: dict[int, RunSpec] = {}
     for gpus in (1, 2, 4, 8):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.architecture import of_config
+from prime_train.architecture import architecture_from_config
 from prime_train.errors import UserError
 from prime_train.facts import model_files as module
 from prime_train.facts.model_files import read_model_files
@@ -17,7 +17,7 @@ from prime_train.facts.model_source import Fault, ModelFiles, Refused
 from tests.fakes import hub_server
 from tests.fakes.model_folder import QWEN3, tensors_of, write_model, write_weights
 
-PARAMETERS = 30_912  # what architecture.of_config counts for QWEN3: checked below
+PARAMETERS = 30_912  # what architecture.architecture_from_config counts for QWEN3: checked below
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_folder(tmp_path: Path) -> None:
     assert (found.origin, found.unread) == ("folder", ())
     assert found.weights is not None
     assert found.weights.by_dtype == {"BF16": PARAMETERS}
-    decoder = of_config(QWEN3)
+    decoder = architecture_from_config(QWEN3)
     assert decoder is not None
     assert decoder.parameters == PARAMETERS
     assert in_child(str(tmp_path / "mine"), tmp_path) == found

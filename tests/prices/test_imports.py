@@ -10,7 +10,7 @@ import pytest
 
 from prime_train.errors import UserError
 from prime_train.prices import imports
-from prime_train.prices.imports import Given
+from prime_train.prices.imports import ImportOptions
 from prime_train.prices.table import to_text
 from tests.fakes.price_server import prime_offer, vast_offer
 from tests.prices.test_skypilot import CATALOGUES, NEBIUS
@@ -48,22 +48,22 @@ def written(path: Path, content: Any) -> Path:
 def test_a_file_is_known_by_its_shape(
     name: str, content: Any, kind: str, whole: bool, gpus: set[str], tmp_path: Path
 ) -> None:
-    imported = imports.read(written(tmp_path / name, content), Given(), TODAY)
+    imported = imports.read(written(tmp_path / name, content), ImportOptions(), TODAY)
     assert (imported.kind, imported.whole) == (kind, whole)
     assert {price.gpu for price in imported.rows.prices} == gpus
     assert {price.as_of for price in imported.rows.prices} == {"2026-11-02"}  # the day of the file
 
 
 def test_our_own_table_is_read(tmp_path: Path) -> None:
-    prices = imports.read(written(tmp_path / "nebius" / CSV, NEBIUS), Given(), TODAY).rows.prices
-    imported = imports.read(written(tmp_path / "mine.toml", to_text(prices)), Given(), TODAY)
+    prices = imports.read(written(tmp_path / "nebius" / CSV, NEBIUS), ImportOptions(), TODAY).rows.prices
+    imported = imports.read(written(tmp_path / "mine.toml", to_text(prices)), ImportOptions(), TODAY)
     assert imported.kind == "prime-train"
     assert set(imported.rows.prices) == set(prices)
 
 
 @pytest.mark.parametrize("provider", sorted(path.name for path in CATALOGUES.iterdir()))
 def test_a_catalogue_tells_its_cloud_by_its_folder(provider: str) -> None:
-    imported = imports.read(CATALOGUES / provider / CSV, Given(as_of="2026-11-01"), TODAY)
+    imported = imports.read(CATALOGUES / provider / CSV, ImportOptions(as_of="2026-11-01"), TODAY)
     assert {price.cloud for price in imported.rows.prices} == {provider}
     assert {price.as_of for price in imported.rows.prices} == {"2026-11-01"}
 
@@ -71,15 +71,15 @@ def test_a_catalogue_tells_its_cloud_by_its_folder(provider: str) -> None:
 def test_a_catalogue_of_another_name_must_be_told(tmp_path: Path) -> None:
     path = written(tmp_path / "prices.csv", NEBIUS)
     with pytest.raises(UserError) as raised:
-        imports.read(path, Given(), TODAY)
+        imports.read(path, ImportOptions(), TODAY)
     assert "--provider" in raised.value.fix
-    assert imports.read(path, Given("nebius"), TODAY).rows.prices[0].provider == "nebius"
+    assert imports.read(path, ImportOptions("nebius"), TODAY).rows.prices[0].provider == "nebius"
 
 
 @pytest.mark.parametrize("provider", ["a b", "../x", "x" * 60, "Nebius\n"])
 def test_what_is_no_name_of_a_cloud(provider: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no name of a cloud"):
-        imports.read(written(tmp_path / CSV, NEBIUS), Given(provider), TODAY)
+    with pytest.raises(UserError, match="not the name of a cloud"):
+        imports.read(written(tmp_path / CSV, NEBIUS), ImportOptions(provider), TODAY)
 
 
 @pytest.mark.parametrize(
@@ -94,21 +94,21 @@ def test_what_is_no_name_of_a_cloud(provider: str, tmp_path: Path) -> None:
         ("a.json", {"items": []}, "no price in it"),
         ("a.json", {"items": [prime_offer(gpuType="TPU")]}, "TPU is not in registry"),
         ("a.json", {"offers": [vast_offer(dph_total=-1)]}, "offers[0].dph_total"),
-        ("a.json", {"detail": "Invalid key"}, "JSON that is no price list"),
+        ("a.json", {"detail": "Invalid key"}, "the JSON is no price list"),
         ("a.json", json.dumps({"items": [prime_offer()]})[:-40], "may be cut off"),
-        ("a.json", '{"items": ' + "[" * 100_000, "nested too deep"),
+        ("a.json", '{"items": ' + "[" * 100_000, "nested too deeply"),
         ("a.toml", "[[price]]\nprovider = 'x'\n", "a.toml line 1: no gpu"),
         ("a.toml", "[[price", "not TOML"),
         ("a.toml", "[[price]]\ngpus = " + "9" * 5000, "not TOML"),
         ("a.toml", "[[price]]\ngpus = " + "[" * 5000, "not TOML"),
         ("a.json", '{"items": ' + "9" * 5000 + "}", "the JSON cannot be read"),
-        ("page.html", "<html>log in</html>", "its shape is not known"),
-        ("empty", "", "its shape is not known"),
+        ("page.html", "<html>log in</html>", "its format is not known"),
+        ("empty", "", "its format is not known"),
     ],
 )
 def test_what_is_no_price_list(name: str, content: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
-        imports.read(written(tmp_path / name, content), Given(), TODAY)
+        imports.read(written(tmp_path / name, content), ImportOptions(), TODAY)
     error = raised.value
     assert said in str(error)
     assert all((error.what, error.where, error.why, error.fix))
@@ -117,16 +117,16 @@ def test_what_is_no_price_list(name: str, content: Any, said: str, tmp_path: Pat
 
 def test_several_faults_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="and 1 more"):
-        imports.read(written(tmp_path / "nebius" / CSV, NEBIUS.replace(",3.50,", ",-1,")), Given(), TODAY)
+        imports.read(written(tmp_path / "nebius" / CSV, NEBIUS.replace(",3.50,", ",-1,")), ImportOptions(), TODAY)
 
 
 @pytest.mark.parametrize("name", ["gone.csv", "."])
 def test_what_cannot_be_read(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such file|cannot be read"):
-        imports.read(tmp_path / name, Given(), TODAY)
+        imports.read(tmp_path / name, ImportOptions(), TODAY)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / CSV).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="cannot be read"):
-        imports.read(tmp_path / CSV, Given("x"), TODAY)
+        imports.read(tmp_path / CSV, ImportOptions("x"), TODAY)

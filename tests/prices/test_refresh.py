@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from prime_train.errors import ExitCode
-from prime_train.prices.fetch import Failure, Patience, Trouble, is_safe
-from prime_train.prices.refresh import SERVICES, Refreshed, Service, has_key, problem, refresh
+from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, is_safe
+from prime_train.prices.refresh import SERVICES, RefreshResult, Service, has_key, problem, refresh
 from tests.fakes.price_server import PRIME_INTELLECT, VAST, Answer, PriceServer, prime_offer, running, vast_offer
 
 KEY = "pit_0123456789abcdef"
@@ -44,10 +44,10 @@ def ask(
     waits: Waits | None = None,
     read_s: float = 5.0,
     changes: dict[str, str] | None = None,
-) -> Refreshed:
+) -> RefreshResult:
     wanted = BY_ID[service]
     environment = {wanted.address_variable: server.url, wanted.key_variable: KEY} | (changes or {})
-    return refresh(wanted, environment, "2026-11-21", Patience(read_s, 5.0, (0.5, 2.0), waits or Waits()))
+    return refresh(wanted, environment, "2026-11-21", RetryPolicy(read_s, 5.0, (0.5, 2.0), waits or Waits()))
 
 
 @pytest.mark.parametrize("service", PATHS)
@@ -89,14 +89,14 @@ def test_vast_is_asked_for_both_kinds(server: PriceServer) -> None:
 FAULTS = [
     (Answer(401, {"detail": "Invalid"}), "the key is refused (HTTP 401)", 1),
     (Answer(403, {}), "the key may not read prices (HTTP 403)", 1),
-    (Answer(404, {}), "there is no such address (HTTP 404)", 1),
-    (Answer(429, {}), "too many questions (HTTP 429)", 3),
-    (Answer(500, {}), "it has a fault of its own (HTTP 500)", 3),
-    (Answer(503, "<html>busy</html>"), "it has a fault of its own (HTTP 503)", 3),
-    (Answer(302, "", {"Location": "http://127.0.0.1:1/elsewhere"}), "neither prices nor a known refusal (HTTP 302)", 1),
-    (Answer(418, {}), "neither prices nor a known refusal (HTTP 418)", 1),
-    (Answer(body="<html>log in</html>"), "what answers is not the price service", 1),
-    (Answer(body={"detail": "moved"}), "what answers is not the price service", 1),
+    (Answer(404, {}), "the address does not exist (HTTP 404)", 1),
+    (Answer(429, {}), "too many requests (HTTP 429)", 3),
+    (Answer(500, {}), "the service has an internal error (HTTP 500)", 3),
+    (Answer(503, "<html>busy</html>"), "the service has an internal error (HTTP 503)", 3),
+    (Answer(302, "", {"Location": "http://127.0.0.1:1/elsewhere"}), "neither prices nor a known error (HTTP 302)", 1),
+    (Answer(418, {}), "neither prices nor a known error (HTTP 418)", 1),
+    (Answer(body="<html>log in</html>"), "the answer is not from the price service", 1),
+    (Answer(body={"detail": "moved"}), "the answer is not from the price service", 1),
     (Answer(body='{"items": [{"cl'), "the answer is cut off", 3),
     (Answer(body={"items": [prime_offer()]}, cut_to=60), "the answer is cut off (60 of", 3),
 ]
@@ -121,7 +121,7 @@ def test_silence_is_given_up(server: PriceServer) -> None:
     server.answers[VAST] = [Answer(silent=True)]
     answer = ask(server, "vast", read_s=0.2)
     assert answer.problem is not None
-    assert answer.problem.what == "it does not answer in time (no answer within 0.2 s)"
+    assert answer.problem.what == "no answer in time (no answer within 0.2 s)"
     assert len(server.asked) == 3
 
 
@@ -175,7 +175,7 @@ def test_a_wrong_price_among_others_is_left_out_and_told(service: str, server: P
 def test_a_key_that_cannot_be_one_is_not_sent(key: str, server: PriceServer) -> None:
     problem = ask(server, "primeintellect", changes={"PRIME_API_KEY": key}).problem
     assert problem is not None
-    assert problem.what == "PRIME_API_KEY is not set to a key"
+    assert problem.what == "PRIME_API_KEY holds no key"
     assert server.asked == []
     if key.strip():
         assert key not in str(problem)
@@ -218,7 +218,7 @@ def test_who_has_a_key() -> None:
 
 def test_every_trouble_has_words() -> None:
     for service in SERVICES:
-        for trouble in Trouble:
-            told = problem(service, Failure(trouble, "1 of 2"), "https://x")
+        for kind in FailureKind:
+            told = problem(service, Failure(kind, "1 of 2"), "https://x")
             assert "{" not in str(told)
             assert told.fix

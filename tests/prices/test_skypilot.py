@@ -49,7 +49,7 @@ def test_a_price_that_repeats_in_each_region_is_one_row() -> None:
 def test_a_spot_price_equal_to_the_other_is_none() -> None:
     rows = catalogue("runpod")
     assert offers(rows) == {("a100-80gb-pcie", 2, 1.39, False)}
-    assert rows.left_out == (("spot price equal to the on-demand one: there is no spot", 1),)
+    assert rows.left_out == (("spot price equal to the on-demand price: there is no spot", 1),)
 
 
 def test_columns_in_another_order_and_rows_of_spot_alone() -> None:
@@ -132,4 +132,4 @@ def test_no_damage_trips_the_reader(at: int, inserted: str, removed: int) -> Non
 def test_a_field_without_an_end_is_a_fault() -> None:
     fault = skypilot.rows(NEBIUS + '"' + "x" * 200_000, "vms.csv", "nebius", "")
     assert isinstance(fault, Fault)
-    assert "no CSV" in fault.what
+    assert "not CSV" in fault.what

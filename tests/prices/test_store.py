@@ -31,16 +31,16 @@ def own() -> set[Price]:
 
 
 def test_without_a_file_the_shipped_rows_count() -> None:
-    assert store.load(TODAY) == store.PriceTable(store.shipped(), 0)
+    assert store.load(TODAY) == store.PriceTable(store.shipped_prices(), 0)
 
 
 def test_every_shipped_row_names_its_source() -> None:
-    assert all("@" in row.source or row.as_of for row in store.shipped())  # a commit, or a day
-    assert len(set(store.shipped())) == len(store.shipped())
+    assert all("@" in row.source or row.as_of for row in store.shipped_prices())  # a commit, or a day
+    assert len(set(store.shipped_prices())) == len(store.shipped_prices())
 
 
 def test_own_rows_take_the_place_of_shipped_ones_of_the_same_cloud_and_gpu(own_file: Path) -> None:
-    assert store.keep([price("primeintellect/nebius")], TODAY, whole=True) == own_file
+    assert store.save([price("primeintellect/nebius")], TODAY, whole=True) == own_file
     table = store.load(TODAY)
     assert own() == {price("primeintellect/nebius")}
     assert not [row for row in table.prices[1:] if (row.cloud, row.gpu) == ("primeintellect", "h100-80gb")]
@@ -49,15 +49,15 @@ def test_own_rows_take_the_place_of_shipped_ones_of_the_same_cloud_and_gpu(own_f
 
 
 def test_a_whole_list_replaces_its_cloud_and_a_part_its_gpus() -> None:
-    store.keep([price("vast"), price("vast", "h200"), price("lambda")], TODAY, whole=True)
-    store.keep([price("vast", usd=1.5)], TODAY, whole=False)
+    store.save([price("vast"), price("vast", "h200"), price("lambda")], TODAY, whole=True)
+    store.save([price("vast", usd=1.5)], TODAY, whole=False)
     assert own() == {price("vast", usd=1.5), price("vast", "h200"), price("lambda")}
-    store.keep([price("vast", usd=1.2)], TODAY, whole=True)
+    store.save([price("vast", usd=1.2)], TODAY, whole=True)
     assert own() == {price("vast", usd=1.2), price("lambda")}
 
 
 def test_a_write_that_fails_leaves_the_table_as_it_was(own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.keep([price("vast")], TODAY, whole=True)
+    store.save([price("vast")], TODAY, whole=True)
     before = own_file.read_bytes()
 
     def full(_: int) -> None:
@@ -65,16 +65,16 @@ def test_a_write_that_fails_leaves_the_table_as_it_was(own_file: Path, monkeypat
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError) as raised:
-        store.keep([price("lambda")], TODAY, whole=True)
+        store.save([price("lambda")], TODAY, whole=True)
     assert raised.value.why == "No space left on device"
     assert own_file.read_bytes() == before
     assert sorted(path.name for path in own_file.parent.iterdir()) == [".prices.toml.lock", "prices.toml"]
 
 
 def test_a_table_with_a_wrong_price_is_refused_and_not_overwritten(own_file: Path) -> None:
-    store.keep([price("vast")], TODAY, whole=True)
+    store.save([price("vast")], TODAY, whole=True)
     own_file.write_text(own_file.read_text().replace("usd_per_gpu_hour = 2.0", "usd_per_gpu_hour = nan"))
-    for call in (lambda: store.load(TODAY), lambda: store.keep([price("lambda")], TODAY, whole=True)):
+    for call in (lambda: store.load(TODAY), lambda: store.save([price("lambda")], TODAY, whole=True)):
         with pytest.raises(UserError) as raised:
             call()
         assert "column usd_per_gpu_hour" in raised.value.where
@@ -94,12 +94,12 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "taken").write_text("")
     monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / "taken"))
     with pytest.raises(UserError) as raised:
-        store.keep([price("vast")], TODAY, whole=True)
+        store.save([price("vast")], TODAY, whole=True)
     assert "PRIME_TRAIN_CACHE" in raised.value.fix
 
 
 def _keep_one(index: int) -> None:
-    store.keep([price(f"cloud{index}")], TODAY, whole=True)
+    store.save([price(f"cloud{index}")], TODAY, whole=True)
 
 
 def test_imports_at_once_all_land() -> None:

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from prime_train import spec
 from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import of_run
+from prime_train.estimate.shape import shape_from_run
 from prime_train.estimate.training import training_memory
 from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import RunSpec
@@ -123,7 +123,7 @@ def _run(model: spec.Model, batch: tuple[int, int], compute: Any, ctx_tokens: in
 
 def estimated(case: Case, hardware: Hardware = ANY_GPU) -> tuple[Term, ...]:
     """The terms of the estimate that are tensors."""
-    memory = training_memory(setup_of(case.run, hardware, of_run(case.run, case.vocab_size)), hardware)
+    memory = training_memory(setup_of(case.run, hardware, shape_from_run(case.run, case.vocab_size)), hardware)
     return tuple(term for term in memory.terms if term.name != ALLOCATOR)
 
 

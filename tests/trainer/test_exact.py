@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from prime_train.estimate.estimate_exact import compared, question
+from prime_train.estimate.estimate_exact import compare_terms, trace_input
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.shape import ModelShape
 from prime_train.trainer.exact import LiveBytes, Sizes, trace
@@ -101,5 +101,5 @@ def test_the_terms_of_the_bundled_trainer_are_what_is_traced(compute: str, shard
         dense_layers=2,
     )
     setup = setup_of(run, EIGHT_GPUS, shape)
-    for part in compared(setup, trace(Sizes(**question(setup)))._asdict()):  # type: ignore[arg-type]
+    for part in compare_terms(setup, trace(Sizes(**trace_input(setup)))._asdict()):  # type: ignore[arg-type]
         assert part.term_bytes == pytest.approx(part.traced_bytes, rel=0.1), part

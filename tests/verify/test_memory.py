@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from prime_train.estimate import hardware
-from prime_train.estimate.shape import ModelShape, of_registry
+from prime_train.estimate.shape import ModelShape, shape_from_registry
 from prime_train.verify.memory import serving, training
 from tests.verify.known_models import H100, check, evidence
 
 
 def shape(name: str) -> ModelShape:
-    found = of_registry(name)
+    found = shape_from_registry(name)
     assert found is not None
     return found
 
@@ -43,7 +43,7 @@ def test_a_server_has_the_weights_of_the_model() -> None:
 
 
 def test_what_no_server_takes_is_said() -> None:
-    small = hardware.of_name("rtx-4090")
+    small = hardware.hardware_from_name("rtx-4090")
     assert serving(shape("meta-llama/Llama-3.1-405B"), small) is None
     assert training(shape("meta-llama/Llama-3.1-405B"), small, lora=False).gpus is None
 

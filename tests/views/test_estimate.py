@@ -4,10 +4,10 @@ import json
 
 from prime_train.estimate.cost import Cost
 from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.estimate_exact import Compared
+from prime_train.estimate.estimate_exact import Comparison
 from prime_train.estimate.estimate_memory import Gpus, Memory, Role
 from prime_train.estimate.estimate_time import Time
-from prime_train.estimate.hardware import of_name
+from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.overlap import overlap_of
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.throughput import Throughput
@@ -56,7 +56,7 @@ def _estimate(usable_gib: float, advice: tuple[str, ...] = ()) -> Estimate:
     throughput = Throughput(_STEP, Interval(100.0, 160.0, 200.0), 0.31, "made up", Interval(0.5, 1.0, 2.0), ())
     return Estimate(
         shape=_SHAPE,
-        hardware=of_name("4xh100-80gb")._replace(usable_bytes=usable_bytes),
+        hardware=hardware_from_name("4xh100-80gb")._replace(usable_bytes=usable_bytes),
         memory=Memory(Gpus(4, 0), (Role(_TRAINER, headroom >= 0, headroom),), enough_gpus=True),
         time=Time(throughput, Interval(4.5, 6.0, 10.0), 1000, is_endless=True),
         costs=(_cost(False, 10.0), _cost(True, float("inf"))),
@@ -70,7 +70,7 @@ def _plain(text: str, _style: str) -> str:
 
 
 def test_json() -> None:
-    text = document(_estimate(79.2), More(exact=(Compared("one block", 2 * GIB, 1.9 * GIB),)))
+    text = document(_estimate(79.2), More(exact=(Comparison("one block", 2 * GIB, 1.9 * GIB),)))
     same_as_golden("estimate.json", text)
     json.dumps(text, allow_nan=False)
 
@@ -108,7 +108,7 @@ def test_idle_times_are_shown_only_with_rollouts() -> None:
 
 def test_traced_bytes_are_compared_with_the_terms() -> None:
     assert view.exact(()) == ""
-    text = view.exact((Compared("one block", 2 * GIB, 1.9 * GIB),))
+    text = view.exact((Comparison("one block", 2 * GIB, 1.9 * GIB),))
     assert "one block: 2.0 GiB; sum of the terms: 1.9 GiB (-5%)" in text
 
 

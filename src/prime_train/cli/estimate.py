@@ -13,8 +13,8 @@ from prime_train.errors import ExitCode, UserError
 if TYPE_CHECKING:
     from prime_train.cli.estimate_inputs import Options
     from prime_train.estimate.estimate import Estimate
-    from prime_train.estimate.estimate_exact import Compared
-    from prime_train.estimate.scaling import Scaled
+    from prime_train.estimate.estimate_exact import Comparison
+    from prime_train.estimate.scaling import ScaledLayout
     from prime_train.estimate.values import Hardware
     from prime_train.prices.price import Price
     from prime_train.spec import RunSpec
@@ -108,7 +108,7 @@ def _estimate(options: Options) -> _Found:
     return _Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
 
 
-def _trace(found: _Found) -> tuple[Compared, ...]:
+def _trace(found: _Found) -> tuple[Comparison, ...]:
     """One block and the head of the training, traced, beside the terms. Raises UserError if they cannot be traced."""
     from prime_train.estimate import estimate_exact
     from prime_train.estimate.setup import setup_of
@@ -117,9 +117,9 @@ def _trace(found: _Found) -> tuple[Compared, ...]:
     why_not = "nothing is trained"
     if found.estimate.memory.gpus.train:
         setup = setup_of(found.run, found.hardware, found.estimate.shape)
-        why_not = estimate_exact.unfit(setup)
+        why_not = estimate_exact.why_not_traceable(setup)
         if not why_not:
-            return estimate_exact.compared(setup, trace(estimate_exact.question(setup)))
+            return estimate_exact.compare_terms(setup, trace(estimate_exact.trace_input(setup)))
     raise UserError(
         what=why_not,
         where="--exact",
@@ -128,7 +128,7 @@ def _trace(found: _Found) -> tuple[Compared, ...]:
     )
 
 
-def _scale(found: _Found) -> tuple[Scaled, ...]:
+def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
     """The training over 1 to all GPUs in each way. Raises UserError if nothing is trained."""
     from prime_train.estimate.scaling import scale
     from prime_train.estimate.setup import setup_of

@@ -16,9 +16,9 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate import shape as shapes
 from prime_train.estimate import shapes_registry
-from prime_train.estimate.calibrate import Calibration, calibration_of, measured_of
+from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement
 from prime_train.estimate.estimate import estimate
-from prime_train.estimate.plausible import implausible
+from prime_train.estimate.plausible import find_implausible
 from prime_train.estimate.shape import ModelShape, ShapeError
 from prime_train.estimate.values import Hardware
 from prime_train.findings import Severity
@@ -75,7 +75,7 @@ def check_run(reading: Reading) -> RunSpec:
 
 
 def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
-    found = next(implausible(run), None)
+    found = next(find_implausible(run), None)
     if found is None:
         return
     key = reading.key(found.field)
@@ -112,13 +112,13 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
             exit_code=ExitCode.FINDINGS,
         )
     if named is not None:
-        known = None if Path(named).is_dir() else shapes.of_registry(named)
+        known = None if Path(named).is_dir() else shapes.shape_from_registry(named)
         if known is not None:  # saves a request to the hub, which may take ten seconds
             return known
         where = f"{reading.key(field)} in {reading.document.path}"
-        return _read_shape(model_config.config_of(named, where, shapes_registry.rows(), offline=options.offline))
+        return _read_shape(model_config.config_of(named, where, shapes_registry.shape_rows(), offline=options.offline))
     try:
-        return shapes.of_run(run, _vocab_size(run))
+        return shapes.shape_from_run(run, _vocab_size(run))
     except ShapeError as error:
         raise UserError(
             what=error.what,
@@ -132,7 +132,7 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
 def _read_shape(found: ModelConfig) -> ModelShape:
     """The shape of a config.json. Raises UserError, with exit code 1, if a size is missing."""
     try:
-        return shapes.of_config(found.config, found.name, loaded=found.loaded)
+        return shapes.shape_from_config(found.config, found.name, loaded=found.loaded)
     except ShapeError as error:
         from prime_train.facts.model_config import no_config
 
@@ -152,13 +152,13 @@ def _vocab_size(run: RunSpec) -> int:
 def find_gpus(options: Options) -> Hardware:
     """The GPUs of --gpus, else those of this machine. Raises UserError with exit code 4 if there are none."""
     if options.gpus is not None:
-        return hardware_of.of_name(options.gpus)
+        return hardware_of.hardware_from_name(options.gpus)
     from prime_train.facts.facts import NotKnown
     from prime_train.facts.gpus import gpus
 
     found = gpus()
     devices = () if isinstance(found, NotKnown) else tuple((gpu.name, gpu.memory_bytes) for gpu in found.devices)
-    here = hardware_of.of_devices([device for device in devices if device[1]])
+    here = hardware_of.hardware_from_devices([device for device in devices if device[1]])
     if here is not None:
         return here
     names = ", ".join(sorted({name for name, _ in devices if name}))
@@ -176,9 +176,9 @@ def read_prices(options: Options) -> tuple[Price, ...]:
     from prime_train.prices import store
 
     if options.prices is not None:
-        from prime_train.prices.imports import Given, read
+        from prime_train.prices.imports import ImportOptions, read
 
-        return read(Path(options.prices).expanduser(), Given(), store.today()).rows.prices
+        return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
     return store.load(store.today()).prices
 
 
@@ -192,10 +192,10 @@ def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelSh
     from prime_train.facts.measured_run import earlier
 
     previous = earlier(options.calibrate)
-    measured = measured_of(previous.lines, previous.source)
+    measured = read_measurement(previous.lines, previous.source)
     if previous.run is not None:
         run = previous.run
-        shape = shapes.of_run(run, _vocab_size(run)) if run.model.path is None else shape
+        shape = shapes.shape_from_run(run, _vocab_size(run)) if run.model.path is None else shape
     estimated = estimate(run, hardware, shape)
     trainer = next((role.memory for role in estimated.memory.roles if role.memory.role == "trainer"), None)
     step_s = estimated.time.throughput.step_s if estimated.time is not None else None

@@ -15,7 +15,7 @@ from prime_train.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from prime_train.cli.estimate_inputs import Options
-    from prime_train.estimate.offers import Judge, Judged, Limits, Ranking, Refused
+    from prime_train.estimate.offers import Judge, Judgement, Limits, Ranking, Refusal
     from prime_train.estimate.shape import ModelShape
     from prime_train.prices.price import Price
     from prime_train.spec import RunSpec
@@ -103,14 +103,14 @@ def find(
 
 
 def _print_remarks(ranking: Ranking, top: int, warning: str | None) -> None:
-    from prime_train.estimate.interruptions import rates
+    from prime_train.estimate.interruptions import shipped_rates
     from prime_train.views.offers import left_out_lines
 
     more = len(ranking.offers) - top
     if more > 0:
         typer.echo(f"{more} more fit: --top {len(ranking.offers)}", err=True)
     if ranking.offers:
-        start = rates().restart_s
+        start = shipped_rates().restart_s
         span = f"{start.low / 60:.0f} to {start.high / 60:.0f} min"
         typer.echo(f"counted: {span} for the start and for each restart (assumed)", err=True)
     for line in left_out_lines(ranking):
@@ -134,7 +134,7 @@ class _Found(NamedTuple):
 def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
     """The offers on which the run fits, cheapest first. Raises UserError if an input is missing."""
     from prime_train.cli import estimate_inputs as inputs
-    from prime_train.estimate.interruptions import rates
+    from prime_train.estimate.interruptions import shipped_rates
     from prime_train.estimate.offers import rank
 
     dearest = limits.max_usd_per_hour
@@ -148,7 +148,7 @@ def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
     run, shape, title, key = _find_run(options, model)
     prices = inputs.read_prices(options)
     limits = limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
-    ranking = rank(prices, _judge_offers(run, shape), limits, rates())
+    ranking = rank(prices, _judge_offers(run, shape), limits, shipped_rates())
     return _Found(options.config, options.config or model or title, title, ranking, prices, key)
 
 
@@ -156,29 +156,29 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     """A function that estimates memory and time of the run on a number of GPUs of one type."""
     from prime_train import registry
     from prime_train.estimate.estimate import estimate
-    from prime_train.estimate.hardware import of_entry
-    from prime_train.estimate.laid_out import NotSo, laid_out, settings, steps_of
-    from prime_train.estimate.offers import Judged, Refused
+    from prime_train.estimate.hardware import hardware_from_entry
+    from prime_train.estimate.laid_out import Impossible, layout_settings, relayout, steps_of
+    from prime_train.estimate.offers import Judgement, Refusal
     from prime_train.units import GIB
 
     known = {gpu.id: gpu for gpu in registry.gpu_peaks()}
 
     @cache
-    def judge(gpu: str, gpus: int) -> Judged | Refused:
-        hardware = of_entry(known[gpu], gpus)
-        laid = laid_out(run, hardware)
-        if isinstance(laid, NotSo):
-            return Refused(laid.why)
+    def judge(gpu: str, gpus: int) -> Judgement | Refusal:
+        hardware = hardware_from_entry(known[gpu], gpus)
+        laid = relayout(run, hardware)
+        if isinstance(laid, Impossible):
+            return Refusal(laid.why)
         try:
             estimated = estimate(laid.run, hardware, shape)
         except UserError as error:
-            return Refused(f"{gpu}: {error.what}")
+            return Refusal(f"{gpu}: {error.what}")
         if estimated.time is None:
-            return Refused("it trains nothing, so it has no end to pay for")
+            return Refusal("it trains nothing, so it has no end to pay for")
         fullest = max(role.memory.needed_bytes for role in estimated.memory.roles)
         steps = steps_of(estimated.time.steps, laid)
         usable_gib, step_s = hardware.usable_bytes / GIB, estimated.time.step_s
-        return Judged(estimated.fits, fullest / GIB, usable_gib, steps, step_s, settings(run, laid))
+        return Judgement(estimated.fits, fullest / GIB, usable_gib, steps, step_s, layout_settings(run, laid))
 
     return judge
 
@@ -231,7 +231,7 @@ def _no_offer(found: _Found) -> UserError:
     fix = "raise the limits: --spot, --gpus-max, --max-usd-per-hour"
     if closest is not None:
         gpus = f"{closest.price.gpus * closest.machines}x{closest.price.gpu}"
-        needed, usable = closest.judged.needed_gib, closest.judged.usable_gib
+        needed, usable = closest.judgement.needed_gib, closest.judgement.usable_gib
         reasons += f"; {gpus} comes closest: {needed:.0f} GiB are needed of {usable:.0f}"
         fix = f"prime-train estimate {found.config or 'CONFIG'} --gpus {gpus} advises what to change"
     return UserError(

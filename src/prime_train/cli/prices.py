@@ -14,7 +14,7 @@ from prime_train.errors import UserError
 
 if TYPE_CHECKING:
     from prime_train.prices.price import Price, Rows
-    from prime_train.prices.refresh import Refreshed, Service
+    from prime_train.prices.refresh import RefreshResult, Service
 
 app = typer.Typer(no_args_is_help=True, help="Prices of GPUs: show, import, refresh.")
 
@@ -92,9 +92,9 @@ def import_(
     from prime_train.units import counted
 
     today = store.today()
-    imported = imports.read(file, imports.Given(provider, _check_date(as_of, today)), today)
+    imported = imports.read(file, imports.ImportOptions(provider, _check_date(as_of, today)), today)
     prices = imported.rows.prices
-    path = store.user_file() if dry_run else store.keep(prices, today, whole=imported.whole)
+    path = store.user_file() if dry_run else store.save(prices, today, whole=imported.whole)
     _report_left_out(imported.rows)
     if as_json:
         from prime_train.views import prices as view
@@ -135,7 +135,7 @@ def refresh(
     answers = [fetch(service, os.environ, today.isoformat()) for service in _services(provider)]
     for answer in answers:
         if answer.problem is None:
-            store.keep(answer.rows.prices, today, whole=True)
+            store.save(answer.rows.prices, today, whole=True)
     if as_json:
         typer.echo(json.dumps({"version": 1, "providers": [_answer_json(answer) for answer in answers]}, indent=1))
     for answer in answers:
@@ -203,7 +203,7 @@ def _services(names: list[str] | None) -> "list[Service]":
     return [service for service in SERVICES if has_key(service)]
 
 
-def _answer_json(answer: "Refreshed") -> dict[str, Any]:
+def _answer_json(answer: "RefreshResult") -> dict[str, Any]:
     error = answer.problem
     return {
         "provider": answer.service.id,

@@ -52,7 +52,7 @@ def verify_model(
     from prime_train.views import model_verdict as view
 
     _check_version(vllm)
-    target = hardware.of_name(gpus)
+    target = hardware.hardware_from_name(gpus)
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
         found = gather_evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
     if isinstance(found, Refused):

@@ -1,1 +1,1 @@
-"""What a run needs and costs: memory, time and money, each as named terms or as an interval. Pure."""
+"""Estimates what a run needs and costs: memory, time and money, as named terms and intervals. Pure."""

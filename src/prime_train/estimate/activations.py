@@ -1,15 +1,14 @@
-"""Reckons activations: what a forward keeps for the backward, and what one block needs while it is recomputed. Pure.
+"""Computes activation memory: tensors kept for the backward, and tensors of one block during its recompute. Pure.
 
-Letters: T tokens of a micro-batch on one GPU, C width of the residual stream, Q of all query heads, K of keys and
-values together, F inner width of the MLP, L layers.
+"Numbers" are elements of a tensor; bytes are numbers x bytes per number.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train.estimate import bundled
 from prime_train.estimate.adapters import QUANTIZED_BYTES
+from prime_train.estimate.bundled import cast_numbers
 from prime_train.estimate.coefficients import Coefficients
 from prime_train.estimate.train_setup import TrainSetup
 from prime_train.estimate.values import Term
@@ -19,7 +18,7 @@ OPERATIONS = "saved tensors of the operations of a block, arXiv 2205.05198, s. 4
 
 
 class Widths(NamedTuple):
-    """Numbers per token of one block on one GPU. `visited` experts of a token have `expert_mlp` inner numbers."""
+    """Numbers per token of one block on one GPU. `visited`: experts per token; `expert_mlp`: their inner numbers."""
 
     hidden: float
     query: float
@@ -30,10 +29,8 @@ class Widths(NamedTuple):
 
 
 def widths_of(setup: TrainSetup) -> Widths:
-    """The widths; tensor parallelism splits heads and inner numbers, and the residual stream by sequence too.
-
-    Source of the last: sequence parallelism, arXiv 2205.05198, s. 4.2.2.
-    """
+    """The widths. Tensor parallelism splits heads, inner numbers and, as sequence parallelism, the residual stream.
+    Source: arXiv 2205.05198, s. 4.2.2."""
     shape, tensor = setup.shape, setup.layout.tensor
     has_dense = not shape.is_moe or shape.dense_layers > 0
     visited = float(shape.experts_per_token) if shape.is_moe else 0.0
@@ -49,7 +46,7 @@ def widths_of(setup: TrainSetup) -> Widths:
 
 
 def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
-    """Bytes per token that one layer keeps for the backward without checkpointing, the residual stream counted."""
+    """Bytes per token that one layer keeps for the backward without checkpointing, residual stream included."""
     widths, compute = widths_of(setup), setup.numerics.compute
     mlp = k.kept_mlp if setup.shape.gated_mlp else k.kept_mlp / 2
     norms = widths.query + widths.kv / 2 if setup.shape.qk_norm else 0.0
@@ -57,10 +54,10 @@ def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
     numbers += mlp * (widths.mlp + widths.expert_mlp) + 2 * widths.visited * widths.hidden
     if not setup.compiled:
         numbers += k.kept_eager * widths.hidden
-    numbers += bundled.cast_numbers(setup, widths.hidden, norms)
+    numbers += cast_numbers(setup, widths.hidden, norms)
     if setup.adapter is not None and setup.adapter.kind == "lora":
         numbers += k.adapter_kept * widths.hidden
-    elif setup.adapter is not None and setup.adapter.kind == "adapter_v2":  # the output of each matrix, to scale it
+    elif setup.adapter is not None and setup.adapter.kind == "adapter_v2":  # scales the output of each matrix
         outputs = 2 * widths.hidden + widths.query + widths.kv + (2 if setup.shape.gated_mlp else 1) * widths.mlp
         numbers += k.scaled_kept * outputs
     if setup.quantization in QUANTIZED_BYTES:
@@ -68,38 +65,29 @@ def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
     return compute * numbers
 
 
-def gathered_stream(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
-    """Whole-width copies of the residual stream around a split matrix product. Source: arXiv 2205.05198, s. 4.2.2."""
+def stream_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """Full-width copies of the residual stream around a split matrix product. Source: arXiv 2205.05198, s. 4.2.2."""
     if setup.layout.tensor == 1:
         return ()
     each = k.tensor_gather * setup.numerics.compute * setup.shape.hidden_size
-    return (
-        Term(
-            "gathered residual stream",
-            each * setup.tokens,
-            f"{setup.tokens} tokens x {each / 1024:.1f} KiB",
-            OPERATIONS,
-        ),
-    )
+    formula = f"{setup.tokens} tokens x {each / 1024:.1f} KiB"
+    return (Term("gathered residual stream", each * setup.tokens, formula, OPERATIONS),)
 
 
-def layers_of(setup: TrainSetup) -> float:
+def layers_on_gpu(setup: TrainSetup) -> float:
     """Layers whose activations one GPU holds."""
     parts = setup.layout.pipeline * (setup.layout.shards if setup.layout.sharding == "device_map" else 1)
     return setup.shape.layers / parts
 
 
-def saved(setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1) -> tuple[Term, ...]:
-    """What `layers` keep at the end of the forward, of `in_flight` micro-batches of a pipeline."""
+def saved_terms(setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1) -> tuple[Term, ...]:
+    """Activations that `layers` layers keep at the end of the forward, for `in_flight` micro-batches of a pipeline."""
     tokens = setup.tokens * in_flight
     hidden = setup.shape.hidden_size / setup.layout.tensor
     stream = k.residual * setup.numerics.compute * hidden
     if setup.offload.activations:
-        name, count, each = (
-            "offloaded residuals in flight",
-            min(k.in_flight * setup.offload.in_flight / 5, layers),
-            stream,
-        )
+        count = min(k.in_flight * setup.offload.in_flight / 5, layers)
+        name, each = "offloaded residuals in flight", stream
     elif setup.checkpointing == "full":
         name, count, each = "saved residuals", layers, stream
     else:
@@ -110,8 +98,8 @@ def saved(setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1)
     return (Term(name, count * tokens * each, formula, CHECKPOINTING if name != "saved activations" else OPERATIONS),)
 
 
-def block(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
-    """What the backward of one block needs: its activations once more where they were dropped, and their gradients."""
+def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """Memory of one block's backward: its recomputed activations, if they were dropped, and their gradients."""
     widths = widths_of(setup)
     if setup.checkpointing == "full":
         each = k.block_hidden * widths.hidden + k.block_query * widths.query + k.block_kv * widths.kv

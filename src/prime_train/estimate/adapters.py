@@ -1,4 +1,4 @@
-"""Counts the parameters of adapters. Pure; knows nothing of bytes but those of a quantised base."""
+"""Counts the parameters of adapters and the bytes of a quantised base. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ QUANTIZED_BYTES = {"nf4": 4.5 / 8, "nf4-dq": 4.127 / 8, "int4": 4.16 / 8, "int8"
 
 
 def lora_parameters(shape: ModelShape, rank: int, targets: Iterable[str] = ALL_LINEAR) -> int:
-    """Numbers of one adapter: rank x (inputs + outputs) for each adapted matrix. Source: LoRA, arXiv 2106.09685, s. 4.
+    """Parameters of one adapter: rank x (inputs + outputs) per adapted matrix. Source: LoRA, arXiv 2106.09685, s. 4.
 
-    Names of other projects' modules are understood (`c_attn`, `w1`, "all"); unknown names count nothing.
+    `targets` may use module names of other projects (`c_attn`, `w1`, "all"); an unknown name adds nothing.
     """
     wanted = {name for target in targets for name in _ALIASES.get(target.lower(), (target.lower(),))}
     hidden = shape.hidden_size
@@ -38,15 +38,14 @@ def lora_parameters(shape: ModelShape, rank: int, targets: Iterable[str] = ALL_L
     sums = shape.layers * sum(size for name, size in attention.items() if name in wanted)
     sums += dense_layers * len(in_mlp) * (hidden + shape.mlp_size)
     if expert_layers:
-        sums += (
-            expert_layers * len(in_mlp) * (hidden + shape.shared_expert_mlp_size) * bool(shape.shared_expert_mlp_size)
-        )
+        if shape.shared_expert_mlp_size:
+            sums += expert_layers * len(in_mlp) * (hidden + shape.shared_expert_mlp_size)
         if "experts" in wanted:
             sums += expert_layers * shape.experts * 3 * (hidden + shape.expert_mlp_size)
     return rank * sums
 
 
 def quantized_bytes(shape: ModelShape, quantization: str, end_bytes: float = 2.0) -> float:
-    """Bytes of a frozen base: matrices of the blocks quantised, embedding and head in `end_bytes` per number."""
+    """Bytes of a frozen base. Block matrices are quantised; embedding and head take `end_bytes` per number."""
     ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_embeddings else 2)
     return (shape.parameters - ends) * QUANTIZED_BYTES[quantization] + ends * end_bytes

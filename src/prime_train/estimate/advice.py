@@ -1,4 +1,4 @@
-"""What to change first when a run does not fit, each change tried and its saving told; the fewest GPUs. Pure."""
+"""Tries changes to a run that does not fit and reports what each saves; finds the smallest number of GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from prime_train.estimate.changes import TABLES, Change, Value, changed, serving_changes, training_changes, value_of
+from prime_train.estimate.changes import (
+    TABLES,
+    Change,
+    Value,
+    apply_changes,
+    serving_changes,
+    training_changes,
+    value_of,
+)
 from prime_train.estimate.inference import inference_memory, smallest_fraction
 from prime_train.estimate.inference_setup import serve_setup_of
 from prime_train.estimate.shape import ModelShape
-from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.estimate.values import Hardware, RoleMemory, find_largest
 from prime_train.spec import RunSpec
 from prime_train.units import format_bytes
 
-_LEAST_SAVING = 0.01  # of what is needed: below it a change is not worth a line
+_LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
 _STEP_TOKENS = 256
 _MOST_GPUS = 1024
 
 
 class Fit(NamedTuple):
-    """What is needed on one GPU and what may be used there, in bytes."""
+    """Bytes needed on one GPU, and bytes that may be used there."""
 
     needed_bytes: float
     limit_bytes: float
@@ -32,12 +40,12 @@ class Fit(NamedTuple):
 
     @property
     def missing_bytes(self) -> float:
-        """Less than nothing where there is room left."""
+        """Negative if the run fits."""
         return self.needed_bytes - self.limit_bytes
 
 
 class Advice(NamedTuple):
-    """A change, tried. `saving_bytes` is what it takes off that which is missing; `fits` whether it is enough."""
+    """A tried change. `saving_bytes`: by how much it lowers the missing bytes; `fits`: whether that is enough."""
 
     assignments: tuple[tuple[str, Value], ...]
     costs: str
@@ -45,7 +53,7 @@ class Advice(NamedTuple):
     fits: bool
 
     def text(self, key: Callable[[str], str] = str) -> str:
-        """One line; `key` turns a RunSpec field into the user's own key."""
+        """One line of advice. `key` maps a RunSpec field to the key in the user's file."""
         set_to = ", ".join(_assignment(field, key(field), value) for field, value in self.assignments)
         verdict = "then it fits" if self.fits else "not enough alone"
         return f"{set_to} (saves {format_bytes(self.saving_bytes)} per GPU; {verdict}; costs: {self.costs})"
@@ -55,7 +63,7 @@ FitOf = Callable[[RunSpec], Fit]
 
 
 def trainer_fit(memory_of: Callable[[RunSpec], RoleMemory], usable_bytes: float) -> FitOf:
-    """The fit of the trainer: its upper bound, and what lies outside the allocator, against what torch can see."""
+    """The fit of the trainer: the upper bound plus memory outside the allocator, against the memory torch can see."""
 
     def fit(run: RunSpec) -> Fit:
         return Fit(memory_of(run).needed_bytes, usable_bytes)
@@ -64,9 +72,9 @@ def trainer_fit(memory_of: Callable[[RunSpec], RoleMemory], usable_bytes: float)
 
 
 def server_fit(hardware: Hardware, shape: ModelShape) -> FitOf:
-    """The fit of the server: what it needs to start with one request of full length, against its fraction.
+    """The fit of the server: the memory it needs to start with one full-length request, against its fraction.
 
-    Graphs beyond the fraction count where they have less room than that.
+    CUDA graphs outside the fraction count too, if the rest of the GPU has no room for them.
     """
 
     def fit(run: RunSpec) -> Fit:
@@ -80,24 +88,24 @@ def server_fit(hardware: Hardware, shape: ModelShape) -> FitOf:
 
 
 def advise_training(run: RunSpec, fit_of: FitOf, has: Callable[[str], bool] = bool) -> tuple[Advice, ...]:
-    """Advice for the training of a run, the cheapest change first; () where it fits. `has` tells whether the user's
-    file has a key for a field."""
-    return _advise(run, fit_of, _known(training_changes(run), has))
+    """Advice for the training of a run, the cheapest change first; () if it fits. `has(field)`: the user's file format
+    has a key for the field."""
+    return _advise(run, fit_of, _filter_changes(training_changes(run), has))
 
 
 def advise_serving(
     run: RunSpec, hardware: Hardware, shape: ModelShape, has: Callable[[str], bool] = bool
 ) -> tuple[Advice, ...]:
-    """Advice for the server of a run; () where it starts."""
+    """Advice for the server of a run; () if it starts."""
     setup = serve_setup_of(run, hardware, shape)
-    changes = _known(serving_changes(run, setup.sequences, setup.ctx_tokens), has)
+    changes = _filter_changes(serving_changes(run, setup.sequences, setup.ctx_tokens), has)
     return _advise(run, server_fit(hardware, shape), changes)
 
 
 def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
-    """The fewest GPUs, as a power of two, over which the training fits when the model is sharded over all of them.
+    """The smallest power of two of GPUs on which the training fits with the model sharded over all of them.
 
-    None where not even 1024 are enough: activations do not shrink with shards.
+    None if 1024 are too few, because activations do not shrink with shards.
     """
     gpus = 1
     while gpus <= _MOST_GPUS:
@@ -108,19 +116,19 @@ def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
 
 
 def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
-    """The run with its training sharded over so many GPUs."""
+    """The run with its training sharded over `gpus` GPUs."""
     if run.recipe is not None:
         sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
         recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
         return dataclasses.replace(run, recipe=recipe)
     if run.config_format == "run.toml":
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
-        return changed(run, layout)
-    return changed(run, (*_deployed(run, gpus), ("trainer.dp_replicate", 1)))
+        return apply_changes(run, layout)
+    return apply_changes(run, (*_deployment_settings(run, gpus), ("trainer.dp_replicate", 1)))
 
 
-def _deployed(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]:
-    """How a config of prime-rl says that so many GPUs train: by their number, by their ids (2026-01), or by nodes."""
+def _deployment_settings(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]:
+    """The prime-rl settings that give `gpus` GPUs to the trainer: their number, their ids (2026-01), or nodes."""
     yield "deployment.train_gpus", gpus
     deployment = run.deployment
     if deployment is None:
@@ -133,67 +141,60 @@ def _deployed(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]:
         yield "deployment.train_nodes", -(-gpus // deployment.gpus_per_node)
 
 
-def _known(changes: tuple[Change, ...], has: Callable[[str], bool]) -> tuple[Change, ...]:
+def _filter_changes(changes: tuple[Change, ...], has: Callable[[str], bool]) -> tuple[Change, ...]:
     return tuple(change for change in changes if all(has(field) for field, _ in change.assignments))
 
 
 def _advise(run: RunSpec, fit_of: FitOf, changes: tuple[Change, ...]) -> tuple[Advice, ...]:
-    """Each change alone; then, where none is enough, as many together as are."""
+    """Each change alone; then, if none is enough, the first changes that are enough together."""
     before = fit_of(run)
     if before.fits:
         return ()
-    tried = [_tried(run, before, fit_of, change) for change in changes]
+    tried = [_try_change(run, before, fit_of, change) for change in changes]
     alone = tuple(advice for advice in tried if advice.saving_bytes > _LEAST_SAVING * before.needed_bytes)
     if any(advice.fits for advice in alone):
         return alone
-    together = _together(run, before, fit_of, changes)
-    return alone if together is None else (*alone, together)
+    combined = _combine_changes(run, before, fit_of, changes)
+    return alone if combined is None else (*alone, combined)
 
 
-def _tried(run: RunSpec, before: Fit, fit_of: FitOf, change: Change) -> Advice:
-    assignments = _settled(run, fit_of, change)
-    after = fit_of(changed(run, assignments))
+def _try_change(run: RunSpec, before: Fit, fit_of: FitOf, change: Change) -> Advice:
+    assignments = _choose_number(run, fit_of, change)
+    after = fit_of(apply_changes(run, assignments))
     saving = before.missing_bytes - after.missing_bytes
     return Advice(assignments, change.costs, saving, after.fits)
 
 
-def _settled(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[str, Value], ...]:
-    """The assignments with their number set: the largest that fits, or the least where none does."""
+def _choose_number(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[str, Value], ...]:
+    """The assignments with their number chosen: the largest that fits, or the smallest if none does."""
     if change.least is None:
         return change.assignments
     (field, top), *rest = change.assignments
     step = _STEP_TOKENS if field.endswith("ctx_tokens") else 1
-    low, high = change.least // step, _whole(top) // step
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fit_of(changed(run, ((field, middle * step), *rest))).fits:
-            low = middle
-        else:
-            high = middle - 1
-    number = max(change.least, low * step)
+    assert isinstance(top, int)  # only a whole number has a least
+
+    def fits(steps: int) -> bool:
+        return fit_of(apply_changes(run, ((field, steps * step), *rest))).fits
+
+    number = max(change.least, step * find_largest(change.least // step, top // step, fits))
     while change.divides and number > 1 and change.divides % number:
         number -= 1
     return ((field, number), *rest)
 
 
-def _whole(value: Value) -> int:
-    assert isinstance(value, int)  # only a whole number has a least
-    return value
-
-
-def _together(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Change, ...]) -> Advice | None:
-    """The first changes, one upon the other, up to the one with which the run fits; None where it never does."""
+def _combine_changes(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Change, ...]) -> Advice | None:
+    """The first changes, applied one after another until the run fits; None if it never does."""
     so_far, costs = run, []
     assignments: dict[str, Value] = {}
     for change in changes:
         gap = fit_of(so_far)
-        settled = _settled(so_far, fit_of, change)
-        following = changed(so_far, settled)
+        chosen = _choose_number(so_far, fit_of, change)
+        following = apply_changes(so_far, chosen)
         after = fit_of(following)
         if after.missing_bytes >= gap.missing_bytes:
             continue
         so_far = following
-        assignments.update({field: value for field, value in settled if value_of(run, field) != value})
+        assignments.update({field: value for field, value in chosen if value_of(run, field) != value})
         costs.append(change.costs)
         if after.fits:
             saving = before.missing_bytes - after.missing_bytes

@@ -1,4 +1,4 @@
-"""Narrows an estimate by what an earlier run was measured at: its ratio scales the terms. Pure; reads no file."""
+"""Scales and narrows an estimate by the measurements of an earlier run. Pure; reads no file."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from prime_train.errors import ExitCode, UserError
 from prime_train.estimate.values import Interval, RoleMemory, Term
 from prime_train.units import GIB
 
-# Keys of a line of metrics, in ours, in prime-rl's (perf/..., time/...) and in a JSON of numbers.
+# Keys of a metrics line: of the bundled trainer, of prime-rl (perf/..., time/...) and of a plain JSON of numbers.
 _RESERVED = ("peak_reserved_gib", "max_memory_reserved_gib", "perf/peak_memory")
 _ALLOCATED = ("peak_allocated_gib", "max_memory_allocated_gib", "peak_memory_gib")
 _STEP = ("step_s", "time/step")
-ALLOCATOR = "allocator reserve"  # the term by which reserved memory is more than allocated memory
+ALLOCATOR = "allocator reserve"  # the term that separates reserved from allocated memory
 
-_WARM_UP_STEPS = 2  # compilation and the first allocations; prime-rl's own benchmark leaves out the first
+_WARM_UP_STEPS = 2  # compilation and first allocations; prime-rl's own benchmark skips the first step
 _LEAST_STEPS = 3
-_WRONG_RUN = 3.0  # a factor that no error of the estimate on the measured rows comes near: it was another run
-# Measured: bench/calibrate_memory.py on 252 pairs of prime-rl's benchmarks, one calibrated by the other. Within 10 % of
-# each other's size the error falls from 1.7 % to 0.7 % and 93 % lie in an interval a fifth as wide; from a factor of
-# 1.5 on the measurement says no more than the estimate does.
+_WRONG_RUN = 3.0  # no estimate of the measured rows is off by nearly this factor, so the figures are of another run
+# Measured: bench/calibrate_memory.py on 252 pairs of prime-rl's benchmarks, one calibrated by the other. For sizes that
+# differ by less than 10 %, the error falls from 1.7 % to 0.7 % and 93 % lie in an interval a fifth as wide; from a
+# factor of 1.5 on the measurement adds nothing to the estimate.
 _LEAST_SPREAD = 0.02
-_ALL_OF_IT = math.log(1.5)
+_UNLIKE = math.log(1.5)
 
 
-class Measured(NamedTuple):
-    """What a run took. `is_reserved`: torch's max_memory_reserved, else max_memory_allocated, which is less."""
+class Measurement(NamedTuple):
+    """What a run used. `is_reserved`: the peak is torch's max_memory_reserved, else the lower max_memory_allocated."""
 
     peak_bytes: float | None
     is_reserved: bool
@@ -37,10 +37,10 @@ class Measured(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """How far the estimate of the measured run was off: measured over estimated, None where not measured.
+    """Ratios of measured to estimated figures of the measured run; None if not measured.
 
-    `estimated_bytes` and `estimated_step_s` are what was estimated for that run; how far a run is from it decides how
-    much of the interval comes back. `step_low`, `step_high` are the tenths of the measured steps over their median.
+    `estimated_bytes` and `estimated_step_s` are the estimates for that run. The more another run differs from them, the
+    less it is calibrated. `step_low` and `step_high` are the first and last tenth of the steps over their median.
     """
 
     memory_ratio: float | None
@@ -52,10 +52,10 @@ class Calibration(NamedTuple):
     source: str
 
 
-def measured_of(lines: Iterable[Mapping[str, Any]], source: str) -> Measured:
+def read_measurement(lines: Iterable[Mapping[str, Any]], source: str) -> Measurement:
     """The highest peak and the steps after the warm-up in the lines of a metrics file.
 
-    Raises UserError where they hold neither, or a figure that can be none.
+    Raises UserError if they hold neither, or an impossible figure.
     """
     peaks: dict[bool, float] = {}
     steps: list[float] = []
@@ -71,14 +71,14 @@ def measured_of(lines: Iterable[Mapping[str, Any]], source: str) -> Measured:
         raise UserError(
             what="it holds no peak memory and no step time",
             where=f"--calibrate {source}",
-            why=f"a line is wanted with one of {', '.join((*_RESERVED, *_ALLOCATED, *_STEP))}",
+            why=f"at least one line needs one of {', '.join((*_RESERVED, *_ALLOCATED, *_STEP))}",
             fix='{"peak_reserved_gib": 41.5, "step_s": 3.2} in a file is enough',
             exit_code=ExitCode.FINDINGS,
         )
     kept = steps[_WARM_UP_STEPS:] if len(steps) >= _WARM_UP_STEPS + _LEAST_STEPS else steps
     is_reserved = True in peaks
     peak = peaks.get(is_reserved)
-    return Measured(None if peak is None else peak * GIB, is_reserved, tuple(kept), source)
+    return Measurement(None if peak is None else peak * GIB, is_reserved, tuple(kept), source)
 
 
 def _figure(line: Mapping[str, Any], keys: tuple[str, ...], source: str) -> float | None:
@@ -91,25 +91,25 @@ def _figure(line: Mapping[str, Any], keys: tuple[str, ...], source: str) -> floa
             what=f"{key} is {value!r}",
             where=f"--calibrate {source}",
             why="GiB and seconds are positive numbers",
-            fix=f"take the line out, or correct {key}",
+            fix=f"remove the line, or correct {key}",
             exit_code=ExitCode.FINDINGS,
         )
     return float(value)
 
 
-def calibration_of(measured: Measured, memory: RoleMemory | None, step_s: Interval | None) -> Calibration:
-    """The ratio of what was measured to what is estimated for the same run.
+def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Interval | None) -> Calibration:
+    """The ratios of measured to estimated figures for the same run.
 
-    Raises UserError where they are so far apart that the figures are of another run.
+    Raises UserError if they differ so much that the measurements must be of another run.
     """
-    estimated = _allocated(memory) if memory is not None and not measured.is_reserved else None
+    estimated = _allocated_bytes(memory) if memory is not None and not measured.is_reserved else None
     if memory is not None and estimated is None:
         estimated = memory.reserved.typical
     ratio = measured.peak_bytes / estimated if measured.peak_bytes and estimated else None
     median = statistics.median(measured.step_s) if measured.step_s else None
     step_ratio = median / step_s.typical if median and step_s else None
-    _refuse_another_run(measured, ratio, estimated)
-    low, high = _tenths(measured.step_s)
+    _check_same_run(measured, ratio, estimated)
+    low, high = _first_and_last_tenth(measured.step_s)
     return Calibration(
         memory_ratio=ratio,
         estimated_bytes=memory.reserved.typical if memory else 0.0,
@@ -121,11 +121,11 @@ def calibration_of(measured: Measured, memory: RoleMemory | None, step_s: Interv
     )
 
 
-def _allocated(memory: RoleMemory) -> float:
+def _allocated_bytes(memory: RoleMemory) -> float:
     return sum(term.bytes for term in memory.terms if term.name != ALLOCATOR)
 
 
-def _refuse_another_run(measured: Measured, ratio: float | None, estimated: float | None) -> None:
+def _check_same_run(measured: Measurement, ratio: float | None, estimated: float | None) -> None:
     if ratio is None or 1 / _WRONG_RUN <= ratio <= _WRONG_RUN or not estimated or not measured.peak_bytes:
         return
     raise UserError(
@@ -137,53 +137,53 @@ def _refuse_another_run(measured: Measured, ratio: float | None, estimated: floa
     )
 
 
-def _tenths(values: tuple[float, ...]) -> tuple[float, float]:
+def _first_and_last_tenth(values: tuple[float, ...]) -> tuple[float, float]:
     if len(values) < 2:
         return (values[0], values[0]) if values else (1.0, 1.0)
     tenths = statistics.quantiles(values, n=10, method="inclusive")
     return tenths[0], tenths[-1]
 
 
-def calibrated_memory(memory: RoleMemory, calibration: Calibration | None) -> RoleMemory:
-    """The memory with every term scaled, and an interval that is narrow where this run is like the measured one."""
+def calibrate_memory(memory: RoleMemory, calibration: Calibration | None) -> RoleMemory:
+    """The memory with every term scaled, and a narrower interval the more this run is like the measured one."""
     ratio = calibration.memory_ratio if calibration is not None else None
     if calibration is None or ratio is None:
         return memory
-    back = _comes_back(memory.reserved.typical, calibration.estimated_bytes)
-    ratio = 1 + (ratio - 1) * (1 - back)
-    terms = tuple(_scaled(term, ratio, calibration.source) for term in memory.terms)
+    kept = _uncalibrated_share(memory.reserved.typical, calibration.estimated_bytes)
+    ratio = 1 + (ratio - 1) * (1 - kept)
+    terms = tuple(_scale(term, ratio, calibration.source) for term in memory.terms)
     typical = sum(term.bytes for term in terms)
-    reserved = _narrowed(memory.reserved.times(ratio)._replace(typical=typical), back, 1.0, 1.0)
+    reserved = _narrow(memory.reserved.times(ratio)._replace(typical=typical), kept, 1.0, 1.0)
     return memory._replace(terms=terms, reserved=reserved)
 
 
-def calibrated_step(step_s: Interval, calibration: Calibration | None) -> Interval:
+def calibrate_step(step_s: Interval, calibration: Calibration | None) -> Interval:
     """Seconds of a step, scaled and narrowed to the spread between the measured steps."""
     ratio = calibration.step_ratio if calibration is not None else None
     if calibration is None or ratio is None:
         return step_s
-    back = _comes_back(step_s.typical, calibration.estimated_step_s)
-    ratio = 1 + (ratio - 1) * (1 - back)
-    return _narrowed(step_s.times(ratio), back, calibration.step_low, calibration.step_high)
+    kept = _uncalibrated_share(step_s.typical, calibration.estimated_step_s)
+    ratio = 1 + (ratio - 1) * (1 - kept)
+    return _narrow(step_s.times(ratio), kept, calibration.step_low, calibration.step_high)
 
 
-def _scaled(term: Term, ratio: float, source: str) -> Term:
+def _scale(term: Term, ratio: float, source: str) -> Term:
     return term._replace(bytes=term.bytes * ratio, formula=f"({term.formula}) x {ratio:.3f} of {source}")
 
 
-def _comes_back(estimated: float, of_measured_run: float) -> float:
-    """Share of the estimate's own figure and interval: 0 for a run like the measured one, 1 for one 1.5 as large."""
+def _uncalibrated_share(estimated: float, of_measured_run: float) -> float:
+    """Share of the uncalibrated estimate to keep: 0 for a run like the measured one, 1 for one 1.5 times as large."""
     if not estimated > 0 or not of_measured_run > 0:
         return 1.0
-    return min(1.0, abs(math.log(estimated / of_measured_run)) / _ALL_OF_IT)
+    return min(1.0, abs(math.log(estimated / of_measured_run)) / _UNLIKE)
 
 
-def _narrowed(wide: Interval, back: float, low: float, high: float) -> Interval:
-    """Never wider than `wide`, and never narrower than repeated measurements are."""
+def _narrow(wide: Interval, kept: float, low: float, high: float) -> Interval:
+    """The interval, never wider than `wide` and never narrower than repeated measurements are."""
     below = max(1 - low, _LEAST_SPREAD) * wide.typical
     above = max(high - 1, _LEAST_SPREAD) * wide.typical
     return Interval(
-        max(min(wide.low, wide.typical - below), wide.typical - max(below, back * (wide.typical - wide.low))),
+        max(min(wide.low, wide.typical - below), wide.typical - max(below, kept * (wide.typical - wide.low))),
         wide.typical,
-        min(max(wide.high, wide.typical + above), wide.typical + max(above, back * (wide.high - wide.typical))),
+        min(max(wide.high, wide.typical + above), wide.typical + max(above, kept * (wide.high - wide.typical))),
     )

@@ -1,4 +1,4 @@
-"""What a run costs: GPU hours with interruptions, times the prices there are. Never one number alone. Pure."""
+"""Computes what a run costs: GPU hours, interruptions included, times prices. Always an interval. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from prime_train.estimate.interruptions import Disturbed, Rates, Run, expected
+from prime_train.estimate.interruptions import InterruptedRun, Rates, Run, expect_interruptions
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price, day
 
-_MANY = 10  # from so many offers on, the lowest and the highest tenth are left out
-_ENOUGH = 3  # offers of the very size that is wanted, for the others not to be looked at
-_MACHINE_GPUS = 8  # in the largest machine that is commonly let
+_MANY = 10  # from this many offers on, the lowest and the highest tenth are left out
+_ENOUGH = 3  # with this many offers of the wanted size, offers of other sizes are ignored
+_MACHINE_GPUS = 8  # GPUs of the largest machine that clouds commonly offer
 
 
 class Work(NamedTuple):
-    """A run on `gpus` of one type: its steps, seconds of each, steps between checkpoints (None: only at the end).
+    """A run on `gpus` GPUs of one type. `checkpoint_steps`: steps between checkpoints (None: only at the end).
 
-    `start_s` is billed once before the first step: a machine that boots, installs, downloads.
+    `start_s` is billed once before the first step, while the machine boots, installs and downloads.
     """
 
     gpu: str
@@ -33,8 +33,8 @@ class Work(NamedTuple):
 class Cost(NamedTuple):
     """USD of a whole run, interruptions included.
 
-    low and high of `usd` belong to low and high of price and hours together. `prices_as_of` is the day of the oldest
-    price that has one, None where none has; `undated` counts those that have none.
+    `usd.low` combines the low price with the low hours, `usd.high` the high ones. `prices_as_of` is the day of the
+    oldest dated price, None if no price is dated; `undated` counts the prices without a date.
     """
 
     spot: bool
@@ -51,30 +51,27 @@ class Cost(NamedTuple):
 
 
 def price_interval(usd: Sequence[float]) -> Interval:
-    """Low, median, high of some prices: their ends where they are few, the tenths where they are many.
-
-    Raises ValueError where there is none.
-    """
+    """Lowest, median and highest price; from ten prices on the first and last tenth. Raises ValueError for no price."""
     if not usd:
         raise ValueError("no price")
     middle = statistics.median(usd)
     if len(usd) < _MANY:
         return Interval(min(usd), middle, max(usd))
     tenths = statistics.quantiles(usd, n=10, method="inclusive")
-    return Interval(min(tenths[0], middle), middle, max(tenths[-1], middle))  # equal prices differ by a rounding
+    return Interval(min(tenths[0], middle), middle, max(tenths[-1], middle))  # rounding separates equal prices
 
 
 def cost_of(work: Work, prices: Iterable[Price], rates: Rates, *, spot: bool) -> Cost | None:
-    """What the run costs at the prices of its GPU; None where there is no such price."""
-    offers = _comparable([price for price in prices if price.gpu == work.gpu and price.spot is spot], work.gpus)
+    """The cost of the run at the prices of its GPU; None if there is no such price."""
+    offers = _select_offers([price for price in prices if price.gpu == work.gpu and price.spot is spot], work.gpus)
     return cost_at(work, offers, rates) if offers else None
 
 
 def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
-    """What the run costs at the prices of these offers, all spot or all on-demand. Raises ValueError without any."""
+    """The cost of the run at these offers, all spot or all on-demand. Raises ValueError for no offer."""
     usd_per_gpu_hour = price_interval([price.usd_per_gpu_hour for price in offers])
     spot = offers[0].spot
-    ends = _disturbed(work, rates, spot=spot)
+    ends = _interrupt(work, rates, spot=spot)
     run_hours = Interval(*((start_s + end.run_s) / 3600 for start_s, end in zip(work.start_s, ends, strict=True)))
     gpu_hours = run_hours.times(work.gpus)
     dates = sorted(price.as_of for price in offers if day(price.as_of) is not None)
@@ -93,19 +90,19 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
     )
 
 
-def _disturbed(work: Work, rates: Rates, *, spot: bool) -> tuple[Disturbed, Disturbed, Disturbed]:
-    """The run at its best, as is to be expected, and at its worst."""
+def _interrupt(work: Work, rates: Rates, *, spot: bool) -> tuple[InterruptedRun, InterruptedRun, InterruptedRun]:
+    """The run with its interruptions: at best, typically, and at worst."""
     per_hour = rates.per_hour(work.gpus, spot=spot)
 
-    def end(step_s: float, rate: float, restart_s: float) -> Disturbed:
+    def end(step_s: float, rate: float, restart_s: float) -> InterruptedRun:
         between = None if work.checkpoint_steps is None else work.checkpoint_steps * step_s
-        return expected(Run(work.steps * step_s, between, work.save_s), rate, restart_s)
+        return expect_interruptions(Run(work.steps * step_s, between, work.save_s), rate, restart_s)
 
     low, typical, high = zip(work.step_s, per_hour, rates.restart_s, strict=True)
     return end(*low), end(*typical), end(*high)
 
 
-def _comparable(offers: list[Price], gpus: int) -> list[Price]:
-    """Offers of the size that is wanted; all of them where those are too few to show a spread."""
+def _select_offers(offers: list[Price], gpus: int) -> list[Price]:
+    """Offers of the wanted size; all offers if those are too few to show a spread."""
     same = [price for price in offers if price.gpus == min(gpus, _MACHINE_GPUS)]
     return same if len(same) >= _ENOUGH else offers

@@ -1,4 +1,4 @@
-"""Joins memory, time and cost of one run on one kind of GPU into an Estimate, with the verdict. Pure; asks nobody."""
+"""Combines memory, time and cost of a run on one type of GPU into an Estimate. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prime_train.estimate.calibrate import Calibration
 from prime_train.estimate.cost import Cost, Work, cost_of
 from prime_train.estimate.estimate_memory import Memory, memory_of
 from prime_train.estimate.estimate_time import Time, time_of
-from prime_train.estimate.interruptions import rates
+from prime_train.estimate.interruptions import shipped_rates
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.prices.price import Price
@@ -19,10 +19,10 @@ from prime_train.units import GIB
 
 
 class Estimate(NamedTuple):
-    """What a run needs and costs on `hardware`. `time` is None where nothing is trained.
+    """What a run needs and costs on `hardware`. `time` is None if nothing is trained.
 
-    `costs` are on-demand and spot, in that order, each only where there is a price. `assumptions` is what the config
-    leaves open and what is not certain, `advice` what to change where it does not fit, both in words.
+    `costs` are on-demand and spot, in that order, each only if there is a price. `assumptions` lists what the config
+    does not set and what is uncertain; `advice` lists changes for a run that does not fit.
     """
 
     shape: ModelShape
@@ -45,31 +45,31 @@ def estimate(
     calibration: Calibration | None = None,
     prices: Sequence[Price] = (),
 ) -> Estimate:
-    """Memory, time and cost of `run`. Raises UserError where the GPU's speed is not known."""
+    """Memory, time and cost of `run`. Raises UserError if the GPU's speed is not known."""
     memory, setup = memory_of(run, hardware, shape, calibration)
     time = time_of(run, setup, hardware, memory, calibration) if setup is not None else None
     assumptions = (
         *(setup.assumptions if setup is not None else ()),
         *(time.assumptions if time is not None else ()),
-        *_left_open(run, memory),
-        *_uncertain(hardware, shape),
+        *_gpu_assumption(run, memory),
+        *_uncertainties(hardware, shape),
     )
     return Estimate(shape, hardware, memory, time, _costs(run, memory, time, hardware, prices), assumptions)
 
 
-def _left_open(run: RunSpec, memory: Memory) -> Iterator[str]:
+def _gpu_assumption(run: RunSpec, memory: Memory) -> Iterator[str]:
     if run.train_gpus is None:
-        yield f"{memory.gpus.train} GPUs train, all there are: the config does not say how many"
+        yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
 
 
-def _uncertain(hardware: Hardware, shape: ModelShape) -> Iterator[str]:
-    """What of the GPU and of the model is not known as well as the rest."""
+def _uncertainties(hardware: Hardware, shape: ModelShape) -> Iterator[str]:
+    """Figures of the GPU and of the model that are less certain than the rest."""
     gpu = next((gpu for gpu in registry.gpu_peaks() if gpu.id == hardware.id), None)
     if gpu is not None and not gpu.is_looked_up:
         yield f"speed of {gpu.id}: {gpu.source}"
     if gpu is not None and gpu.usable_gib is None:
         usable_gib = hardware.usable_bytes / GIB
-        yield f"memory of {gpu.id} that torch can see: {usable_gib:.0f} GiB, guessed from {gpu.memory_gb:g} GB"
+        yield f"memory of {gpu.id} that torch can see: {usable_gib:.0f} GiB, estimated from {gpu.memory_gb:g} GB"
     if "read as a Llama" in shape.source or "from memory" in shape.source:
         yield f"{shape.name}: {shape.source}"
 
@@ -77,9 +77,9 @@ def _uncertain(hardware: Hardware, shape: ModelShape) -> Iterator[str]:
 def _costs(
     run: RunSpec, memory: Memory, time: Time | None, hardware: Hardware, prices: Sequence[Price]
 ) -> tuple[Cost, ...]:
-    """On demand and spot, each where there is a price of that GPU."""
+    """On-demand and spot costs, each if there is a price of that GPU."""
     if time is None:
         return ()
     work = Work(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
-    found = (cost_of(work, prices, rates(), spot=spot) for spot in (False, True))
+    found = (cost_of(work, prices, shipped_rates(), spot=spot) for spot in (False, True))
     return tuple(cost for cost in found if cost is not None)

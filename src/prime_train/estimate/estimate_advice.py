@@ -1,13 +1,13 @@
-"""Says what to change in a run that does not fit, in the user's own keys, each change tried. Pure; changes nothing."""
+"""Advises what to change in a run that does not fit, with the keys of the user's file. Pure; changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from prime_train.estimate import advice
-from prime_train.estimate.calibrate import Calibration, calibrated_memory
-from prime_train.estimate.changes import changed
+from prime_train.estimate.advice import Advice, advise_serving, advise_training, smallest_gpus, trainer_fit
+from prime_train.estimate.calibrate import Calibration, calibrate_memory
+from prime_train.estimate.changes import apply_changes
 from prime_train.estimate.estimate_memory import Memory, memory_of
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.shape import ModelShape
@@ -18,14 +18,14 @@ from prime_train.spec import RunSpec
 
 
 class Keys(NamedTuple):
-    """How the user's file calls the fields of a RunSpec: `key` of a field, and whether it has one at all."""
+    """Maps RunSpec fields to the user's file: `key` is the name of a field there, `has` whether it has one."""
 
     key: Callable[[str], str]
     has: Callable[[str], bool]
 
 
 class Case(NamedTuple):
-    """The run that does not fit, and where."""
+    """A run and the hardware it does not fit on."""
 
     run: RunSpec
     hardware: Hardware
@@ -35,52 +35,52 @@ class Case(NamedTuple):
 
 
 def advise(case: Case, keys: Keys) -> tuple[str, ...]:
-    """Lines of advice, the cheapest change first; () where the run fits."""
+    """Lines of advice, the cheapest change first; () if the run fits."""
     memory = case.memory
     if memory.fits:
         return ()
-    wanted = f"--gpus {memory.gpus.all}x{case.hardware.id}: it asks for {memory.gpus.all} GPUs"
-    more = () if memory.enough_gpus else (f"{wanted}; or ask for fewer in the config",)
+    more_gpus = f"--gpus {memory.gpus.all}x{case.hardware.id}: the config needs {memory.gpus.all} GPUs"
+    lines = () if memory.enough_gpus else (f"{more_gpus}; or set fewer in the config",)
     if all(role.fits for role in memory.roles):
-        return more
-    return (*more, *(_alone(case, keys) if memory.sharing is None else _shared(memory.sharing, keys)))
+        return lines
+    return (*lines, *(_advise_roles(case, keys) if memory.sharing is None else _advise_sharing(memory.sharing, keys)))
 
 
-def _alone(case: Case, keys: Keys) -> Iterator[str]:
-    """Of each role that does not fit on its own GPUs."""
+def _advise_roles(case: Case, keys: Keys) -> Iterator[str]:
+    """Advice for each role that does not fit on its own GPUs."""
     for role in case.memory.roles:
         if role.fits:
             continue
         if role.served is not None:
-            found = advice.advise_serving(case.run, case.hardware, case.shape, keys.has)
+            found = advise_serving(case.run, case.hardware, case.shape, keys.has)
             yield from (item.text(keys.key) for item in found)
             continue
-        fit = advice.trainer_fit(lambda run: _trainer(case, run), case.hardware.usable_bytes)
-        for item in advice.advise_training(case.run, fit, keys.has):
-            yield item.text(keys.key) + _beside(case, item)
-        gpus = advice.smallest_gpus(case.run, fit)
+        fit = trainer_fit(lambda run: _trainer(case, run), case.hardware.usable_bytes)
+        for item in advise_training(case.run, fit, keys.has):
+            yield item.text(keys.key) + _server_note(case, item)
+        gpus = smallest_gpus(case.run, fit)
         if gpus is None:
-            yield "no number of GPUs of this kind is enough as it is: activations do not shrink with shards"
+            yield "without a change no number of these GPUs is enough: activations do not shrink with shards"
         elif gpus > role.memory.gpus:
-            yield f"as it is, it fits sharded over {gpus} GPUs of this kind"
+            yield f"without a change it fits if sharded over {gpus} of these GPUs"
 
 
-def _beside(case: Case, item: advice.Advice) -> str:
-    """What a change to the trainer, such as an adapter that the server takes up too, does to a server that fits."""
+def _server_note(case: Case, item: Advice) -> str:
+    """A note if a change to the trainer, such as an adapter, makes a server that fits too large; "" if not."""
     served = next((role for role in case.memory.roles if role.served is not None), None)
     if served is None or not served.fits:
         return ""
-    after, _ = memory_of(changed(case.run, item.assignments), case.hardware, case.shape)
+    after, _ = memory_of(apply_changes(case.run, item.assignments), case.hardware, case.shape)
     fits = all(role.fits for role in after.roles if role.served is not None)
     return "" if fits else "; the server does not fit with it"
 
 
 def _trainer(case: Case, run: RunSpec) -> RoleMemory:
     setup = setup_of(run, case.hardware, case.shape)
-    return calibrated_memory(training_memory(setup, case.hardware), case.calibration)
+    return calibrate_memory(training_memory(setup, case.hardware), case.calibration)
 
 
-def _shared(sharing: Sharing, keys: Keys) -> Iterator[str]:
+def _advise_sharing(sharing: Sharing, keys: Keys) -> Iterator[str]:
     """What to set for both roles on one GPU."""
     known = {field: value for field, value in sharing.assignments.items() if keys.has(field)}
     if sharing.fits or sharing.longest_ctx_tokens:

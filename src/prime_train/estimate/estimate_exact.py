@@ -1,38 +1,39 @@
-"""Says what `--exact` is to trace of a training, and holds what it counted against the terms. Pure; traces nothing."""
+"""Prepares the tracing of `--exact` and compares its byte counts with the estimated terms. Pure; traces nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from prime_train.estimate import activations, head
-from prime_train.estimate.coefficients import fitted
+from prime_train.estimate.activations import block_terms, kept_per_layer
+from prime_train.estimate.coefficients import fitted_entry
+from prime_train.estimate.head import logits_terms
 from prime_train.estimate.train_setup import TrainSetup
 
 _FP32_BYTES = 4
 _FAMILIES = "a dense decoder with gated MLPs, on one GPU of a tensor-parallel group of one"
 
 
-class Compared(NamedTuple):
-    """One part of the activations: bytes as traced, operation by operation, and as the terms have them."""
+class Comparison(NamedTuple):
+    """One part of the activations: bytes traced operation by operation, and bytes of the estimated terms."""
 
     name: str
     traced_bytes: float
     term_bytes: float
 
 
-def unfit(setup: TrainSetup) -> str:
-    """Why a training cannot be traced; "" where it can."""
+def why_not_traceable(setup: TrainSetup) -> str:
+    """Why a training cannot be traced; "" if it can."""
     shape = setup.shape
     if shape.is_moe or not shape.gated_mlp or shape.kv_lora_rank or shape.linear_layers:
-        return f"{shape.name} is no such model: traced is {_FAMILIES}"
+        return f"{shape.name} is another kind of model: only {_FAMILIES} can be traced"
     if setup.layout.tensor > 1:
-        return f"tensor parallelism of {setup.layout.tensor}: traced is {_FAMILIES}"
+        return f"tensor parallelism of {setup.layout.tensor}: only {_FAMILIES} can be traced"
     return ""
 
 
-def question(setup: TrainSetup) -> dict[str, int | bool]:
-    """What the tracing program is asked. Of a head in chunks, one chunk of tokens over the whole vocabulary."""
+def trace_input(setup: TrainSetup) -> dict[str, int | bool]:
+    """The input of the tracing program. For a chunked head: one chunk of tokens over the whole vocabulary."""
     shape = setup.shape
     rows = setup.head.chunk_tokens or setup.tokens
     return {
@@ -52,21 +53,21 @@ def question(setup: TrainSetup) -> dict[str, int | bool]:
     }
 
 
-def compared(setup: TrainSetup, answer: Mapping[str, int]) -> tuple[Compared, ...]:
-    """Each part that is traced beside its terms, both without compilation, for what is traced is not compiled.
+def compare_terms(setup: TrainSetup, answer: Mapping[str, int]) -> tuple[Comparison, ...]:
+    """Each traced part with its terms, both without compilation, because the traced code is not compiled.
 
-    A head that is cut over the vocabulary is not traced.
+    A head that is chunked over the vocabulary is not traced.
     """
     setup = setup._replace(compiled=False)
-    k = fitted(setup.program, setup.era).coefficients
-    block = sum(term.bytes for term in activations.block(setup, k))
+    k = fitted_entry(setup.program, setup.era).coefficients
+    block = sum(term.bytes for term in block_terms(setup, k))
     parts = []
     if setup.checkpointing == "full":
-        parts.append(Compared("one block, recomputed, forward and backward", answer["block_peak_bytes"], block))
+        parts.append(Comparison("one block, recomputed, forward and backward", answer["block_peak_bytes"], block))
     else:
-        kept = activations.kept_per_layer(setup, k) * setup.tokens
-        parts.append(Compared("one block, kept for the backward", answer["block_kept_bytes"], kept))
+        kept = kept_per_layer(setup, k) * setup.tokens
+        parts.append(Comparison("one block, kept for the backward", answer["block_kept_bytes"], kept))
     if setup.head.kind in ("full", "in_place", "token_chunked"):
-        logits = sum(term.bytes for term in head.logits(setup, k))
-        parts.append(Compared("logits and loss", answer["head_peak_bytes"], logits))
+        logits = sum(term.bytes for term in logits_terms(setup, k))
+        parts.append(Comparison("logits and loss", answer["head_peak_bytes"], logits))
     return tuple(parts)

@@ -1,14 +1,14 @@
-"""Reckons how long a step and the whole of a run take. Pure; knows no price."""
+"""Estimates how long a step and the whole run take. Pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from prime_train.estimate.broadcast import Way
-from prime_train.estimate.calibrate import Calibration, calibrated_step
+from prime_train.estimate.calibrate import Calibration, calibrate_step
 from prime_train.estimate.estimate_memory import Memory
-from prime_train.estimate.inference import serve_setup_of
 from prime_train.estimate.inference_cache import token_bytes
+from prime_train.estimate.inference_setup import serve_setup_of
 from prime_train.estimate.overlap import Overlap, overlap_of
 from prime_train.estimate.rollouts import RolloutSetup, RolloutTime, rollout_time
 from prime_train.estimate.throughput import Throughput, throughput_of
@@ -17,9 +17,9 @@ from prime_train.estimate.values import Hardware, Interval
 from prime_train.estimate.work import Kernel, Objective, StepSetup
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
-STEPS_WITHOUT_END = 1000  # what is priced where a config sets no end
-_LENGTH_SHARE = 0.5  # of the longest completion: the mean, where nothing tells how long they get
-_PROMPT_TOKENS = 512  # where nothing tells how long prompts are
+STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
+_LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
+_PROMPT_TOKENS = 512  # if the length of prompts is not known
 _KERNELS: dict[str, Kernel] = {
     "flash": "fa2",
     "flash_attention_2": "fa2",
@@ -32,11 +32,11 @@ _KERNELS: dict[str, Kernel] = {
 
 
 class Time(NamedTuple):
-    """The speed of a run: of its trainer, of a whole step, and how many steps there are.
+    """The speed of the trainer, the time of a whole step, and the number of steps.
 
-    `step_s` is what passes between two steps: the trainer, the hand-over of weights, and what is waited for rollouts.
-    `rollouts` and `overlap` are there for RL with a server whose cache holds one rollout. `is_endless`: the config
-    sets no end, and `steps` are a round number of them.
+    `step_s` includes the trainer, the transfer of weights, and the wait for rollouts. `rollouts` and `overlap` are set
+    for RL with a server whose cache holds one rollout. `is_endless`: the config sets no end, and `steps` is
+    STEPS_WITHOUT_END.
     """
 
     throughput: Throughput
@@ -51,10 +51,10 @@ class Time(NamedTuple):
 def time_of(
     run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory, calibration: Calibration | None = None
 ) -> Time:
-    """The time of a run, on as many of the GPUs as it takes. Raises UserError where their speed is not known."""
+    """The time of a run on the GPUs it uses. Raises UserError if their speed is not known."""
     work, assumptions = step_setup_of(run, setup, hardware)
     throughput = throughput_of(work, hardware._replace(gpus=work.gpus), _way(run))
-    throughput = _calibrated(throughput, calibration)
+    throughput = _calibrate(throughput, calibration)
     handover = throughput.broadcast_s or Interval(0.0, 0.0, 0.0)
     step = Interval(*(part + more for part, more in zip(throughput.step_s, handover, strict=True)))
     rollouts = _rollouts(run, setup, hardware, memory)
@@ -67,11 +67,11 @@ def time_of(
     return Time(throughput, step, steps, is_endless, rollouts, overlap, assumptions)
 
 
-def _calibrated(throughput: Throughput, calibration: Calibration | None) -> Throughput:
-    """Step, tokens per second and MFU as the measured run says; the terms stay what was reckoned."""
+def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throughput:
+    """The throughput with step, tokens per second and MFU of the measured run; the terms stay as estimated."""
     if calibration is None or calibration.step_ratio is None:
         return throughput
-    before, step = throughput.step_s, calibrated_step(throughput.step_s, calibration)
+    before, step = throughput.step_s, calibrate_step(throughput.step_s, calibration)
     wait = throughput.broadcast_s.typical if throughput.broadcast_s is not None else 0.0
     tokens = throughput.tokens_per_s.typical * (before.typical + wait)
     return throughput._replace(
@@ -87,7 +87,7 @@ def _way(run: RunSpec) -> Way:
 
 
 def _async_level(run: RunSpec) -> int:
-    """How many steps inference may be ahead of the trainer: one, where a generation has no such key."""
+    """How many steps inference may be ahead of the trainer; one if the generation has no such key."""
     rollout = run.rollout
     if rollout is None:
         return 1
@@ -96,7 +96,7 @@ def _async_level(run: RunSpec) -> int:
 
 
 class _Lengths(NamedTuple):
-    """Tokens of a prompt, of the mean completion, and of the longest one."""
+    """Tokens of a prompt, of a mean completion, and of the longest completion."""
 
     prompt: int
     mean: int
@@ -104,15 +104,14 @@ class _Lengths(NamedTuple):
 
 
 def _lengths(run: RunSpec, ctx_tokens: int) -> _Lengths:
-    asked = run.rollout.max_completion_tokens if run.rollout is not None else None
-    expected = run.prime_train.expected_prompt_tokens
-    prompt = min(expected or _PROMPT_TOKENS, max(1, ctx_tokens // 2))
-    longest = max(1, min(asked or ctx_tokens, ctx_tokens - prompt))
+    limit = run.rollout.max_completion_tokens if run.rollout is not None else None
+    prompt = min(run.prime_train.expected_prompt_tokens or _PROMPT_TOKENS, max(1, ctx_tokens // 2))
+    longest = max(1, min(limit or ctx_tokens, ctx_tokens - prompt))
     return _Lengths(prompt, max(1, round(longest * _LENGTH_SHARE)), longest)
 
 
 def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory) -> RolloutTime | None:
-    """The time of a step's rollouts; None where the run has no server of its own, or one that cannot hold them."""
+    """The time of a step's rollouts; None if the run starts no server or its cache cannot hold a rollout."""
     served = next((role.served for role in memory.roles if role.served is not None), None)
     batch = run.rollout.batch_rollouts if run.rollout is not None else None
     if served is None or not batch or run.rollout is None:
@@ -122,7 +121,7 @@ def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memor
     engine = server.tensor_parallel * server.pipeline_parallel
     if served.kv_tokens < lengths.prompt + lengths.longest or memory.gpus.serve % engine:
         return None
-    asked = RolloutSetup(
+    rollouts = RolloutSetup(
         shape=setup.shape,
         rollouts=batch,
         prompt_tokens=lengths.prompt,
@@ -136,11 +135,11 @@ def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memor
         tp=engine,
         weight_bytes=server.number_bytes if not server.quantization else setup.shape.weight_bytes,
     )
-    return rollout_time(asked, hardware)
+    return rollout_time(rollouts, hardware)
 
 
 def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[StepSetup, tuple[str, ...]]:
-    """What the time of a step depends on, and what had to be assumed for it."""
+    """What the time of a step depends on, and the assumptions made for it."""
     layout = setup.layout
     micro_batches, assumptions = _micro_batches(run, setup)
     objective: Objective = "rl" if _is_rl(run) else "sft" if run.finetune is not None else "pretrain"
@@ -179,7 +178,7 @@ def _is_rl(run: RunSpec) -> bool:
 
 
 def _micro_batches(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:
-    """Micro-batches of one step on one data-parallel rank. Those of RL are packed with rollouts of unknown length."""
+    """Micro-batches of one step on one data-parallel rank, and assumptions: RL packs rollouts of unknown length."""
     batch = run.rollout.batch_rollouts if run.rollout is not None else None
     if not _is_rl(run) or not batch:
         return setup.micro_batches, ()
@@ -188,15 +187,12 @@ def _micro_batches(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...
     tokens = batch * (lengths.prompt + lengths.mean)
     packed = max(1, -(-tokens // (setup.tokens * layout.context * ranks)))
     prompts = "" if run.prime_train.expected_prompt_tokens else f"prompts of {lengths.prompt} tokens, "
-    told = (
-        f"{prompts}completions of {lengths.mean} on the mean and {lengths.longest} at most: "
-        f"{packed} micro-batches in a step on each GPU"
-    )
-    return packed, (told,)
+    completions = f"completions of {lengths.mean} on average and {lengths.longest} at most"
+    return packed, (f"{prompts}{completions}: {packed} micro-batches in a step on each GPU",)
 
 
 def _kernel(setup: TrainSetup, hardware: Hardware) -> Kernel:
-    """The kernel that the config names; prime-rl's "auto" is FlashAttention 3 on Hopper and 2 elsewhere."""
+    """The attention kernel of the config; prime-rl's "auto" is FlashAttention 3 on Hopper and 2 elsewhere."""
     named = _KERNELS.get(setup.attention)
     if named is not None:
         return named

@@ -1,4 +1,4 @@
-"""Reckons the logits and the loss: whole, in place, or in chunks of tokens, of the vocabulary, or of both. Pure."""
+"""Computes the memory of logits and loss: full, in place, or chunked by tokens, vocabulary or both. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ IN_PLACE = "prime_train/trainer/loss.py"
 CHUNKED = "Cut Your Losses, arXiv 2411.09009, s. 4: logits are made and dropped chunk by chunk"
 
 
-def logits(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
-    """The terms of the head at its peak, which is where its backward begins."""
+def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """The terms of the head at its peak, which is the start of its backward."""
     tokens, vocab = setup.tokens, setup.shape.vocab_size / setup.layout.tensor
     width = setup.shape.hidden_size / setup.layout.tensor
     states = Term(
         "hidden states of the head", k.head_hidden * tokens * width, _each(tokens, width, k.head_hidden), FULL
     )
     match setup.head.kind:
-        case "in_place":  # fp32 log-probabilities that turn into the gradient, and the logits' own type beside them
+        case "in_place":  # fp32 log-probabilities, overwritten by the gradient, and the logits in their own type
             each = 4 + setup.numerics.compute
             return (states, Term("logits and loss", each * tokens * vocab, _each(tokens, vocab, each), IN_PLACE))
         case "full":

@@ -1,4 +1,4 @@
-"""How many tokens a KV cache of so many bytes holds, as vLLM counts its blocks. Pure.
+"""Computes how many tokens a KV cache holds, with vLLM's block arithmetic. Pure.
 
 Source: vLLM v1/core/kv_cache_utils.py (_get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config,
 estimate_max_model_len); PagedAttention, arXiv 2309.06180, s. 4.
@@ -10,16 +10,17 @@ import math
 from typing import NamedTuple
 
 from prime_train.estimate.inference_setup import ServeSetup
+from prime_train.estimate.values import find_largest
 
-_PADDING_LIMIT = 1.5  # up to so many times more layers of the one kind than of the other, groups are made of the larger
-_LONGEST = 2**26  # tokens: beyond every model's context
+_PADDING_LIMIT = 1.5  # up to this ratio between kinds of layers, the larger count sets the size of a group
+_LONGEST = 2**26  # tokens, more than any model's context
 
 
 class CacheLayout(NamedTuple):
-    """How the blocks of a cache are dealt out. `block_bytes` is one block through all layers of one group.
+    """The layer groups of a cache. `block_bytes`: one block over all layers of one group.
 
-    A request holds blocks of each of `full_groups` for all its tokens, of each of `sliding_groups` for its window,
-    and one of each of `state_groups`.
+    A request holds, per full group, blocks for all its tokens; per sliding group, blocks for its window; per state
+    group, one block.
     """
 
     block_tokens: int
@@ -34,7 +35,7 @@ class CacheLayout(NamedTuple):
 
 
 class CacheCapacity(NamedTuple):
-    """What a cache holds. `tokens` is what vLLM prints as "GPU KV cache size", `concurrency` as "Maximum concurrency";
+    """Capacity of a cache. vLLM prints `tokens` as "GPU KV cache size" and `concurrency` as "Maximum concurrency";
     `longest_ctx_tokens` is the longest single request."""
 
     blocks: int
@@ -44,7 +45,7 @@ class CacheCapacity(NamedTuple):
 
 
 def token_bytes_of_layer(setup: ServeSetup) -> float:
-    """Bytes of one token in one attending layer of one GPU. Tensor parallelism does not cut latent attention."""
+    """Bytes of one token in one attention layer on one GPU. Tensor parallelism does not split latent attention."""
     shape = setup.shape
     if shape.kv_lora_rank:
         return (shape.kv_lora_rank + shape.rope_head_dim) * setup.cache_number_bytes
@@ -52,13 +53,13 @@ def token_bytes_of_layer(setup: ServeSetup) -> float:
 
 
 def token_bytes(setup: ServeSetup) -> float:
-    """Bytes of one token on one GPU while every layer that attends keeps it: inside the window."""
+    """Bytes of one token on one GPU, while it is inside the sliding window of every layer."""
     attending = setup.shape.layers - setup.shape.linear_layers
     return attending / setup.pipeline_parallel * token_bytes_of_layer(setup)
 
 
 def layout_of(setup: ServeSetup) -> CacheLayout:
-    """The groups that vLLM makes of the layers of one stage."""
+    """The groups into which vLLM divides the layers of one pipeline stage."""
     shape = setup.shape
     share = math.ceil(shape.layers / setup.pipeline_parallel) / shape.layers
     states = math.ceil(shape.linear_layers * share) if setup.shape.linear_state_bytes else 0
@@ -81,13 +82,13 @@ def layout_of(setup: ServeSetup) -> CacheLayout:
 
 
 def capacity_of(setup: ServeSetup, cache_bytes: float) -> CacheCapacity:
-    """What `cache_bytes` on one GPU hold of requests of ctx_tokens."""
+    """The capacity of `cache_bytes` on one GPU for requests of ctx_tokens."""
     layout = layout_of(setup)
     blocks = max(0, int(cache_bytes // layout.block_bytes))
     usable = max(0, blocks - setup.engine.null_blocks)
     concurrency = concurrency_of(setup, cache_bytes)
     if setup.engine.tokens_by_request:
-        # the log counts the null block, admission does not
+        # vLLM's log counts the null block, its scheduler does not
         tokens = int(blocks / blocks_per_request(setup, layout, setup.ctx_tokens) * setup.ctx_tokens)
     else:
         tokens = blocks // layout.groups * layout.block_tokens
@@ -95,14 +96,14 @@ def capacity_of(setup: ServeSetup, cache_bytes: float) -> CacheCapacity:
 
 
 def concurrency_of(setup: ServeSetup, cache_bytes: float) -> float:
-    """Requests of ctx_tokens that `cache_bytes` on one GPU hold at once, as a CacheCapacity tells it."""
+    """Requests of ctx_tokens that `cache_bytes` on one GPU hold at once."""
     layout = layout_of(setup)
     usable = max(0, int(cache_bytes // layout.block_bytes) - setup.engine.null_blocks)
     return usable / blocks_per_request(setup, layout, setup.ctx_tokens)
 
 
 def blocks_per_request(setup: ServeSetup, layout: CacheLayout, ctx_tokens: int) -> int:
-    """Blocks that a request of ctx_tokens holds at most. A window may begin inside a block, so it takes one more."""
+    """Most blocks that a request of ctx_tokens holds. A window may start inside a block, so it needs one more."""
     full = layout.full_groups * math.ceil(ctx_tokens / layout.block_tokens)
     in_flight = setup.engine.batches_in_flight * setup.batched_tokens
     seen = min(setup.shape.sliding_window - 1 + in_flight, ctx_tokens)
@@ -111,14 +112,14 @@ def blocks_per_request(setup: ServeSetup, layout: CacheLayout, ctx_tokens: int) 
 
 
 def bytes_for(setup: ServeSetup, ctx_tokens: int, requests: float = 1.0) -> float:
-    """Bytes of cache on one GPU that so many requests of ctx_tokens need."""
+    """Bytes of cache on one GPU that `requests` requests of ctx_tokens need."""
     layout = layout_of(setup)
     blocks = math.ceil(requests * blocks_per_request(setup, layout, ctx_tokens)) + setup.engine.null_blocks
     return blocks * layout.block_bytes
 
 
 def _block_tokens(setup: ServeSetup) -> int:
-    """Tokens of a block, raised in steps of 16 until it is as large as a state of linear attention.
+    """Tokens of a block, increased in steps of 16 until a block is as large as a state of linear attention.
     Source: vLLM platforms/interface.py, "Setting attention block size to N tokens"."""
     if not setup.shape.linear_state_bytes:
         return setup.block_tokens
@@ -128,12 +129,5 @@ def _block_tokens(setup: ServeSetup) -> int:
 
 
 def _longest(setup: ServeSetup, layout: CacheLayout, blocks: int) -> int:
-    """The longest request that fits into so many blocks; what a model was made for is the caller's to compare."""
-    low, high = 0, _LONGEST
-    while low < high:
-        middle = (low + high + 1) // 2
-        if blocks_per_request(setup, layout, middle) <= blocks:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """The longest request that fits into `blocks` blocks, not limited by the model's own context."""
+    return find_largest(0, _LONGEST, lambda tokens: blocks_per_request(setup, layout, tokens) <= blocks)

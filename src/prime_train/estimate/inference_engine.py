@@ -1,4 +1,4 @@
-"""Reads what each version of vLLM takes and how it counts, out of registry/vllm_memory.toml. Computes nothing."""
+"""Reads from registry/vllm_memory.toml how each vLLM version divides a GPU. Computes nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEWEST = "0.32"  # the version whose source the newest entry was read from
 
 
 class Engine(NamedTuple):
-    """How one version of vLLM divides a GPU. `fraction` is gpu_memory_utilization where nobody sets it."""
+    """How one version of vLLM divides a GPU. `fraction` is the default of gpu_memory_utilization."""
 
     version: str
     fraction: float
@@ -33,7 +33,7 @@ class Engine(NamedTuple):
 
 
 def engine_of(version: str) -> Engine:
-    """The entry for a version of vLLM: "0.22.0", "0.32.1.dev3". An unreadable one is taken for the newest."""
+    """The entry of a vLLM version: "0.22.0", "0.32.1.dev3". An unreadable version counts as the newest."""
     wanted = _numbers(version) or _numbers(NEWEST)
     rows = [row for row in _tables()["engine"] if _numbers(row["from"]) <= wanted]
     row = {key: value for key, value in rows[-1].items() if key not in ("from", "as_of")}
@@ -45,25 +45,25 @@ def version_of_generation(generation: str | None) -> str:
     return features_of_generation(generation).vllm if generation else NEWEST
 
 
-def interval_gib(table: str, key: str) -> Interval:
-    """An interval of the registry, told in GiB there, in bytes."""
+def table_interval_bytes(table: str, key: str) -> Interval:
+    """An interval in bytes; the registry holds it in GiB."""
     return Interval(*(float(value) * GIB for value in _tables()[table][key]))
 
 
-def interval(table: str, key: str) -> Interval:
+def table_interval(table: str, key: str) -> Interval:
     return Interval(*(float(value) for value in _tables()[table][key]))
 
 
-def number(table: str, key: str) -> int:
+def table_number(table: str, key: str) -> int:
     return int(_tables()[table][key])
 
 
-def words(table: str, key: str) -> str:
+def table_text(table: str, key: str) -> str:
     return str(_tables()[table][key])
 
 
 def quantized_bytes(method: str) -> float | None:
-    """Bytes of one number of a matrix under a method of quantisation, scales included; None where it is not known."""
+    """Bytes of one quantised number of a matrix, scales included; None for an unknown method."""
     value = _tables()["quantized"].get(method.lower().replace("-", "_"), _tables()["quantized"].get(method.lower()))
     return None if value is None else float(value)
 
@@ -73,7 +73,7 @@ def is_at_least(version: str, threshold: str) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (0, 22, 0); empty where there are none."""
+    """The leading numbers of a version: (0, 22, 0); () if there are none."""
     numbers = []
     for part in version.strip().lstrip("v").split("."):
         if not part.isdigit():

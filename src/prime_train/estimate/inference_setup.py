@@ -1,30 +1,28 @@
-"""Everything that the memory of a vLLM server depends on, resolved from a RunSpec and a GPU. Pure."""
+"""Resolves a RunSpec and a GPU to everything that the memory of a vLLM server depends on. Pure."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train.estimate.inference_engine import Engine, engine_of, number, version_of_generation
+from prime_train.estimate.inference_engine import Engine, engine_of, table_number, version_of_generation
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Inference
 from prime_train.units import GIB
 
-_DTYPE_BYTES = {"float32": 4.0, "float": 4.0}  # every other dtype of vLLM's --dtype takes two
-_LORA_RANK = 16  # --max-lora-rank of vLLM where it is not set
-_LORA_SLOTS = 1  # --max-loras
+_DTYPE_BYTES = {"float32": 4.0, "float": 4.0}  # every other value of vLLM's --dtype takes two
+_LORA_RANK = 16  # vLLM's default of --max-lora-rank
+_LORA_SLOTS = 1  # vLLM's default of --max-loras
 
 
 class ServeSetup(NamedTuple):
     """One vLLM server, seen from one of its GPUs.
 
-    `sequences` and `batched_tokens` are max_num_seqs and max_num_batched_tokens; `ctx_tokens` is max_model_len;
-    `cache_number_bytes` is what one number of the KV cache takes. `quantization` is the method as vLLM calls it, ""
-    for none. `lora_slots` is 0 without adapters.
-    `multicast`: GPUs of one machine reduce in their switch (NVLink SHARP), for which NCCL keeps buffers.
-    `resident_bytes` is what other processes hold on the GPU when vLLM starts. `cache_bytes` is what the KV cache was
-    given in place of the rest of the fraction, 0 where it gets that.
+    `sequences` and `batched_tokens` are max_num_seqs and max_num_batched_tokens; `ctx_tokens` is max_model_len.
+    `quantization` is vLLM's name of the method, "" for none. `lora_slots` is 0 without adapters. `multicast`: GPUs of
+    one machine reduce in their switch (NVLink SHARP), for which NCCL keeps buffers. `resident_bytes`: memory that other
+    processes hold when vLLM starts. `cache_bytes`: a fixed size of the KV cache, 0 for the rest of the fraction.
     """
 
     shape: ModelShape
@@ -59,28 +57,27 @@ class ServeSetup(NamedTuple):
 
     @property
     def expert_gpus(self) -> int:
-        """GPUs that the experts of one layer are spread over: all of a stage, whether whole or cut.
+        """GPUs over which the experts of one layer are spread: all GPUs of a stage.
         Source: vLLM, FusedMoEParallelConfig.make."""
         return self.tensor_parallel * self.data_parallel
 
 
 def default_batch(hardware: Hardware, engine: Engine) -> tuple[int, int]:
-    """(max_num_seqs, max_num_batched_tokens) of a server on that GPU where nobody sets them.
+    """vLLM's defaults on that GPU: (max_num_seqs, max_num_batched_tokens).
     Source: vLLM, EngineArgs.get_batch_defaults."""
     gib = hardware.usable_bytes / GIB
-    if gib < number("batch", "large_gpu_gib") or "a100" in hardware.id.lower() or "a100" in hardware.name.lower():
-        return number("batch", "sequences"), number("batch", "batched_tokens")
-    if gib >= number("batch", "huge_gpu_gib"):
+    if gib < table_number("batch", "large_gpu_gib") or "a100" in hardware.id.lower() or "a100" in hardware.name.lower():
+        return table_number("batch", "sequences"), table_number("batch", "batched_tokens")
+    if gib >= table_number("batch", "huge_gpu_gib"):
         return engine.large_gpu_sequences, engine.huge_gpu_batched_tokens
-    return engine.large_gpu_sequences, number("batch", "large_gpu_batched_tokens")
+    return engine.large_gpu_sequences, table_number("batch", "large_gpu_batched_tokens")
 
 
-def plain_setup(shape: ModelShape, hardware: Hardware, version: str = "", ctx_tokens: int = 0) -> ServeSetup:
-    """What `vllm serve MODEL` does on one such GPU, nothing else said. `ctx_tokens` 0 is the model's own."""
+def default_setup(shape: ModelShape, hardware: Hardware, version: str = "", ctx_tokens: int = 0) -> ServeSetup:
+    """The setup of `vllm serve MODEL` on one GPU with vLLM's defaults. `ctx_tokens` 0 means the model's own."""
     version = version or version_of_generation(None)
     engine = engine_of(version)
     sequences, batched_tokens = default_batch(hardware, engine)
-    latent = shape.kv_lora_rank > 0
     return ServeSetup(
         shape=shape,
         version=version,
@@ -89,49 +86,49 @@ def plain_setup(shape: ModelShape, hardware: Hardware, version: str = "", ctx_to
         sequences=sequences,
         batched_tokens=batched_tokens,
         quantization=shape.quantization,
-        block_tokens=number("batch", "mla_block_tokens" if latent else "block_tokens"),
+        block_tokens=table_number("batch", "mla_block_tokens" if shape.kv_lora_rank else "block_tokens"),
         multicast=_reduces_in_switch(hardware),
     )
 
 
 def _reduces_in_switch(hardware: Hardware) -> bool:
-    """Hopper and Blackwell of the data centre do; cards on PCIe do not. Source: NCCL user guide, NCCL_NVLS_ENABLE."""
+    """True for data-centre Hopper and Blackwell, not for PCIe cards. Source: NCCL user guide, NCCL_NVLS_ENABLE."""
     is_card = "pcie" in hardware.id or "nvl" in hardware.id
     return hardware.compute_capability is not None and hardware.compute_capability[0] in (9, 10) and not is_card
 
 
 def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version: str = "") -> ServeSetup:
-    """The server that a run starts, the defaults of its vLLM filled in. `version` beats that of the run's generation.
+    """The server that a run starts, with the defaults of its vLLM. `version` overrides the generation's vLLM.
 
-    A run without an inference part is taken for a plain server: what it would be on that GPU.
+    A run without an inference part gets vLLM's defaults on that GPU.
     """
     generation = run.launch.generation if run.launch is not None else None
-    setup = plain_setup(shape, hardware, version or version_of_generation(generation))
-    asked = run.inference or Inference()
-    bytes_of_number = _DTYPE_BYTES.get((asked.dtype or "auto").removeprefix("torch."), 2.0)
-    tensor, pipeline = asked.tensor_parallel or 1, asked.pipeline_parallel or 1
-    slots, rank = _adapters(run, asked)
+    setup = default_setup(shape, hardware, version or version_of_generation(generation))
+    inference = run.inference or Inference()
+    bytes_of_number = _DTYPE_BYTES.get((inference.dtype or "auto").removeprefix("torch."), 2.0)
+    tensor, pipeline = inference.tensor_parallel or 1, inference.pipeline_parallel or 1
+    slots, rank = _adapters(run, inference)
     return setup._replace(
-        gpu_memory_fraction=asked.gpu_memory_fraction or setup.gpu_memory_fraction,
-        ctx_tokens=asked.ctx_tokens or setup.ctx_tokens,
-        sequences=asked.max_sequences or setup.sequences,
-        batched_tokens=asked.batched_tokens or setup.batched_tokens,
+        gpu_memory_fraction=inference.gpu_memory_fraction or setup.gpu_memory_fraction,
+        ctx_tokens=inference.ctx_tokens or setup.ctx_tokens,
+        sequences=inference.max_sequences or setup.sequences,
+        batched_tokens=inference.batched_tokens or setup.batched_tokens,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
-        data_parallel=asked.data_parallel or _data_parallel(run, tensor * pipeline),
-        expert_parallel=bool(asked.expert_parallel),
+        data_parallel=inference.data_parallel or _data_parallel(run, tensor * pipeline),
+        expert_parallel=bool(inference.expert_parallel),
         number_bytes=bytes_of_number,
-        cache_number_bytes=_cache_number_bytes(asked.cache_dtype, bytes_of_number),
-        quantization=asked.quantization or shape.quantization,
-        eager=bool(asked.enforce_eager),
+        cache_number_bytes=_cache_number_bytes(inference.cache_dtype, bytes_of_number),
+        quantization=inference.quantization or shape.quantization,
+        eager=bool(inference.enforce_eager),
         lora_slots=slots,
         lora_rank=rank,
-        cache_bytes=asked.cache_bytes or 0,
+        cache_bytes=inference.cache_bytes or 0,
     )
 
 
 def _cache_number_bytes(dtype: str | None, weight_number_bytes: float) -> float:
-    """Bytes of one number of the cache: "auto" is that of the weights."""
+    """Bytes of one number of the cache; "auto" uses the type of the weights."""
     if dtype is None or dtype == "auto":
         return weight_number_bytes
     return 1.0 if dtype.startswith("fp8") else _DTYPE_BYTES.get(dtype, 2.0)
@@ -142,9 +139,9 @@ def _data_parallel(run: RunSpec, gpus_per_replica: int) -> int:
     return max(1, (gpus or 1) // gpus_per_replica)
 
 
-def _adapters(run: RunSpec, asked: Inference) -> tuple[int, int]:
-    """(slots, rank) that vLLM keeps room for. prime-rl switches adapters on where the trainer trains one."""
-    if not asked.enable_lora and run.lora is None:
+def _adapters(run: RunSpec, inference: Inference) -> tuple[int, int]:
+    """(slots, rank) that vLLM allocates. prime-rl enables adapters if the trainer trains one."""
+    if not inference.enable_lora and run.lora is None:
         return 0, 0
     trained = run.lora.rank if run.lora is not None else None
-    return asked.max_loras or _LORA_SLOTS, asked.max_lora_rank or trained or _LORA_RANK
+    return inference.max_loras or _LORA_SLOTS, inference.max_lora_rank or trained or _LORA_RANK

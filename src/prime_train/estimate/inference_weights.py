@@ -1,4 +1,4 @@
-"""Bytes of a model's weights and adapter slots on one GPU of a vLLM server. Pure."""
+"""Computes the bytes of weights and adapter slots on one GPU of a vLLM server. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from prime_train.estimate.values import Term
 from prime_train.units import GIB
 
 _VOCAB_PADDING = 64  # vLLM, DEFAULT_VOCAB_PADDING_SIZE
-_LARGE_BLOCK, _GRANULE, _SPLIT = 10 * 2**20, 2 * 2**20, 2**20  # torch, c10/cuda/CUDACachingAllocator: kMinLargeAlloc,
-# kRoundLarge, kSmallSize: a block from 10 MiB on comes in steps of 2 MiB, and what is over is split off above 1 MiB
+# torch, c10/cuda/CUDACachingAllocator: kMinLargeAlloc, kRoundLarge, kSmallSize. Blocks from 10 MiB on are rounded up to
+# 2 MiB; an unused rest of more than 1 MiB is split off.
+_LARGE_BLOCK, _GRANULE, _SPLIT = 10 * 2**20, 2 * 2**20, 2**20
 _ALLOCATOR = "torch c10/cuda/CUDACachingAllocator.cpp; vLLM's logs of Qwen2.5-32B on 2 GPUs (30.71 GiB)"
-_EXPERTS_ONLY = "mxfp4"  # gpt-oss: attention, routers and embeddings stay whole
+_EXPERTS_ONLY = "mxfp4"  # gpt-oss: attention, routers and embeddings are not quantised
 _SHARDING = "Megatron-LM, arXiv 1909.08053, s. 3; vLLM model_executor/layers/linear.py"
 
 
 class Parts(NamedTuple):
-    """How many numbers of a model are what, over all GPUs."""
+    """Parameter counts of a model by kind, over all GPUs."""
 
     embeddings: int
     norms_and_routers: int
@@ -32,7 +33,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(shape: ModelShape) -> Parts:
-    """The parameters of a shape by how vLLM shards them. What no formula names is counted as other matrices."""
+    """The parameters of a shape by how vLLM shards them. Parameters without a formula count as other matrices."""
     hidden, attending = shape.hidden_size, shape.layers - shape.linear_layers
     routed = (shape.layers - shape.dense_layers) if shape.is_moe else 0
     query_norms = 2 * shape.head_dim * attending if shape.qk_norm else 0
@@ -50,9 +51,9 @@ def parts_of(shape: ModelShape) -> Parts:
 
 
 def number_bytes_of_matrices(setup: ServeSetup, parts: Parts) -> float:
-    """Bytes of one number in the matrices of the blocks, scales included; MXFP4 leaves all but experts whole.
+    """Bytes of one number in the matrices of the blocks, scales included. MXFP4 quantises experts only.
 
-    Where the checkpoint itself is quantised, what is stored decides: its bytes less those of what stays whole.
+    For a quantised checkpoint: its stored bytes minus those of the parts that are not quantised.
     """
     if not setup.quantization or setup.quantization == _EXPERTS_ONLY:
         return setup.number_bytes
@@ -66,7 +67,7 @@ def number_bytes_of_matrices(setup: ServeSetup, parts: Parts) -> float:
 
 
 def _expert_number_bytes(setup: ServeSetup, packed: float) -> float:
-    """Bytes of one number of an expert; its matrices are padded to what the kernel of MXFP4 takes.
+    """Bytes of one number of an expert; the matrices are padded for the MXFP4 kernel.
     Source: vLLM quantization/mxfp4.py, Marlin: inner width to 128, residual width to 256."""
     known = quantized_bytes(setup.quantization) if setup.quantization == _EXPERTS_ONLY else None
     if known is None:
@@ -77,7 +78,7 @@ def _expert_number_bytes(setup: ServeSetup, packed: float) -> float:
 
 
 def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
-    """What lies on the fullest GPU: what vLLM prints as "Model loading took X GiB", by part."""
+    """The weights on the fullest GPU by part; vLLM prints their sum as "Model loading took X GiB"."""
     parts, tensor = parts_of(setup.shape), setup.tensor_parallel
     stage = math.ceil(setup.shape.layers / setup.pipeline_parallel) / setup.shape.layers
     whole, packed = setup.number_bytes, number_bytes_of_matrices(setup, parts)
@@ -85,7 +86,12 @@ def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
     cut = parts.other_matrices + parts.keys_and_values * copies
     matrices = stage * packed * (cut / tensor + parts.latent)
     terms = [
-        Term("embeddings", _embedding_bytes(setup), f"{_ends(setup)} x vocabulary / {tensor} x {whole:g} B", _SHARDING),
+        Term(
+            "embeddings",
+            _embedding_bytes(setup),
+            f"{_vocabulary_matrices(setup)} x vocabulary / {tensor} x {whole:g} B",
+            _SHARDING,
+        ),
         Term("matrices", matrices, f"{stage * cut:.4g} / {tensor} x {packed:.4g} B", _SHARDING),
         Term("norms_and_routers", stage * whole * parts.norms_and_routers, "on every GPU", _SHARDING),
         Term("rotary_table", _rotary_bytes(setup), "positions x rotary width", "vLLM RotaryEmbedding"),
@@ -98,15 +104,15 @@ def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
         share = 1 if setup.vision_replicated else tensor
         terms.append(Term("vision_tower", parts.vision * whole / share, f"/ {share}", "vLLM mm_encoder_tp_mode"))
     if parts.latent and packed < whole:
-        terms.append(_absorbed(setup, stage))
+        terms.append(_absorbed_projections(setup, stage))
     terms.append(Term("block_rounding", _rounding_bytes(setup, packed), "blocks of 2 MiB from 10 MiB on", _ALLOCATOR))
     return tuple(terms)
 
 
 def adapter_term(setup: ServeSetup) -> Term | None:
-    """The slots for adapters, which vLLM allocates for every matrix of a block at the start; None without them.
+    """The adapter slots, which vLLM allocates at its start for every matrix of a block; None without adapters.
 
-    A column-parallel layer keeps A whole on each GPU and cuts B, a row-parallel one the other way round.
+    A column-parallel layer keeps all of A on each GPU and splits B; a row-parallel layer splits A and keeps B.
     Source: vLLM lora/layers/base_linear.py create_lora_weights.
     """
     if not setup.lora_slots:
@@ -132,20 +138,20 @@ def _mlp_rows(shape: ModelShape, width: float) -> float:
     return (3 if shape.gated_mlp else 2) * (shape.hidden_size + width)
 
 
-def _ends(setup: ServeSetup) -> int:
-    """Matrices of the width of the vocabulary on the fullest stage: with stages the two lie apart."""
+def _vocabulary_matrices(setup: ServeSetup) -> int:
+    """Matrices of vocabulary size on the fullest stage: embedding and head, unless tied or on different stages."""
     return 1 if setup.shape.tie_embeddings or setup.pipeline_parallel > 1 else 2
 
 
 def _embedding_bytes(setup: ServeSetup) -> float:
     padded = math.ceil(setup.shape.vocab_size / _VOCAB_PADDING) * _VOCAB_PADDING
     rows = math.ceil(padded / setup.tensor_parallel)
-    return _ends(setup) * rows * setup.shape.hidden_size * setup.number_bytes
+    return _vocabulary_matrices(setup) * rows * setup.shape.hidden_size * setup.number_bytes
 
 
 def _rotary_bytes(setup: ServeSetup) -> float:
-    """Cosines and sines of every position the model was made for; layers with a window turn by a table of their own,
-    and multimodal positions have four times as long a one. Source: vLLM MRotaryEmbedding."""
+    """Cosines and sines of every position of the model. Sliding-window layers have a table of their own; the table of
+    multimodal positions is four times as long. Source: vLLM MRotaryEmbedding."""
     shape = setup.shape
     tables = 4 if shape.multimodal_rope else 2 if 0 < shape.sliding_layers < shape.layers else 1
     positions = max(shape.ctx_tokens, setup.ctx_tokens)
@@ -153,14 +159,14 @@ def _rotary_bytes(setup: ServeSetup) -> float:
 
 
 def _expert_share(setup: ServeSetup) -> float:
-    """The part of all experts that one GPU holds: whole ones with expert parallelism, a slice of each without."""
+    """The share of all experts on one GPU: full experts with expert parallelism, a slice of each without."""
     if setup.expert_parallel:
         return math.ceil(setup.shape.experts / setup.expert_gpus) / setup.shape.experts
     return 1 / setup.expert_gpus
 
 
-def _absorbed(setup: ServeSetup, stage: float) -> Term:
-    """Beside a quantised kv_b_proj, latent attention keeps its two halves as whole numbers.
+def _absorbed_projections(setup: ServeSetup, stage: float) -> Term:
+    """The two halves of a quantised kv_b_proj, which latent attention keeps unquantised too.
     Source: vLLM MLAAttention.process_weights_after_loading."""
     shape = setup.shape
     width = 2 * max(0, shape.head_dim - shape.rope_head_dim)
@@ -169,7 +175,7 @@ def _absorbed(setup: ServeSetup, stage: float) -> Term:
 
 
 def _rounding_bytes(setup: ServeSetup, packed: float) -> float:
-    """What torch's allocator keeps beside the large matrices: up to 1 MiB for each."""
+    """Bytes lost to rounding in torch's allocator: up to 1 MiB per large matrix."""
     shape, tensor = setup.shape, setup.tensor_parallel
     layers = math.ceil(shape.layers / setup.pipeline_parallel)
     hidden, queries = shape.hidden_size, shape.heads * shape.head_dim // tensor
@@ -180,11 +186,11 @@ def _rounding_bytes(setup: ServeSetup, packed: float) -> float:
         sizes.append(packed * hidden * (queries + 2 * keys))
     if not shape.is_moe:
         sizes += [packed * hidden * mlp * (2 if shape.gated_mlp else 1), packed * hidden * mlp]
-    ends = _ends(setup)
-    return layers * sum(map(_left_over, sizes)) + ends * _left_over(_embedding_bytes(setup) / ends)
+    ends = _vocabulary_matrices(setup)
+    return layers * sum(map(_rounding_waste, sizes)) + ends * _rounding_waste(_embedding_bytes(setup) / ends)
 
 
-def _left_over(size_bytes: float) -> float:
+def _rounding_waste(size_bytes: float) -> float:
     if size_bytes < _LARGE_BLOCK:
         return 0.0
     left = math.ceil(size_bytes / _GRANULE) * _GRANULE - size_bytes
@@ -192,5 +198,5 @@ def _left_over(size_bytes: float) -> float:
 
 
 def weight_gib(setup: ServeSetup) -> float:
-    """All of a GPU's weights in GiB, adapter slots left out."""
+    """The weights on one GPU in GiB, without adapter slots."""
     return sum(term.bytes for term in weight_terms(setup)) / GIB

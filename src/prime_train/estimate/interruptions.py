@@ -1,8 +1,8 @@
-"""What interruptions cost a run: how often, how much work is done twice, how long it takes in the end. Pure.
+"""Estimates what interruptions cost a run: their number, the lost work, and the total time. Pure.
 
-The model is Daly's: interruptions come at random at a constant rate, work since the last checkpoint is lost, and a
-restart may itself be interrupted. J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart
-dumps, Future Generation Computer Systems 22 (2006), 303-312.
+Model: interruptions come at random at a constant rate, work since the last checkpoint is lost, and a restart may itself
+be interrupted. Source: J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, Future
+Generation Computer Systems 22 (2006), 303-312.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from prime_train.estimate.values import Interval
 
 _HOUR_S = 3600.0
 _NEVER_PER_HOUR = 1e-12  # once in a hundred million years
-_HOPELESS = math.log(1000)  # one try in a thousand gets to the next checkpoint: nobody waits for that
+_HOPELESS = math.log(1000)  # one attempt in a thousand reaches the next checkpoint: the run counts as endless
 
 
 class Rates(NamedTuple):
-    """How often, how long. `spot` is per offer and hour, `on_demand` per GPU and hour, `restart_s` billed seconds."""
+    """Interruption rates. `spot`: per offer and hour; `on_demand`: per GPU and hour; `restart_s`: billed seconds."""
 
     spot: Interval
     on_demand: Interval
@@ -28,14 +28,14 @@ class Rates(NamedTuple):
     sources: tuple[str, ...] = ()
 
     def per_hour(self, gpus: int, *, spot: bool) -> Interval:
-        """Of the whole run. Spot machines of one zone are taken together, so their number does not count."""
+        """Interruptions of the run per hour. Spot machines of one zone stop together, so their number is ignored."""
         return self.spot if spot else self.on_demand.times(gpus)
 
 
 class Run(NamedTuple):
-    """The undisturbed run: its seconds, and the seconds of work between two checkpoints (None: only at the end).
+    """The run without interruptions. `checkpoint_s`: seconds of work between checkpoints (None: only at the end).
 
-    `save_s` is what a checkpoint holds the training up for: next to nothing where it is written in the background.
+    `save_s`: seconds that a checkpoint stops the training, near zero if it is written in the background.
     """
 
     solve_s: float
@@ -43,10 +43,10 @@ class Run(NamedTuple):
     save_s: float = 0.0
 
 
-class Disturbed(NamedTuple):
-    """What is to be expected of a run: seconds in all, interruptions, seconds of work done twice or spent on restarts.
+class InterruptedRun(NamedTuple):
+    """The expected run: total seconds, interruptions, and seconds of repeated work and restarts.
 
-    All three are infinite where not one try in a thousand gets from a checkpoint to the next.
+    All three are infinite if fewer than one attempt in a thousand reaches the next checkpoint.
     """
 
     run_s: float
@@ -55,7 +55,7 @@ class Disturbed(NamedTuple):
 
 
 @cache
-def rates() -> Rates:
+def shipped_rates() -> Rates:
     """The rates of registry/interruptions.toml."""
     import tomli
 
@@ -68,19 +68,19 @@ def rates() -> Rates:
     return Rates(interval("spot"), interval("on_demand"), interval("restart_s"), sources)
 
 
-def expected(run: Run, per_hour: float, restart_s: float) -> Disturbed:
+def expect_interruptions(run: Run, per_hour: float, restart_s: float) -> InterruptedRun:
     """Daly's complete cost function: M e^(R/M) (e^((tau + delta)/M) - 1) T/tau, with M = 1 / rate.
 
-    tau is the work between checkpoints, delta the save, R the restart, T the undisturbed run.
+    tau is the work between checkpoints, delta the save, R the restart, T the run without interruptions.
     """
     stretch_s = min(run.checkpoint_s or run.solve_s, run.solve_s)
     saves_s = run.save_s * (run.solve_s / stretch_s) if stretch_s > 0 else 0.0
     if per_hour < _NEVER_PER_HOUR or stretch_s <= 0:
-        return Disturbed(run.solve_s + saves_s, 0.0, 0.0)
+        return InterruptedRun(run.solve_s + saves_s, 0.0, 0.0)
     between_s = _HOUR_S / per_hour
     if (stretch_s + run.save_s + restart_s) / between_s > _HOPELESS:
-        return Disturbed(math.inf, math.inf, math.inf)
+        return InterruptedRun(math.inf, math.inf, math.inf)
     attempts = math.exp(restart_s / between_s) * math.expm1((stretch_s + run.save_s) / between_s)
-    # Rounded, a rare interruption may seem to shorten the run.
+    # Rounding errors must not make a run with rare interruptions shorter.
     run_s = max(between_s * attempts * run.solve_s / stretch_s, run.solve_s + saves_s)
-    return Disturbed(run_s, run_s / between_s, max(0.0, run_s - run.solve_s - saves_s))
+    return InterruptedRun(run_s, run_s / between_s, max(0.0, run_s - run.solve_s - saves_s))

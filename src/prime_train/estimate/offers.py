@@ -1,4 +1,4 @@
-"""Ranks offers by what the whole run costs on them. Pure: how much memory and time it takes is told by a function."""
+"""Ranks GPU offers by the cost of the whole run. Pure; a function passed in estimates memory and time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from prime_train.estimate.interruptions import Rates
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 
-_WHOLE_MACHINE_GPUS = 8  # smaller ones share a host with strangers, and are not joined into one run
+_WHOLE_MACHINE_GPUS = 8  # smaller offers share a host with other users and are not joined into one run
 
 
-class Judged(NamedTuple):
-    """The run on so many GPUs of one type: memory of its fullest GPU, and time.
+class Judgement(NamedTuple):
+    """The run on a number of GPUs of one type: memory of its fullest GPU, and time.
 
-    `settings` are the RunSpec fields to set for it, and their values; None of one that is to be left out.
+    `settings` are the RunSpec fields to set for it, with their values; the value None removes the field.
     """
 
     fits: bool
@@ -32,17 +32,17 @@ class Judged(NamedTuple):
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-class Refused(NamedTuple):
-    """The run cannot be judged on so many GPUs of this type, and why."""
+class Refusal(NamedTuple):
+    """The run cannot use that number of GPUs of this type, and why."""
 
     why: str
 
 
-Judge = Callable[[str, int], Judged | Refused]  # of (GPU id, GPUs)
+Judge = Callable[[str, int], Judgement | Refusal]  # takes (GPU id, number of GPUs)
 
 
 class Limits(NamedTuple):
-    """What is looked for. `spot`: spot offers too. `checkpoint_steps`: steps between checkpoints."""
+    """Limits of the search. `spot`: include spot offers. `checkpoint_steps`: steps between checkpoints."""
 
     checkpoint_steps: int | None
     spot: bool = False
@@ -50,12 +50,12 @@ class Limits(NamedTuple):
     gpus_max: int = 64
 
 
-class Ranked(NamedTuple):
-    """An offer that fits: `machines` of it together, and what the whole run costs there."""
+class RankedOffer(NamedTuple):
+    """An offer that fits: the number of `machines` used, and the cost of the whole run."""
 
     price: Price
     machines: int
-    judged: Judged
+    judgement: Judgement
     cost: Cost
 
     @property
@@ -68,82 +68,82 @@ class Ranked(NamedTuple):
 
 
 class TooSmall(NamedTuple):
-    """An offer whose GPUs have too little memory for the run, on all of its machines that were tried."""
+    """An offer whose GPUs have too little memory for the run, with the number of machines that was tried."""
 
     price: Price
     machines: int
-    judged: Judged
+    judgement: Judgement
 
 
 class Ranking(NamedTuple):
-    """Offers that fit, the cheapest run first, and why others do not, as (why, offers).
+    """Offers that fit, the cheapest run first, and the reasons why others do not, as (reason, number of offers).
 
-    `closest` is the offer that lacks the least memory, as a part of what it has; None where memory is in no one's way.
+    `closest` is the offer with the smallest ratio of needed to usable memory; None if every offer has enough.
     """
 
-    offers: tuple[Ranked, ...]
+    offers: tuple[RankedOffer, ...]
     left_out: tuple[tuple[str, int], ...]
     closest: TooSmall | None = None
 
 
 def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) -> Ranking:
-    """Every offer with the number of machines for which the whole run costs least, ranked by that cost.
+    """Every offer with the number of machines that makes the whole run cheapest, ranked by that cost.
 
-    A start is counted as long as a restart: else a short run would seem to cost nothing on a hundred GPUs.
+    The start counts as long as a restart; without it a short run would seem almost free on a hundred GPUs.
     """
-    found: list[Ranked] = []
+    found: list[RankedOffer] = []
     too_small: list[TooSmall] = []
     left_out: Counter[str] = Counter()
     for price in prices:
         if price.spot and not limits.spot:
-            left_out["spot: --spot counts them too"] += 1
+            left_out["spot: --spot includes them"] += 1
             continue
-        tried = [_tried(price, machines, judge, limits, rates) for machines in _machines(price, limits)]
-        fitting = [option for option in tried if isinstance(option, Ranked)]
-        if fitting:
-            found.append(min(fitting, key=lambda option: option.cost.usd.typical))
+        tried = [_try_offer(price, machines, judge, limits, rates) for machines in _machines(price, limits)]
+        suitable = [option for option in tried if isinstance(option, RankedOffer)]
+        if suitable:
+            found.append(min(suitable, key=lambda option: option.cost.usd.typical))
             continue
         too_small += [option for option in tried if isinstance(option, TooSmall)]
         left_out[_reason(tried, limits)] += 1
     found.sort(key=lambda option: (option.cost.usd.typical, option.cost.usd.high, option.price))
-    closest = min(too_small, key=lambda option: option.judged.needed_gib / option.judged.usable_gib, default=None)
+    closest = min(too_small, key=lambda option: option.judgement.needed_gib / option.judgement.usable_gib, default=None)
     return Ranking(tuple(found), tuple(left_out.most_common()), closest)
 
 
-def _reason(tried: list[Ranked | TooSmall | str], limits: Limits) -> str:
-    """Why none of what was tried of an offer will do."""
+def _reason(tried: list[RankedOffer | TooSmall | str], limits: Limits) -> str:
+    """Why an offer is left out."""
     if not tried:
         return f"more GPUs in one machine than {limits.gpus_max}"
-    words = [option for option in tried if isinstance(option, str)]
-    return words[0] if len(words) == len(tried) else "the run does not fit into the memory"
+    reasons = [option for option in tried if isinstance(option, str)]
+    return reasons[0] if len(reasons) == len(tried) else "the run does not fit into the memory"
 
 
-def _tried(price: Price, machines: int, judge: Judge, limits: Limits, rates: Rates) -> Ranked | TooSmall | str:
-    """The offer, or why it is none."""
+def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates: Rates) -> RankedOffer | TooSmall | str:
+    """The offer with its cost, or why it is unsuitable."""
     gpus = price.gpus * machines
     if limits.max_usd_per_hour is not None and price.usd_per_hour * machines > limits.max_usd_per_hour:
         return f"above {limits.max_usd_per_hour:g} USD an hour"
-    judged = judge(price.gpu, gpus)
-    if isinstance(judged, Refused):
-        return judged.why
-    if not judged.fits:
-        return TooSmall(price, machines, judged)
-    work = Work(price.gpu, gpus, judged.steps, judged.step_s, limits.checkpoint_steps, start_s=rates.restart_s)
-    return Ranked(price, machines, judged, cost_at(work, (price,), rates))
+    judgement = judge(price.gpu, gpus)
+    if isinstance(judgement, Refusal):
+        return judgement.why
+    if not judgement.fits:
+        return TooSmall(price, machines, judgement)
+    work = Work(price.gpu, gpus, judgement.steps, judgement.step_s, limits.checkpoint_steps, start_s=rates.restart_s)
+    return RankedOffer(price, machines, judgement, cost_at(work, (price,), rates))
 
 
 def _machines(price: Price, limits: Limits) -> Iterator[int]:
-    """Numbers of machines to try: one, and doublings of whole machines where the cloud joins them into one run."""
+    """Numbers of machines to try: one, and powers of two of whole machines if the cloud can join them into one run."""
     machines = 1
     while price.gpus * machines <= limits.gpus_max:
         yield machines
-        if price.gpus < _WHOLE_MACHINE_GPUS or not joins(price.cloud):
+        if price.gpus < _WHOLE_MACHINE_GPUS or not can_join(price.cloud):
             return
         machines *= 2
 
 
-def joins(cloud: str) -> bool:
-    """Whether machines of this cloud can be joined into one run; False of one that is not known."""
+def can_join(cloud: str) -> bool:
+    """Whether machines of this cloud can be joined into one run; False for an unknown cloud."""
     return _clouds().get(cloud, False)
 
 

@@ -1,4 +1,4 @@
-"""Joins the time of a trainer and of its inference into the time of an RL step, and says who waits. Times neither."""
+"""Combines the times of trainer and inference into the time of an RL step and the idle shares. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Slower = Literal["trainer", "inference"]
 
 
 class Overlap(NamedTuple):
-    """One RL step. The idle shares are of that step's time; `bound_by` is the side that the other waits for."""
+    """One RL step. Idle shares are fractions of the step's time; `bound_by` is the slower side."""
 
     step_s: Interval
     trainer_idle: Interval
@@ -23,9 +23,9 @@ def overlap_of(
 ) -> Overlap:
     """The time of one RL step and the idle share of both sides.
 
-    At `async_level` 0, or where both share their GPUs, they take turns. From 1 on, inference makes the rollouts of a
-    later step while the trainer works: the slower side sets the pace, and each hand-over of weights stops both.
-    More than 1 smooths rollouts of uneven length and moves no mean. Source: PipelineRL, arXiv 2509.19128, s. 2.
+    At `async_level` 0, or on shared GPUs, both sides take turns. From 1 on, inference makes the rollouts of a later
+    step while the trainer works: the slower side sets the step time, and each transfer of weights stops both. A level
+    above 1 smooths rollouts of uneven length but does not change the mean. Source: PipelineRL, arXiv 2509.19128, s. 2.
     """
     takes_turns = async_level < 1 or shared
 

@@ -1,4 +1,4 @@
-"""Estimates how long inference takes for the rollouts of one RL step, by a roofline. Sizes no KV cache."""
+"""Estimates how long inference takes for the rollouts of one RL step, with a roofline. Pure."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from prime_train.estimate.work_shape import active_expert_parameters, linear_par
 
 Limit = Literal["rollouts", "max_num_seqs", "kv cache"]
 
-# Shares of the data sheet that a server reaches; nothing here is fitted to a measurement of ours.
+# Shares of the data sheet that a server reaches; published values, nothing is fitted.
 # Decode: "model bandwidth utilization" of about 60 % on A100 and H100, Databricks, "LLM Inference Performance
-# Engineering: Best Practices" (2023). Prefill: half of the peak, as the linear layers of a training step at best reach.
+# Engineering: Best Practices" (2023). Prefill: half of the peak, the best that linear layers of a training step reach.
 _BANDWIDTH_SHARE = Interval(0.45, 0.6, 0.8)
 _PEAK_SHARE = Interval(0.3, 0.5, 0.7)
-# Seconds per engine step beside the GPU's work: scheduler, sampling, detokenising. Source: vLLM v0.6.0 release post
-# (2024-09): 38 % of a step of Llama-3-8B on one H100 was the GPU's before the scheduler ran ahead of it.
+# Seconds per engine step besides the GPU's work: scheduler, sampling, detokenising. Source: vLLM v0.6.0 release post
+# (2024-09): the GPU worked 38 % of a step of Llama-3-8B on one H100 before scheduling became asynchronous.
 _STEP_S = Interval(0.002, 0.005, 0.010)
 _COLLECTIVE_S = 15e-6  # latency of a small all-reduce within a machine, two of them per layer
 
 
 class RolloutSetup(NamedTuple):
-    """What one step asks of inference. Token counts are of one rollout; `kv_tokens` and `sequences` of one engine.
+    """The rollouts of one step and the engines for them. Token counts are per rollout; `kv_tokens` and `sequences` per
+    engine.
 
     `completion_tokens` is the mean and `longest_completion_tokens` the cap. `group_size` rollouts share a prompt,
-    which is prefilled once where the engine caches prefixes. `gpus` is all inference GPUs, `tp` those of one engine;
-    `kv_token_bytes` what one token takes of the cache over all layers on all GPUs of an engine.
+    which is prefilled once. `gpus` counts all inference GPUs, `tp` those of one engine; `kv_token_bytes` is the cache
+    size of one token over all layers and GPUs of an engine.
     """
 
     shape: ModelShape
@@ -47,8 +48,8 @@ class RolloutSetup(NamedTuple):
 
 
 class RolloutTime(NamedTuple):
-    """How long the rollouts of a step take. `concurrency` is what one engine decodes at a time, and `limited_by` why
-    it is no more; `decode_step_s` is one token for each of them."""
+    """The time of a step's rollouts. `concurrency`: rollouts that one engine decodes at a time; `limited_by`: what
+    limits them; `decode_step_s`: seconds for one token of each."""
 
     seconds: Interval
     tokens_per_s: Interval
@@ -60,7 +61,7 @@ class RolloutTime(NamedTuple):
 
 
 class _Speed(NamedTuple):
-    """What an engine of `tp` GPUs reaches, per second, and what an engine step costs beside."""
+    """The rates of an engine of `tp` GPUs, and the overhead of one engine step."""
 
     bytes_per_s: float
     flops_per_s: float
@@ -68,8 +69,8 @@ class _Speed(NamedTuple):
 
 
 def rollout_time(setup: RolloutSetup, hardware: Hardware) -> RolloutTime:
-    """The time of one step's rollouts. Raises UserError where a count is no positive number or no rollout fits."""
-    _refuse_the_impossible(setup)
+    """The time of one step's rollouts. Raises UserError if a count is not positive or no rollout fits."""
+    _check_setup(setup)
     concurrency, limited_by = concurrency_of(setup)
     fast, typical, slow = (_speed(setup, hardware, *shares) for shares in _shares())
     prefill = Interval(*(_prefill_s(setup, speed) for speed in (fast, typical, slow)))
@@ -83,14 +84,14 @@ def rollout_time(setup: RolloutSetup, hardware: Hardware) -> RolloutTime:
         limited_by=limited_by,
         prefill_s=prefill,
         decode_step_s=Interval(*(decode_step_s(setup, concurrency, speed) for speed in (fast, typical, slow))),
-        basis="roofline: weights and KV cache read once per decoded token; nothing measured nearby",
+        basis="roofline: weights and KV cache read once per decoded token; no measurement nearby",
     )
 
 
 def concurrency_of(setup: RolloutSetup) -> tuple[int, Limit]:
-    """Rollouts that one engine decodes at a time, and what holds it there.
+    """Rollouts that one engine decodes at a time, and what limits them.
 
-    A rollout takes its prompt and, in the mean over its life, half of its completion; prompts of a group are shared.
+    A rollout holds its prompt, which its group shares, and on average half of its completion.
     """
     engines = setup.gpus // setup.tp
     own = setup.prompt_tokens / setup.group_size + setup.completion_tokens / 2
@@ -104,9 +105,9 @@ def concurrency_of(setup: RolloutSetup) -> tuple[int, Limit]:
 
 
 def decode_step_s(setup: RolloutSetup, batch: float, speed: _Speed) -> float:
-    """Seconds for one token of each of `batch` rollouts: weights and cache are read once, or the products are made.
+    """Seconds for one token of each of `batch` rollouts: reading weights and cache once, or the FLOPs if slower.
 
-    Of a mixture of experts, only the experts that some token of the batch visits are read.
+    In a mixture of experts, only the experts that the batch visits are read.
     Source: vLLM / PagedAttention, arXiv 2309.06180, s. 2: decoding is bound by memory.
     """
     shape = setup.shape
@@ -123,7 +124,7 @@ def decode_step_s(setup: RolloutSetup, batch: float, speed: _Speed) -> float:
 
 
 def _decode_s(setup: RolloutSetup, concurrency: int, speed: _Speed) -> float:
-    """Full batches while rollouts wait, then the last batch, which thins until its longest rollout ends."""
+    """Seconds of the full batches and of the last batch, which shrinks until its longest rollout ends."""
     engines = setup.gpus // setup.tp
     each = math.ceil(setup.rollouts / engines)
     last = min(each, concurrency)
@@ -153,7 +154,7 @@ def _shares() -> tuple[tuple[float, float, float], ...]:
 
 def _speed(setup: RolloutSetup, hardware: Hardware, bandwidth_share: float, peak_share: float, step_s: float) -> _Speed:
     exchanges = 2 * setup.shape.layers if setup.tp > 1 else 0
-    # The activations of a batch are small: an exchange costs its latency, more where there is no switch.
+    # The activations of a batch are small, so an exchange costs only its latency, which is higher without a switch.
     slower = 1.0 if links_of(hardware).node > 1e11 else 3.0
     return _Speed(
         bytes_per_s=hardware.bandwidth_bytes_per_s * setup.tp * bandwidth_share,
@@ -162,7 +163,7 @@ def _speed(setup: RolloutSetup, hardware: Hardware, bandwidth_share: float, peak
     )
 
 
-def _refuse_the_impossible(setup: RolloutSetup) -> None:
+def _check_setup(setup: RolloutSetup) -> None:
     counts = {
         "rollouts": setup.rollouts,
         "prompt_tokens": setup.prompt_tokens,
@@ -174,27 +175,27 @@ def _refuse_the_impossible(setup: RolloutSetup) -> None:
     }
     for name, value in counts.items():
         if value < 1:
-            raise _refusal(f"{name} = {value}", "a step without it has no rollouts", f"{name} = 1 or more")
+            raise _error(f"{name} = {value}", "a step needs at least one", f"{name} = 1 or more")
     if setup.longest_completion_tokens < setup.completion_tokens:
-        raise _refusal(
+        raise _error(
             f"completions of {setup.completion_tokens} tokens under a cap of {setup.longest_completion_tokens}",
-            "their mean is no more than the longest",
+            "the mean cannot exceed the cap",
             f"a mean of {setup.longest_completion_tokens} tokens or less",
         )
     if setup.gpus % setup.tp:
-        raise _refusal(
+        raise _error(
             f"{setup.gpus} inference GPUs for engines of {setup.tp}",
-            "every engine needs all of its GPUs",
+            "every engine needs all its GPUs",
             f"inference GPUs = {max(1, setup.gpus // setup.tp) * setup.tp}",
         )
     one = setup.prompt_tokens + setup.longest_completion_tokens
     if setup.kv_tokens < one:
-        raise _refusal(
+        raise _error(
             f"a KV cache of {setup.kv_tokens} tokens for a rollout of {one}",
             "one rollout must fit at its longest",
             "a larger gpu_memory_utilization, more GPUs per engine, or shorter completions",
         )
 
 
-def _refusal(what: str, why: str, fix: str) -> UserError:
+def _error(what: str, why: str, fix: str) -> UserError:
     return UserError(what=what, where="the rollouts of a step", why=why, fix=fix)

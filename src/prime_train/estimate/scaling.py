@@ -1,4 +1,4 @@
-"""The same training laid over 1 to N GPUs in each way: memory, traffic, and the largest micro-batch that fits. Pure."""
+"""Estimates one training on 1 to N GPUs with each strategy: memory, traffic, and the largest micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 from prime_train.estimate.traffic import Transfer, least_seconds, traffic_of
 from prime_train.estimate.train_setup import Layout, Sharding, TrainSetup
-from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.estimate.values import Hardware, RoleMemory, find_largest
 
 _MOST_SEQUENCES = 4096
 
-MemoryOf = Callable[[TrainSetup], RoleMemory]
+MemoryOf = Callable[[TrainSetup], RoleMemory]  # must not fall when tokens grow
 
 
-class Scaled(NamedTuple):
-    """One way over so many GPUs.
+class ScaledLayout(NamedTuple):
+    """One strategy on a number of GPUs.
 
-    `largest_micro_batch` is in sequences of ctx_tokens that one data-parallel rank holds at once, 0 where none fits.
-    `sent_bytes` is what one GPU sends in a step of the run's own micro-batch, `least_s` the time of it at the full
-    rate of the links, one collective after the other.
+    `largest_micro_batch`: sequences of ctx_tokens that fit on one data-parallel rank, 0 if none. `sent_bytes`: bytes
+    that one GPU sends in a step with the run's own micro-batch; `least_s`: their time at the full rate of the links,
+    one collective after the other.
     """
 
     strategy: str
@@ -33,11 +33,11 @@ class Scaled(NamedTuple):
     least_s: float
 
 
-def scale(setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf, most_gpus: int = 0) -> tuple[Scaled, ...]:
-    """Every way over 1, 2, 4 ... `most_gpus` GPUs (as many as the hardware has, where it is 0)."""
+def scale(setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf, most_gpus: int = 0) -> tuple[ScaledLayout, ...]:
+    """Every strategy on 1, 2, 4 ... `most_gpus` GPUs (0: the GPUs of the hardware)."""
     most = most_gpus or hardware.gpus
     return tuple(
-        _scaled(strategy, _laid_out(setup, layout), hardware, memory_of)
+        _estimate(strategy, _with_layout(setup, layout), hardware, memory_of)
         for gpus in counts(most)
         for strategy, layout in layouts(setup, gpus, hardware.gpus_per_node)
     )
@@ -50,8 +50,8 @@ def counts(most: int) -> tuple[int, ...]:
 
 
 def layouts(setup: TrainSetup, gpus: int, gpus_per_node: int) -> Iterator[tuple[str, Layout]]:
-    """(name, layout) of each way over so many GPUs. HSDP keeps a copy in each machine, or in each half of one. TP
-    goes as far as the heads divide and a machine reaches; beyond, it is sharded over machines."""
+    """(name, layout) of each strategy on `gpus` GPUs. HSDP keeps a copy per machine, or per half of one machine. TP
+    stays within a machine and must divide the heads; over several machines the model is sharded as well."""
     reshards = setup.layout.reshards
     fsdp: Sharding = "zero3" if setup.layout.sharding.startswith("zero") else "fsdp"
     if gpus == 1:
@@ -70,33 +70,24 @@ def layouts(setup: TrainSetup, gpus: int, gpus_per_node: int) -> Iterator[tuple[
 
 
 def largest_micro_batch(setup: TrainSetup, usable_bytes: float, memory_of: MemoryOf) -> int:
-    """The most sequences of ctx_tokens that fit at once on one data-parallel rank; 0 where one does not.
+    """The most sequences of ctx_tokens that fit at once on one data-parallel rank; 0 if not even one fits."""
 
-    Memory must not fall when tokens grow.
-    """
-    low, high = 0, _MOST_SEQUENCES
-    while low < high:
-        middle = (low + high + 1) // 2
-        if memory_of(_with_micro_batch(setup, middle)).needed_bytes <= usable_bytes:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    def fits(sequences: int) -> bool:
+        tokens = -(-sequences * setup.ctx_tokens // setup.layout.context)
+        return memory_of(setup._replace(tokens=tokens)).needed_bytes <= usable_bytes
+
+    return find_largest(0, _MOST_SEQUENCES, fits)
 
 
-def _with_micro_batch(setup: TrainSetup, sequences: int) -> TrainSetup:
-    return setup._replace(tokens=-(-sequences * setup.ctx_tokens // setup.layout.context))
-
-
-def _laid_out(setup: TrainSetup, layout: Layout) -> TrainSetup:
+def _with_layout(setup: TrainSetup, layout: Layout) -> TrainSetup:
     """The training in another layout, with the same micro-batch on each data-parallel rank."""
     return setup._replace(layout=layout, tokens=setup.tokens * setup.layout.context)
 
 
-def _scaled(strategy: str, setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf) -> Scaled:
+def _estimate(strategy: str, setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf) -> ScaledLayout:
     memory = memory_of(setup)
     transfers = traffic_of(setup, hardware.gpus_per_node)
-    return Scaled(
+    return ScaledLayout(
         strategy=strategy,
         gpus=setup.layout.gpus,
         layout=setup.layout,

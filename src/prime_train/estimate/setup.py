@@ -1,10 +1,10 @@
-"""Resolves a RunSpec to what the memory of its training depends on. Pure: knows defaults, reads no file."""
+"""Resolves a RunSpec to everything that the memory of its training depends on. Pure; reads no file."""
 
 from __future__ import annotations
 
 from prime_train.dialects.prime_rl.features import features_of
 from prime_train.dialects.prime_rl.schema import newest
-from prime_train.estimate import adapters
+from prime_train.estimate.adapters import ALL_LINEAR, lora_parameters
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.train_setup import (
     Adapter,
@@ -18,15 +18,15 @@ from prime_train.estimate.train_setup import (
 )
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
-from prime_train.spec.elsewhere import Recipe
+from prime_train.spec.elsewhere import Recipe, Trainer
 
 _DTYPE_BYTES = {"fp32": 4.0, "float32": 4.0, "bf16": 2.0, "bfloat16": 2.0, "fp16": 2.0, "float16": 2.0, "float8": 2.0}
-_PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # adapters by PEFT
-_TILE_TOKENS = 8192  # fused_lm_head_token_chunk_size of prime-rl 2026-08 where the file does not set it
+_PEFT = ("hf", "ms-swift", "qwen-finetune", "trl", "axolotl", "llama-factory", "unsloth")  # use PEFT for adapters
+_TILE_TOKENS = 8192  # prime-rl 2026-08's default of fused_lm_head_token_chunk_size
 
 
 def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
-    """The training of `run` on `hardware`: of a recipe, of prime-rl, or of the bundled trainer."""
+    """The training of `run` on `hardware`, by a recipe, prime-rl, or the bundled trainer."""
     if run.recipe is not None:
         return _of_recipe(run.recipe, hardware, shape)
     return _bundled(run, hardware, shape) if run.config_format == "run.toml" else _prime_rl(run, hardware, shape)
@@ -56,34 +56,33 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
 
 
 def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
-    """prime-rl's trainer, `rl`, `trainer` or `sft`, by the defaults of the generation that the file is read by."""
-    trainer, finetune = run.trainer, run.finetune
-    context = (trainer.context_parallel if trainer else None) or 1
-    ctx_tokens = _first(finetune and finetune.ctx_tokens, trainer and trainer.ctx_tokens,
-                        run.rollout and run.rollout.ctx_tokens, 2048)  # fmt: skip
+    """prime-rl's trainer (`rl`, `trainer` or `sft`), with the defaults of the file's generation."""
+    trainer, finetune = run.trainer or Trainer(), run.finetune
+    context = trainer.context_parallel or 1
+    ctx_tokens = (finetune and finetune.ctx_tokens) or trainer.ctx_tokens
+    ctx_tokens = ctx_tokens or (run.rollout and run.rollout.ctx_tokens) or 2048
     micro_batch = (finetune.micro_batch_sequences if finetune else None) or 1
     gpus = _train_gpus(run, hardware)
     return TrainSetup(
         program="prime-rl",
         era=(run.launch.generation if run.launch else None) or newest(),
         shape=shape,
-        layout=_prime_rl_layout(run, gpus, context),
-        numerics=_prime_rl_numerics(run),
-        head=_prime_rl_head(run),
+        layout=_prime_rl_layout(trainer, gpus),
+        numerics=_prime_rl_numerics(trainer),
+        head=_prime_rl_head(run, trainer),
         tokens=-(-micro_batch * ctx_tokens // context),
         ctx_tokens=ctx_tokens,
         micro_batches=_prime_rl_micro_batches(run, gpus // context, micro_batch),
-        checkpointing=_prime_rl_checkpointing(run),
+        checkpointing=_prime_rl_checkpointing(trainer),
         offload=Offload(
-            optimizer=bool(trainer and (trainer.optim_cpu_offload or trainer.fsdp_cpu_offload)),
-            parameters=bool(trainer and trainer.fsdp_cpu_offload),
-            activations=bool(trainer and trainer.activation_offloading),
-            in_flight=(trainer.offload_inflight if trainer else None) or 5,
+            optimizer=bool(trainer.optim_cpu_offload or trainer.fsdp_cpu_offload),
+            parameters=bool(trainer.fsdp_cpu_offload),
+            activations=bool(trainer.activation_offloading),
+            in_flight=trainer.offload_inflight or 5,
         ),
-        adapter=_prime_rl_adapter(run, shape),
-        quantization="",
-        compiled=bool(trainer and trainer.compile),
-        attention=(trainer.attention if trainer else None) or "",
+        adapter=_prime_rl_adapter(run, shape, trainer),
+        compiled=bool(trainer.compile),
+        attention=trainer.attention or "",
     )
 
 
@@ -95,72 +94,62 @@ def _train_gpus(run: RunSpec, hardware: Hardware) -> int:
     return deployment.train_gpus or (nodes * deployment.gpus_per_node if deployment.gpus_per_node else hardware.gpus)
 
 
-def _prime_rl_layout(run: RunSpec, gpus: int, context: int) -> Layout:
-    trainer = run.trainer
-    tensor = (trainer.tensor_parallel if trainer else None) or 1
-    replicas = (trainer.dp_replicate if trainer else None) or 1
-    reshards = not (trainer and trainer.reshard_after_forward is False)
+def _prime_rl_layout(trainer: Trainer, gpus: int) -> Layout:
+    tensor, replicas = trainer.tensor_parallel or 1, trainer.dp_replicate or 1
     return Layout(
         "fsdp",
         shards=max(1, gpus // (replicas * tensor)),
         replicas=replicas,
         tensor=tensor,
-        context=context,
-        expert=(trainer.expert_parallel if trainer else None) or 1,
-        reshards=reshards,
+        context=trainer.context_parallel or 1,
+        expert=trainer.expert_parallel or 1,
+        reshards=trainer.reshard_after_forward is not False,
     )
 
 
-def _prime_rl_numerics(run: RunSpec) -> Numerics:
-    trainer = run.trainer
-    weight = _DTYPE_BYTES[(trainer.optimization_dtype if trainer else None) or "float32"]
-    reduce = _DTYPE_BYTES[(trainer.reduce_dtype if trainer else None) or "float32"]
-    states = {"sgd": 0.5, "sign_sgd": 0.0, "muon": 1.0}.get((trainer.optimizer if trainer else None) or "adamw", 2.0)
+def _prime_rl_numerics(trainer: Trainer) -> Numerics:
+    weight = _DTYPE_BYTES[trainer.optimization_dtype or "float32"]
+    reduce = _DTYPE_BYTES[trainer.reduce_dtype or "float32"]
+    states = {"sgd": 0.5, "sign_sgd": 0.0, "muon": 1.0}.get(trainer.optimizer or "adamw", 2.0)
     return Numerics(weight=weight, base=weight, gradient=weight, reduce=reduce, state=states * weight)
 
 
-def _prime_rl_head(run: RunSpec) -> Head:
-    """RL cuts the head by the default of its generation. SFT makes all logits: its own default overrides the 8192."""
-    trainer, is_sft = run.trainer, run.finetune is not None
-    tokens = trainer.head_chunk_tokens if trainer else None
+def _prime_rl_head(run: RunSpec, trainer: Trainer) -> Head:
+    """RL chunks the head by its generation's default. SFT computes all logits unless its config sets other chunks."""
+    is_sft, tokens = run.finetune is not None, trainer.head_chunk_tokens
     if tokens and not (is_sft and tokens == _TILE_TOKENS):
         return Head("tiled", chunk_tokens=tokens)
-    if trainer is not None and trainer.head_chunk_vocab:
-        return Head("vocab_chunked", chunk_vocab=trainer.head_chunk_vocab)
-    chunk_vocab = 0 if is_sft else features_of(run).head_chunk_vocab
+    chunk_vocab = trainer.head_chunk_vocab or (0 if is_sft else features_of(run).head_chunk_vocab)
     return Head("vocab_chunked", chunk_vocab=chunk_vocab) if chunk_vocab else Head("full")
 
 
 def _prime_rl_micro_batches(run: RunSpec, data_parallel: int, micro_batch: int) -> int:
-    """Micro-batches of a step: of `sft` counted; of RL at least two, because rollouts are packed into many."""
+    """Micro-batches of a step: counted for `sft`; two for RL, because rollouts are packed into several."""
     if run.finetune is None or run.finetune.batch_sequences is None:
         return 2
     return max(1, run.finetune.batch_sequences // max(1, micro_batch * data_parallel))
 
 
-def _prime_rl_checkpointing(run: RunSpec) -> Checkpointing:
-    trainer = run.trainer
-    if trainer is None or not (trainer.activation_checkpointing or trainer.activation_offloading):
+def _prime_rl_checkpointing(trainer: Trainer) -> Checkpointing:
+    if not (trainer.activation_checkpointing or trainer.activation_offloading):
         return "none"
     return "selective" if trainer.checkpointing_mode == "selective" else "full"
 
 
-def _prime_rl_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
+def _prime_rl_adapter(run: RunSpec, shape: ModelShape, trainer: Trainer) -> Adapter | None:
     if run.lora is None:
         return None
     rank = run.lora.rank or 16
-    targets = run.lora.target_modules or adapters.ALL_LINEAR
-    slots = (run.trainer.max_concurrent_runs if run.trainer else None) or 1
-    return Adapter("lora", rank, adapters.lora_parameters(shape, rank, targets), slots)
+    targets = run.lora.target_modules or ALL_LINEAR
+    return Adapter("lora", rank, lora_parameters(shape, rank, targets), trainer.max_concurrent_runs or 1)
 
 
 def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSetup:
-    """A published or self-written trainer; what it leaves open is taken as the Hugging Face Trainer has it."""
+    """A published or custom trainer; unset fields get the defaults of the Hugging Face Trainer."""
     ctx_tokens, context = recipe.ctx_tokens or 2048, recipe.context_parallel or 1
     sequences, stages = recipe.micro_batch or 1, recipe.pipeline_parallel or 1
-    piped = -(-sequences // stages)  # a pipeline cuts the batch into as many parts as it has stages
+    piped = -(-sequences // stages)  # a pipeline splits the batch into one part per stage
     tokens = -(-piped * ctx_tokens // context)
-    checkpointing = _checkpointing(recipe.activation_checkpointing)
     return TrainSetup(
         program=recipe.program or "hf",
         era="",
@@ -171,7 +160,7 @@ def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSe
         tokens=tokens,
         ctx_tokens=ctx_tokens,
         micro_batches=recipe.micro_batches_per_step or 1,
-        checkpointing=checkpointing,
+        checkpointing=_recipe_checkpointing(recipe.activation_checkpointing),
         optimizer=recipe.optimizer or "adamw",
         optimizer_in_backward=bool(recipe.optimizer_in_backward),
         fused_optimizer=recipe.program in ("torchtitan", "torchtune", "litgpt"),
@@ -187,10 +176,10 @@ def _of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSe
     )
 
 
-def _checkpointing(said: str | None) -> Checkpointing:
-    match said:
+def _recipe_checkpointing(mode: str | None) -> Checkpointing:
+    match mode:
         case "full" | "selective":
-            return said
+            return mode
     return "none"
 
 
@@ -217,12 +206,12 @@ def _recipe_layout(recipe: Recipe, hardware: Hardware) -> Layout:
         recipe.expert_parallel or 1,
         pipeline,
         in_flight=min(pipeline, recipe.micro_batch or 1),
-        reshards=pipeline == 1,  # a stage works on many micro-batches in a step and gathers its weights once
+        reshards=pipeline == 1,  # a pipeline stage gathers its weights once for all micro-batches of a step
     )
 
 
 def _recipe_numerics(recipe: Recipe) -> Numerics:
-    """Bytes per number. What PEFT trains is fp32 beside a 16-bit base; other programs train in the base's type.
+    """Bytes per number. PEFT trains fp32 adapters beside a 16-bit base; other programs use the base's type.
 
     DeepSpeed keeps fp32 masters and moments, and an fp32 gradient beside the 16-bit one for its update
     (ZeRO, arXiv 1910.02054, s. 3.1).
@@ -237,7 +226,7 @@ def _recipe_numerics(recipe: Recipe) -> Numerics:
     compute = _DTYPE_BYTES[recipe.compute_dtype or "bf16"]
     deepspeed = recipe.sharding in ("zero1", "zero2", "zero3") or recipe.program == "qwen-finetune"
     if deepspeed and not adapted and weight == 2:
-        gradient = 2.0 if recipe.sharding == "zero3" else 6.0  # ZeRO-3 makes the fp32 one group by group
+        gradient = 2.0 if recipe.sharding == "zero3" else 6.0  # ZeRO-3 creates the fp32 gradient group by group
         return Numerics(2.0, 2.0, compute, gradient=gradient, reduce=2.0, state=8.0, master=4.0)
     upcast = recipe.quantization in ("nf4", "nf4-dq") and recipe.program in _PEFT
     return Numerics(
@@ -266,15 +255,10 @@ def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> Adapter | None:
     embeddings = bool(recipe.trains_embeddings)
     match recipe.adapter:
         case "lora":
-            numbers = adapters.lora_parameters(shape, rank, targets) if counted is None else counted
+            numbers = lora_parameters(shape, rank, targets) if counted is None else counted
             return Adapter("lora", rank, numbers, 1, embeddings)
         case "adapter":
             return Adapter("adapter", 0, counted or 0, 1, embeddings)
         case "adapter-v2":
             return Adapter("adapter_v2", 0, counted or 0, 1, embeddings)
     return None
-
-
-def _first(*values: int | None) -> int:
-    """The first that is there."""
-    return next(value for value in values if value)

@@ -1,6 +1,6 @@
-"""The numbers of a model that decide memory and time: of a config.json's values, the registry, a run.toml. Pure.
+"""Builds the shape of a model, which decides memory and time, from a config.json, the registry or a run.toml.
 
-Opens no file but the registry; what fetches a config.json is `facts/model_config.py`.
+Opens no file but the registry; `facts/model_config.py` fetches a config.json.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from prime_train import architecture
-from prime_train.estimate import shape_parameters as count
-from prime_train.estimate import shapes_registry
 from prime_train.estimate.shape_blocks import Blocks, blocks_of, sliding_of, stored_bytes, widths_of
 from prime_train.estimate.shape_families import FAMILIES, UNKNOWN, Family
 from prime_train.estimate.shape_numbers import Numbers
 from prime_train.estimate.shape_numbers import ShapeError as ShapeError
+from prime_train.estimate.shape_parameters import decoder_parameters, linear_state_bytes, vision_parameters
+from prime_train.estimate.shapes_registry import shape_row
 from prime_train.spec import RunSpec
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -25,20 +25,19 @@ _WRITES = ("CausalLM", "ConditionalGeneration", "LMHead", "ForVisionText")
 _NO_DECODER = frozenset(
     ("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta", "deberta-v2", "modernbert", "clip")
 )
-_MAX_PARAMETERS = 10**14  # a hundred times the largest model that anyone has published
+_MAX_PARAMETERS = 10**14  # a hundred times the largest published model
 
 
 class ModelShape(NamedTuple):
-    """One decoder. Sizes are counts of numbers, not bytes; 0 where the model has no such thing.
+    """One decoder. Sizes are counts of numbers, not bytes; 0 for parts that the model does not have.
 
-    `layers` counts all blocks, `dense_layers` those with a dense MLP; the others have `experts` experts of
-    `expert_mlp_size`, of which a token visits `experts_per_token`, and `shared_expert_mlp_size` (all shared experts
-    together) that every token visits. `kv_lora_rank` > 0 is multi-head latent attention (DeepSeek-V2,
-    arXiv 2405.04434, s. 2.1): its cache holds kv_lora_rank + rope_head_dim numbers per token and layer.
-    `sliding_layers` of the layers see `sliding_window` tokens only. `linear_layers` keep no KV cache but, each, a state
-    of `linear_state_bytes` for every sequence that is served. `multimodal_rope`: positions of time, height and width
-    (Qwen2-VL, arXiv 2409.12191, s. 2.1).
-    `parameters` counts everything that is loaded, `vision_parameters` the part that is no decoder.
+    `layers` counts all blocks, `dense_layers` those with a dense MLP. Each other block has `experts` experts of
+    `expert_mlp_size`; a token visits `experts_per_token` of them and all shared experts (`shared_expert_mlp_size`
+    together). `kv_lora_rank` > 0: multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, s. 2.1); its cache holds
+    kv_lora_rank + rope_head_dim numbers per token and layer. `sliding_layers` see only `sliding_window` tokens. Each of
+    `linear_layers` keeps a state of `linear_state_bytes` per served sequence instead of a KV cache. `multimodal_rope`:
+    positions of time, height and width (Qwen2-VL, arXiv 2409.12191, s. 2.1). `parameters` counts everything that is
+    loaded, `vision_parameters` the part outside the decoder.
     """
 
     name: str
@@ -76,15 +75,15 @@ class ModelShape(NamedTuple):
         return self.experts > 0
 
 
-def of_registry(name: str) -> ModelShape | None:
-    """The shape of a model by its name on the hub; None where the registry does not have it."""
-    row = shapes_registry.row_of(name)
+def shape_from_registry(name: str) -> ModelShape | None:
+    """The shape of a model by its name on the hub; None if the registry does not have it."""
+    row = shape_row(name)
     return None if row is None else ModelShape(name=name, **row)
 
 
-def of_run(run: RunSpec, vocab_size: int) -> ModelShape:
-    """The shape that the size fields of a run.toml make with a vocabulary of that size. Raises ShapeError."""
-    decoder = architecture.of_fields(run.model, vocab_size)
+def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
+    """The shape given by the size fields of a run.toml and `vocab_size`. Raises ShapeError."""
+    decoder = architecture.architecture_from_fields(run.model, vocab_size)
     if decoder.parameters > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder.parameters:.2g} parameters: no such model exists")
     return ModelShape(
@@ -106,21 +105,21 @@ def of_run(run: RunSpec, vocab_size: int) -> ModelShape:
     )
 
 
-def of_config(config: Mapping[str, Any], name: str = "", *, loaded: int | None = None) -> ModelShape:
-    """The shape that a Hugging Face config.json tells. `loaded` is the parameter count of its weights, where known.
+def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int | None = None) -> ModelShape:
+    """The shape of a Hugging Face config.json. `loaded` is the parameter count of its weights, if known.
 
-    Raises ShapeError, naming the field, where it tells no decoder: a number is missing, negative or absurd.
+    Raises ShapeError with the field if it describes no decoder, or a number is missing, negative or absurd.
     """
-    model_type, numbers, family = _opened(config)
+    model_type, numbers, family = _read_decoder(config)
     widths = widths_of(numbers)
     blocks = blocks_of(numbers, family, widths.hidden)
     tied = numbers.flag("tie_word_embeddings", default=family.tied)
-    decoder = count.decoder_parameters(numbers, family, widths, blocks, tied=tied)
+    decoder = decoder_parameters(numbers, family, widths, blocks, tied=tied)
     towers = numbers.raw("vision_config") is not None
-    vision = max(0, loaded - decoder) if loaded and towers else count.vision_parameters(numbers, widths.hidden)
+    vision = max(0, loaded - decoder) if loaded and towers else vision_parameters(numbers, widths.hidden)
     if decoder + vision > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder + vision:.2g} parameters: no such model exists")
-    vocab_size = numbers.whole("vocab_size", "padded_vocab_size")
+    vocab_size = numbers.integer("vocab_size", "padded_vocab_size")
     quantization, weight_bytes = stored_bytes(numbers, vocab_size * widths.hidden * (1 if tied else 2), decoder)
     window, sliding_layers = sliding_of(numbers, family, blocks.layers)
     dense = ModelShape(
@@ -140,16 +139,16 @@ def of_config(config: Mapping[str, Any], name: str = "", *, loaded: int | None =
         sliding_window=window,
         sliding_layers=sliding_layers,
         vision_parameters=vision,
-        ctx_tokens=numbers.whole(*_CONTEXT, default=0, least=0),
+        ctx_tokens=numbers.integer(*_CONTEXT, default=0, least=0),
         quantization=quantization,
         weight_bytes=weight_bytes,
-        multimodal_rope=_turns_by_axes(numbers),
+        multimodal_rope=_has_multimodal_rope(numbers),
     )
     return _with_blocks(dense, numbers, blocks)
 
 
-def _turns_by_axes(numbers: Numbers) -> bool:
-    """Whether positions have axes: a `mrope_section` under the name of transformers 4 or of 5."""
+def _has_multimodal_rope(numbers: Numbers) -> bool:
+    """Whether the config has a `mrope_section`, under the key of transformers 4 or 5."""
     scalings = (numbers.raw(name) for name in ("rope_scaling", "rope_parameters"))
     return any(isinstance(scaling, Mapping) and "mrope_section" in scaling for scaling in scalings)
 
@@ -157,39 +156,39 @@ def _turns_by_axes(numbers: Numbers) -> bool:
 def _with_blocks(shape: ModelShape, numbers: Numbers, blocks: Blocks) -> ModelShape:
     return shape._replace(
         linear_layers=blocks.linear_layers,
-        linear_state_bytes=count.linear_state_bytes(numbers) if blocks.linear_layers else 0.0,
+        linear_state_bytes=linear_state_bytes(numbers) if blocks.linear_layers else 0.0,
         dense_layers=blocks.dense_layers,
         experts=blocks.experts,
         experts_per_token=blocks.experts_per_token,
         expert_mlp_size=blocks.expert_mlp_size,
         shared_expert_mlp_size=blocks.shared_expert_mlp_size,
-        kv_lora_rank=numbers.whole("kv_lora_rank", default=0, least=0),
-        rope_head_dim=numbers.whole("qk_rope_head_dim", default=0, least=0),
+        kv_lora_rank=numbers.integer("kv_lora_rank", default=0, least=0),
+        rope_head_dim=numbers.integer("qk_rope_head_dim", default=0, least=0),
     )
 
 
-def _opened(config: Mapping[str, Any]) -> tuple[str, Numbers, Family]:
-    """The model type, the numbers and the family of the part of a config that tells the decoder."""
+def _read_decoder(config: Mapping[str, Any]) -> tuple[str, Numbers, Family]:
+    """The model type, the numbers and the family of the decoder part of a config."""
     outer = Numbers(config, {})
     part = next((name for name in _TEXT_PARTS if config.get(name) is not None), "")
     text = outer.table(part) if part else config
     while part and "text_config" in text:  # Qwen's omni models: thinker_config.text_config
         text = Numbers(text, {}).table("text_config")
     model_type = str(text.get("model_type") or config.get("model_type") or "")
-    _refuse_other_models(config, model_type)
+    _check_is_decoder(config, model_type)
     family = FAMILIES.get(model_type, UNKNOWN)
     shared = {key: value for key, value in config.items() if part and key in _SHARED}
     return model_type, Numbers({**shared, **text}, family.defaults), family
 
 
-def _refuse_other_models(config: Mapping[str, Any], model_type: str) -> None:
-    """Raises ShapeError for what reads text but writes none."""
-    architectures = Numbers(config, {}).words("architectures")
+def _check_is_decoder(config: Mapping[str, Any], model_type: str) -> None:
+    """Raises ShapeError for a model that generates no text."""
+    architectures = Numbers(config, {}).strings("architectures")
     if config.get("is_encoder_decoder") is True:
         raise ShapeError("is_encoder_decoder", "is true: no decoder-only language model")
     writes = any(word in name for name in architectures for word in _WRITES) or "auto_map" in config
     if architectures and not writes:
-        raise ShapeError("architectures", f"is {', '.join(architectures)}: no language model that writes text")
+        raise ShapeError("architectures", f"is {', '.join(architectures)}: no language model that generates text")
     if not architectures and model_type in _NO_DECODER:
         raise ShapeError("model_type", f"is {model_type}: no decoder-only language model")
     if not model_type and not any(key in config for key in _LAYERS):

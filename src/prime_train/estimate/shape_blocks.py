@@ -1,4 +1,4 @@
-"""Reads how the blocks of a decoder are built: widths, experts, windows, what is stored. Counts no parameters."""
+"""Reads how the blocks of a decoder are built: widths, experts, windows, quantisation. Counts no parameters."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from prime_train.estimate.shape_families import Family
 from prime_train.estimate.shape_numbers import Numbers, ShapeError
 
 _DTYPE_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8_e4m3fn": 1.0}
-_MXFP4_BITS = 4.25  # a scale of 8 bits for each 32 values; OCP Microscaling formats 1.0, s. 5
-_NF4_BITS = 4.5  # an fp32 absmax for each 64 values; QLoRA, arXiv 2305.14314, s. 3
+_MXFP4_BITS = 4.25  # a scale of 8 bits per 32 values; OCP Microscaling formats 1.0, s. 5
+_NF4_BITS = 4.5  # an fp32 absmax per 64 values; QLoRA, arXiv 2305.14314, s. 3
 _FULL_EVERY = 4  # Qwen3-Next and Qwen3.5: full_attention_interval of their configurations in transformers 5
 
 
 class Widths(NamedTuple):
-    """The sizes of the residual stream and of attention. With latent attention `head_dim` is that of the queries."""
+    """The sizes of the residual stream and of attention. With latent attention, `head_dim` is that of the queries."""
 
     hidden: int
     heads: int
@@ -23,7 +23,7 @@ class Widths(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """How many blocks have which attention and which MLP, and what one expert is."""
+    """The number of blocks with each kind of attention and MLP, and the sizes of MLPs and experts."""
 
     layers: int
     linear_layers: int
@@ -36,35 +36,35 @@ class Blocks(NamedTuple):
 
 
 def widths_of(numbers: Numbers) -> Widths:
-    """The widths. Raises ShapeError where heads share nothing evenly."""
-    hidden = numbers.whole("hidden_size", "d_model", "n_embd")
-    heads = numbers.whole("num_attention_heads", "n_heads", "n_head")
-    kv_heads = numbers.whole("num_key_value_heads", "num_kv_heads", "multi_query_group_num", default=heads)
+    """The widths. Raises ShapeError if heads do not divide evenly."""
+    hidden = numbers.integer("hidden_size", "d_model", "n_embd")
+    heads = numbers.integer("num_attention_heads", "n_heads", "n_head")
+    kv_heads = numbers.integer("num_key_value_heads", "num_kv_heads", "multi_query_group_num", default=heads)
     if numbers.raw("multi_query") is True and numbers.raw("new_decoder_architecture") is False:
         kv_heads = 1  # falcon-7b
     if heads % kv_heads:
-        raise ShapeError("num_key_value_heads", f"is {kv_heads}, by which {heads} heads do not divide")
+        raise ShapeError("num_key_value_heads", f"is {kv_heads}, which does not divide the {heads} heads")
     if numbers.raw("kv_lora_rank"):
-        head_dim = numbers.whole("qk_nope_head_dim") + numbers.whole("qk_rope_head_dim")
+        head_dim = numbers.integer("qk_nope_head_dim") + numbers.integer("qk_rope_head_dim")
     elif numbers.raw("head_dim", "kv_channels"):
-        head_dim = numbers.whole("head_dim", "kv_channels")
+        head_dim = numbers.integer("head_dim", "kv_channels")
     elif hidden % heads:
-        raise ShapeError("hidden_size", f"is {hidden}, which {heads} heads do not divide, and head_dim is not there")
+        raise ShapeError("hidden_size", f"is {hidden}, not divisible by {heads} heads, and head_dim is missing")
     else:
         head_dim = hidden // heads
     return Widths(hidden, heads, kv_heads, head_dim)
 
 
 def blocks_of(numbers: Numbers, family: Family, hidden: int) -> Blocks:
-    """The blocks. Raises ShapeError where one with experts lacks a number."""
-    layers = numbers.whole("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+    """The blocks. Raises ShapeError if a number is missing."""
+    layers = numbers.integer("num_hidden_layers", "n_layers", "n_layer", "num_layers")
     experts = _experts(numbers, family)
     dense_layers = _dense_layers(numbers, layers) if experts else layers
     expert_keys = (family.expert_key,) if family.expert_key else ("moe_intermediate_size", "intermediate_size")
-    expert_size = numbers.whole(*expert_keys) if experts else 0
-    per_token = numbers.whole("num_experts_per_tok", "experts_per_token", "moe_topk") if experts else 0
+    expert_size = numbers.integer(*expert_keys) if experts else 0
+    per_token = numbers.integer("num_experts_per_tok", "experts_per_token", "moe_topk") if experts else 0
     if per_token > experts:
-        raise ShapeError("num_experts_per_tok", f"is {per_token}, of {experts} experts")
+        raise ShapeError("num_experts_per_tok", f"is {per_token}, more than the {experts} experts")
     return Blocks(
         layers=layers,
         linear_layers=_linear_layers(numbers, layers),
@@ -82,65 +82,65 @@ def _experts(numbers: Numbers, family: Family) -> int:
     marked = family.has_experts or numbers.raw("moe_intermediate_size", "num_experts_per_tok") is not None
     if not marked and numbers.raw(*names) in (None, 0, 1):
         return 0
-    return numbers.whole(*names, least=0)
+    return numbers.integer(*names, least=0)
 
 
 def _dense_layers(numbers: Numbers, layers: int) -> int:
-    """Those in front, those that are listed, and those that a step leaves out. Source: configurations of deepseek_v3
-    and qwen3_moe in transformers 5."""
-    first = min(layers, numbers.whole("first_k_dense_replace", default=0, least=0))
-    step = numbers.whole("decoder_sparse_step", default=1)
+    """The number of dense layers: the first ones, the listed ones, and those that decoder_sparse_step skips.
+    Source: configurations of deepseek_v3 and qwen3_moe in transformers 5."""
+    first = min(layers, numbers.integer("first_k_dense_replace", default=0, least=0))
+    step = numbers.integer("decoder_sparse_step", default=1)
     listed = numbers.raw("mlp_only_layers") or ()
     if not isinstance(listed, list | tuple):
-        raise ShapeError("mlp_only_layers", "is no list of layers")
+        raise ShapeError("mlp_only_layers", "is not a list of layers")
     return sum(layer < first or layer in listed or (layer + 1) % step > 0 for layer in range(layers))
 
 
 def _mlp_size(numbers: Numbers, family: Family, hidden: int) -> int:
     names = ("intermediate_size", "ffn_hidden_size", "n_inner")
     if family.gated or numbers.raw(*names) is not None:
-        size = numbers.whole(*names)
+        size = numbers.integer(*names)
         return size // 2 if family.halved_mlp else size
-    return hidden * numbers.whole("expansion_ratio", default=4)
+    return hidden * numbers.integer("expansion_ratio", default=4)
 
 
 def _shared_size(numbers: Numbers, expert_size: int) -> int:
     if numbers.raw("shared_expert_intermediate_size") is not None:
-        return numbers.whole("shared_expert_intermediate_size", least=0)
-    return expert_size * numbers.whole("n_shared_experts", "num_shared_experts", default=0, least=0)
+        return numbers.integer("shared_expert_intermediate_size", least=0)
+    return expert_size * numbers.integer("n_shared_experts", "num_shared_experts", default=0, least=0)
 
 
 def _linear_layers(numbers: Numbers, layers: int) -> int:
-    kinds = numbers.words("layer_types")
+    kinds = numbers.strings("layer_types")
     if kinds:
         return sum(kind == "linear_attention" for kind in kinds)
     if numbers.raw("linear_num_key_heads") is None:
         return 0
-    return layers - layers // numbers.whole("full_attention_interval", default=_FULL_EVERY)
+    return layers - layers // numbers.integer("full_attention_interval", default=_FULL_EVERY)
 
 
 def sliding_of(numbers: Numbers, family: Family, layers: int) -> tuple[int, int]:
-    """(tokens of the window, layers that have it); (0, 0) where every layer sees all tokens."""
-    window = numbers.whole("sliding_window", default=0, least=0)
-    kinds = numbers.words("layer_types")
+    """(tokens of the window, layers that have it); (0, 0) if every layer sees all tokens."""
+    window = numbers.integer("sliding_window", default=0, least=0)
+    kinds = numbers.strings("layer_types")
     if not window or numbers.raw("use_sliding_window") is False:
         return 0, 0
     if kinds:
         sliding = sum(kind == "sliding_attention" for kind in kinds)
     elif family.sliding_pattern:
         names = ("sliding_window_pattern", "_sliding_window_pattern")
-        sliding = layers - layers // numbers.whole(*names, default=family.sliding_pattern)
+        sliding = layers - layers // numbers.integer(*names, default=family.sliding_pattern)
     elif numbers.raw("use_sliding_window") is True:
-        sliding = max(0, layers - numbers.whole("max_window_layers", default=0, least=0))
+        sliding = max(0, layers - numbers.integer("max_window_layers", default=0, least=0))
     else:
         sliding = layers if family.sliding_default else 0
     return (window, sliding) if sliding else (0, 0)
 
 
 def stored_bytes(numbers: Numbers, dense_parameters: int, parameters: int) -> tuple[str, float]:
-    """(method of quantisation, "" without; bytes per parameter as stored, over all of them).
+    """(method of quantisation, "" for none; mean bytes per stored parameter).
 
-    `dense_parameters` are those that quantisation leaves as they are: embedding and head.
+    `dense_parameters` are not quantised: embedding and head.
     """
     dtype = str(numbers.raw("dtype", "torch_dtype") or "bfloat16").removeprefix("torch.")
     plain = _DTYPE_BYTES.get(dtype, 2.0)
@@ -155,15 +155,15 @@ def stored_bytes(numbers: Numbers, dense_parameters: int, parameters: int) -> tu
 
 
 def _bits(quantization: Numbers) -> float | None:
-    """Bits per quantised value, scales included; None where the method is not known."""
+    """Bits per quantised value, scales included; None for an unknown method."""
     method = quantization.raw("quant_method")
     if method == "fp8":
         return 8.0
     if method == "mxfp4":
         return _MXFP4_BITS
     if method in ("awq", "gptq"):
-        bits = quantization.whole("bits", "w_bit", default=4)
-        return bits + (16 + bits) / max(1, quantization.whole("group_size", "q_group_size", default=128, least=-1))
+        bits = quantization.integer("bits", "w_bit", default=4)
+        return bits + (16 + bits) / max(1, quantization.integer("group_size", "q_group_size", default=128, least=-1))
     if method == "bitsandbytes":
         return 8.0 if quantization.raw("load_in_8bit") is True else _NF4_BITS
     if method == "compressed-tensors":

@@ -1,4 +1,4 @@
-"""Counts the parameters of a decoder from its config, part by part. Pure; knows nothing of memory.
+"""Counts the parameters of a decoder from its config, part by part. Pure.
 
 Sources: grouped-query attention, arXiv 2305.13245; gated MLP, arXiv 2002.05202; latent attention, arXiv 2405.04434,
 s. 2.1; gated delta rule, arXiv 2412.06464 as Qwen3-Next has it; each family's modelling code in transformers 5.
@@ -12,7 +12,7 @@ from prime_train.estimate.shape_numbers import Numbers, ShapeError
 
 
 def attention_parameters(numbers: Numbers, family: Family, widths: Widths) -> int:
-    """Of one block with softmax attention, its norms of queries and keys included."""
+    """Parameters of one softmax attention, including its norms of queries and keys."""
     if numbers.raw("kv_lora_rank"):
         return _latent_attention(numbers, widths)
     hidden, queries, keys = widths.hidden, widths.heads * widths.head_dim, widths.kv_heads * widths.head_dim
@@ -38,12 +38,13 @@ def _biases(numbers: Numbers, family: Family) -> str:
 
 
 def _latent_attention(numbers: Numbers, widths: Widths) -> int:
-    """Queries and keys through low ranks, of which the keys' is what the cache holds. arXiv 2405.04434, s. 2.1."""
-    nope, rope = numbers.whole("qk_nope_head_dim"), numbers.whole("qk_rope_head_dim")
-    value, kv_rank = numbers.whole("v_head_dim"), numbers.whole("kv_lora_rank")
+    """Parameters of one latent attention: low-rank queries, and the low-rank keys that are cached.
+    Source: arXiv 2405.04434, s. 2.1."""
+    nope, rope = numbers.integer("qk_nope_head_dim"), numbers.integer("qk_rope_head_dim")
+    value, kv_rank = numbers.integer("v_head_dim"), numbers.integer("kv_lora_rank")
     queries = widths.heads * (nope + rope)
     if numbers.raw("q_lora_rank"):
-        rank = numbers.whole("q_lora_rank")
+        rank = numbers.integer("q_lora_rank")
         count = widths.hidden * rank + rank + rank * queries
     else:
         count = widths.hidden * queries
@@ -52,37 +53,37 @@ def _latent_attention(numbers: Numbers, widths: Widths) -> int:
 
 
 def linear_attention_parameters(numbers: Numbers, hidden: int) -> int:
-    """Of one gated delta net: projections, short convolution, decay, norm, output."""
-    key_heads, value_heads = numbers.whole("linear_num_key_heads"), numbers.whole("linear_num_value_heads")
-    key_size = key_heads * numbers.whole("linear_key_head_dim")
-    value_dim = numbers.whole("linear_value_head_dim")
+    """Parameters of one gated delta net: projections, short convolution, decay, norm, output."""
+    key_heads, value_heads = numbers.integer("linear_num_key_heads"), numbers.integer("linear_num_value_heads")
+    key_size = key_heads * numbers.integer("linear_key_head_dim")
+    value_dim = numbers.integer("linear_value_head_dim")
     value_size = value_heads * value_dim
     projections = hidden * (2 * key_size + 2 * value_size + 2 * value_heads)
-    convolution = (2 * key_size + value_size) * numbers.whole("linear_conv_kernel_dim", default=4)
+    convolution = (2 * key_size + value_size) * numbers.integer("linear_conv_kernel_dim", default=4)
     return projections + convolution + 2 * value_heads + value_dim + value_size * hidden
 
 
 def linear_state_bytes(numbers: Numbers) -> float:
-    """What one gated delta net keeps for one sequence: a matrix for each value head, and the tail of the convolution.
+    """Bytes that one gated delta net keeps per sequence: a matrix per value head, and the end of the convolution.
 
     Source: vLLM, MambaStateShapeCalculator.gated_delta_net_state_shape; its log of Qwen3-Next-80B-A3B on two GPUs pads
     half of this by 1.49 % to 544 tokens of attention.
     """
-    keys = numbers.whole("linear_num_key_heads") * numbers.whole("linear_key_head_dim")
-    values = numbers.whole("linear_num_value_heads") * numbers.whole("linear_value_head_dim")
-    tail = (2 * keys + values) * (numbers.whole("linear_conv_kernel_dim", default=4) - 1)
+    keys = numbers.integer("linear_num_key_heads") * numbers.integer("linear_key_head_dim")
+    values = numbers.integer("linear_num_value_heads") * numbers.integer("linear_value_head_dim")
+    tail = (2 * keys + values) * (numbers.integer("linear_conv_kernel_dim", default=4) - 1)
     state = 4.0 if numbers.raw("mamba_ssm_dtype") == "float32" else 2.0
-    return values * numbers.whole("linear_key_head_dim") * state + 2.0 * tail
+    return values * numbers.integer("linear_key_head_dim") * state + 2.0 * tail
 
 
 def mlp_parameters(hidden: int, inner: int, family: Family, *, biased: bool) -> int:
-    """Of one MLP of two matrices, or three where it is gated."""
+    """Parameters of one MLP of two matrices, three if gated."""
     bias = (2 if family.gated else 1) * inner + hidden if biased else 0
     return (3 if family.gated else 2) * hidden * inner + bias
 
 
 def blocks_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: Blocks) -> int:
-    """Of all blocks together."""
+    """Parameters of all blocks together."""
     hidden = widths.hidden
     unbiased = numbers.raw("no_bias") is True
     biased_mlp = numbers.flag("mlp_bias", "use_mlp_bias", default=family.mlp_bias) and not unbiased
@@ -100,40 +101,39 @@ def blocks_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: 
 
 
 def decoder_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: Blocks, *, tied: bool) -> int:
-    """Of embedding, positions, blocks, last norm and, unless it is tied to the embedding, the head."""
-    vocab_size = numbers.whole("vocab_size", "padded_vocab_size")
+    """Parameters of embedding, positions, blocks, last norm, and the head if it is not tied to the embedding."""
+    vocab_size = numbers.integer("vocab_size", "padded_vocab_size")
     head = 0 if tied else vocab_size * (widths.hidden + family.head_bias)
     ends = vocab_size * widths.hidden + head + norm_parameters(numbers, family, widths.hidden)
-    return (
-        ends + positions_parameters(numbers, family, widths.hidden) + blocks_parameters(numbers, family, widths, blocks)
-    )
+    ends += positions_parameters(numbers, family, widths.hidden)
+    return ends + blocks_parameters(numbers, family, widths, blocks)
 
 
 def norms_per_block(numbers: Numbers, family: Family) -> int:
-    """One where attention and MLP run side by side on one norm (falcon-7b), else the family's."""
+    """Norms of one block: one if attention and MLP run in parallel on it (falcon-7b), else the family's number."""
     if numbers.raw("parallel_attn") is True and numbers.raw("new_decoder_architecture") is False:
         return 1
     return family.norms
 
 
 def norm_parameters(numbers: Numbers, family: Family, hidden: int) -> int:
-    """Of one norm: a scale, and in a LayerNorm with bias an offset too; nothing where the family's norms have none."""
+    """Parameters of one norm: a scale, and an offset in a LayerNorm with bias; 0 if the family's norms have none."""
     if family.norms == 0:
         return 0
     return hidden * (2 if family.norm_bias and numbers.raw("no_bias") is not True else 1)
 
 
 def positions_parameters(numbers: Numbers, family: Family, hidden: int) -> int:
-    """Of learned positions, where there are any (gpt2; llm-foundry's mpt without ALiBi)."""
+    """Parameters of learned positions, if there are any (gpt2; llm-foundry's mpt without ALiBi)."""
     if family.learned_positions:
-        return numbers.whole("n_positions", "max_position_embeddings") * hidden
+        return numbers.integer("n_positions", "max_position_embeddings") * hidden
     if numbers.raw("learned_pos_emb") is True and not numbers.table("attn_config").get("alibi", False):
-        return numbers.whole("max_seq_len") * hidden
+        return numbers.integer("max_seq_len") * hidden
     return 0
 
 
 def vision_parameters(numbers: Numbers, hidden: int) -> int:
-    """About those of the vision tower and its projector, 0 without one: matrices only, norms and biases left out.
+    """Approximate parameters of the vision tower and its projector, 0 without one; norms and biases are left out.
 
     Source: Qwen2-VL, arXiv 2409.12191, s. 2.1 (a ViT whose patches are merged two by two); SigLIP as Gemma 3 has it.
     """
@@ -142,14 +142,14 @@ def vision_parameters(numbers: Numbers, hidden: int) -> int:
         return 0
     vision = Numbers(table, {})
     try:
-        width = vision.whole("embed_dim") if vision.raw("embed_dim") else vision.whole("hidden_size")
-        depth = vision.whole("depth", "num_hidden_layers")
-        inner = vision.whole("intermediate_size", default=4 * width)
+        width = vision.integer("embed_dim") if vision.raw("embed_dim") else vision.integer("hidden_size")
+        depth = vision.integer("depth", "num_hidden_layers")
+        inner = vision.integer("intermediate_size", default=4 * width)
     except ShapeError as error:
         raise ShapeError(f"vision_config.{error.field}", error.what) from None
     gated = vision.raw("hidden_act") == "silu"
     blocks = depth * (4 * width**2 + (3 if gated else 2) * width * inner)
-    merged = width * vision.whole("spatial_merge_size", default=1) ** 2
+    merged = width * vision.integer("spatial_merge_size", default=1) ** 2
     merger = merged**2 + merged * hidden if merged > width else width * hidden
-    deep = vision.raw("deepstack_visual_indexes") or ()  # Qwen3-VL feeds features of these layers in, merged each
+    deep = vision.raw("deepstack_visual_indexes") or ()  # Qwen3-VL merges the features of these layers too
     return blocks + merger * (1 + (len(deep) if isinstance(deep, list) else 0))

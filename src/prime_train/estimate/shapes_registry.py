@@ -1,6 +1,6 @@
-"""Reads the shapes of models that people train out of the one file that ships them. Judges nothing.
+"""Reads the shapes of common models from the shipped file. Judges nothing.
 
-JSON, one line per model: a lint reads this file, and JSON is read ten times as fast as TOML.
+The file is JSON, one line per model, because lint reads it and JSON parses ten times as fast as TOML.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from prime_train.shipped import shipped
 
 
 @cache
-def rows() -> Mapping[str, Mapping[str, Any]]:
-    """Name on the Hugging Face hub -> the fields of its ModelShape, those at their default left out."""
+def shape_rows() -> Mapping[str, Mapping[str, Any]]:
+    """Name on the Hugging Face hub -> the fields of its ModelShape that differ from their defaults."""
     with open(shipped("model_shapes.json"), "rb") as file:
         models: Mapping[str, Mapping[str, Any]] = json.load(file)["models"]
     return models
 
 
-def row_of(name: str) -> Mapping[str, Any] | None:
-    """The fields of a model by its name on the hub, whose case does not count there; None where there are none."""
-    found = rows().get(name)
+def shape_row(name: str) -> Mapping[str, Any] | None:
+    """The fields of a model by its hub name, upper or lower case; None if the file does not have it."""
+    found = shape_rows().get(name)
     if found is None:
-        found = next((row for known, row in rows().items() if known.lower() == name.lower()), None)
+        found = next((row for known, row in shape_rows().items() if known.lower() == name.lower()), None)
     return found

@@ -1,4 +1,4 @@
-"""Splits the weights of a model into groups and reckons what sharding gathers and reduces. Pure."""
+"""Splits the weights of a model into groups and computes the memory of gathers and reductions. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ZERO = "ZeRO, arXiv 1910.02054, s. 5"
 
 
 class Groups(NamedTuple):
-    """Numbers of parameters that are gathered together. `head` is 0 where it is tied to the embedding."""
+    """Parameter counts of groups that are gathered together. `head` is 0 if it is tied to the embedding."""
 
     embedding: float
     head: float
@@ -25,12 +25,12 @@ class Groups(NamedTuple):
 
     @property
     def root(self) -> float:
-        """The matrix that makes the logits."""
+        """The matrix that computes the logits."""
         return self.head or self.embedding
 
 
 def groups_of(shape: ModelShape) -> Groups:
-    """The groups of a model. The largest block is a mean block of a dense model, and an expert block of a mixture."""
+    """The groups of a model. The largest block is the average block, plus the experts in a mixture of experts."""
     embedding = float(shape.vocab_size * shape.hidden_size)
     head = 0.0 if shape.tie_embeddings else embedding
     blocks = max(0.0, shape.parameters - shape.vision_parameters - embedding - head - shape.hidden_size)
@@ -43,8 +43,8 @@ def groups_of(shape: ModelShape) -> Groups:
     return Groups(embedding, head, rest + experts, experts, shape.parameters)
 
 
-def gathered_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
-    """The weights of blocks that lie whole on one GPU beside their shards, in the compute type."""
+def block_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The gathered weights of blocks, beside their shards, in the compute type."""
     layout = setup.layout
     if not _gathers(setup):
         return ()
@@ -56,8 +56,8 @@ def gathered_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[
     return (Term("block gather", blocks * each * numbers, formula, FSDP2),)
 
 
-def gathered_root(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
-    """Head and embedding as they lie whole on one GPU beside their shards, in the compute type."""
+def root_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The gathered head and embedding, beside their shards, in the compute type."""
     if not _gathers(setup):
         return ()
     compute, tensor = setup.numerics.compute, setup.layout.tensor
@@ -69,12 +69,12 @@ def gathered_root(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[T
     return (Term("embedding and head gather", size, formula, FSDP2),)
 
 
-def reduced_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
-    """The gradient of one block before and while it is summed and cut: whole, in compute and in reduce type."""
-    numerics, trained = setup.numerics, trained_of_block(setup, groups)
+def block_reduction_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The full gradient of one block before and during its reduction, in the compute type and the reduce type."""
+    numerics, trained = setup.numerics, trained_block_numbers(setup, groups)
     if not _gathers(setup) or trained <= 0:
         return ()
-    if setup.layout.pipeline > 1:  # summed whole over the micro-batches, cut at the end of the step
+    if setup.layout.pipeline > 1:  # full gradients are summed over the micro-batches and sharded at the end of the step
         layers = setup.shape.layers / setup.layout.pipeline
         formula = f"{layers:g} blocks x {trained / 1e6:.1f} M x {numerics.reduce:g} B"
         return (Term("whole gradients of a stage", layers * trained * numerics.reduce, formula, FSDP2),)
@@ -85,24 +85,24 @@ def reduced_block(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[T
     return (Term(name, trained * each, formula, FSDP2),)
 
 
-def trained_of_block(setup: TrainSetup, groups: Groups) -> float:
-    """Trained numbers of one block, as they are gathered: with expert parallelism only this GPU's experts."""
+def trained_block_numbers(setup: TrainSetup, groups: Groups) -> float:
+    """Trained numbers of one gathered block; with expert parallelism only this GPU's experts."""
     layout = setup.layout
     if setup.adapter is not None:
         return setup.adapter.parameters * setup.adapter.slots / max(1, setup.shape.layers) / layout.tensor
     return ((groups.block - groups.experts) + groups.experts / layout.expert) / layout.tensor
 
 
-def root_gradient(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
-    """The whole gradient of the head, where it is trained and sharded."""
+def root_gradient_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The full gradient of the head, if it is trained and sharded."""
     if setup.adapter is not None or not _gathers(setup):
         return ()
     size = k.root_gradient * groups.root / setup.layout.tensor
     return (Term("gradient of the head", size, f"{groups.root / 1e6:.1f} M x {k.root_gradient:.2f} B", FSDP2),)
 
 
-def whole_copy(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
-    """What a loader that reads the whole model onto each GPU leaves beside the shard."""
+def load_copy_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The full model that a loader leaves on each GPU beside the shard."""
     if setup.layout.shards == 1 or not k.whole_copy:
         return ()
     each = setup.numerics.base if setup.adapter else setup.numerics.weight
@@ -110,8 +110,8 @@ def whole_copy(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term
     return (Term("whole model at load", size, f"{k.whole_copy:.2f} x {groups.total / 1e9:.2f} B x {each:g} B", ZERO),)
 
 
-def buckets(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
-    """Flat buffers of ZeRO; DDP's are the gradients themselves where they are views of its buckets."""
+def bucket_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """Flat communication buffers of ZeRO. DDP needs none, because its gradients are views of its buckets."""
     if not k.bucket_bytes or setup.layout.sharding not in ("zero1", "zero2", "zero3"):
         return ()
     return (Term("communication buckets", k.bucket_bytes, "reduce and gather buckets", ZERO),)

@@ -1,4 +1,4 @@
-"""Holds the measured rows of training speed and finds those near a setup. Fits nothing and estimates nothing."""
+"""Reads the measured rows of training speed and finds those near a setup. Fits nothing and estimates nothing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from prime_train.estimate import hardware as hardware_of
-from prime_train.estimate import shape as shape_of
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.shape import shape_from_registry
 from prime_train.estimate.throughput_rates import gpu_class
 from prime_train.estimate.throughput_terms import kernel_in_use
 from prime_train.estimate.values import Hardware
@@ -17,7 +17,7 @@ from prime_train.estimate.work import StepSetup
 from prime_train.estimate.work_shape import active_expert_parameters, linear_parameters
 from prime_train.shipped import shipped
 
-NEARBY = 3.0  # distance up to which a row counts as nearby: a factor of 8 in one size, or of 2 in each of three
+NEARBY = 3.0  # largest distance of a nearby row: a factor of 8 in one size, or of 2 in each of three
 _CLASS_APART, _KERNEL_APART, _ADAPTER_APART, _MOE_APART, _PRECISION_APART = 4.0, 1.5, 1.5, 2.0, 2.0
 _HEAD_APART, _RECOMPUTE_APART, _MODEL_APART = 0.5, 0.5, 0.25
 
@@ -32,13 +32,12 @@ class MeasuredRow(NamedTuple):
 
     @property
     def counts_handover(self) -> bool:
-        """Whether its clock ran on while the weights were written for inference: prime-rl's does, and its benchmark
-        hands over whole models only."""
+        """Whether the measured time includes writing the weights for inference, as prime-rl's does for full models."""
         return self.setup.objective == "rl" and not self.setup.lora_rank
 
 
 class Nearby(NamedTuple):
-    """What there is of measurements around a setup: rows of the same trainer and class, and the nearest of all."""
+    """Measurements around a setup: the number of rows of the same trainer and GPU class, and the nearest row of all."""
 
     same_class: int
     nearest: MeasuredRow
@@ -49,12 +48,12 @@ class Nearby(NamedTuple):
 def measured_rows() -> tuple[MeasuredRow, ...]:
     """The rows that ship in registry/measured_rows/throughput.csv."""
     with open(shipped("measured_rows", "throughput.csv"), encoding="utf-8", newline="") as file:
-        return tuple(of_columns(row) for row in csv.DictReader(file))
+        return tuple(row_from_columns(row) for row in csv.DictReader(file))
 
 
-def of_columns(row: Mapping[str, str]) -> MeasuredRow:
-    """The row of a line of that file. Raises ValueError where a model is not in the registry or a number is none."""
-    shape = shape_of.of_registry(row["model"])
+def row_from_columns(row: Mapping[str, str]) -> MeasuredRow:
+    """The row of one line of that file. Raises ValueError if the registry lacks the model or a number is invalid."""
+    shape = shape_from_registry(row["model"])
     if shape is None:
         raise ValueError(f"{row['model']} has no shape in the registry")
     return MeasuredRow(
@@ -78,14 +77,14 @@ def of_columns(row: Mapping[str, str]) -> MeasuredRow:
             fused=row["fused"] == "yes",
             precision=row["precision"],  # type: ignore[arg-type]
         ),
-        hardware_of.of_name(f"{row['gpus']}x{row['gpu']}"),
+        hardware_from_name(f"{row['gpus']}x{row['gpu']}"),
         float(row["tokens_per_s"]),
         row["source"],
     )
 
 
-def nearby(setup: StepSetup, hardware: Hardware, rows: Iterable[MeasuredRow]) -> Nearby | None:
-    """The rows of the same trainer around a setup; None where that trainer was never measured."""
+def find_nearby(setup: StepSetup, hardware: Hardware, rows: Iterable[MeasuredRow]) -> Nearby | None:
+    """The rows of the same trainer around a setup; None if that trainer was never measured."""
     same = [row for row in rows if row.setup.trainer == setup.trainer]
     if not same:
         return None
@@ -95,7 +94,7 @@ def nearby(setup: StepSetup, hardware: Hardware, rows: Iterable[MeasuredRow]) ->
 
 
 def _distance(setup: StepSetup, hardware: Hardware, row: MeasuredRow) -> float:
-    """Doublings between two setups, summed over their sizes, and a fixed step for each thing that is not the same."""
+    """Doublings between two setups, summed over their sizes, plus a fixed step for each other difference."""
     other = row.setup
     sizes = (
         (_active(setup), _active(other), 1.0),

@@ -1,4 +1,4 @@
-"""Reads what a unit of work costs on a class of GPUs: published values, and those fitted per trainer. Times nothing."""
+"""Reads the cost of a unit of work on a class of GPUs: published values, and values fitted per trainer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Costs = Mapping[str, Mapping[str, float]]  # term -> key -> multiple of the idea
 
 
 class Links(NamedTuple):
-    """What one GPU can send in one direction, in bytes per second."""
+    """Bytes per second that one GPU can send in one direction."""
 
     node: float
     network: float
@@ -23,7 +23,7 @@ class Links(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Between which multiples of the estimate nine of ten measured rows lie, and how that grows with distance.
+    """Factors of the estimate between which nine of ten measured rows lie.
 
     `low` and `high` hold at distance 0; their logarithms grow by `growth` per unit of distance.
     """
@@ -34,7 +34,7 @@ class Spread(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The costs of one trainer. `recompute_share` is what recomputed work costs against the same work done first."""
+    """The costs of one trainer. `recompute_share`: cost of recomputed work relative to the same work the first time."""
 
     fitted: Costs
     published: Costs
@@ -44,8 +44,8 @@ class Rates(NamedTuple):
     fitted_on: str = ""
 
     def cost(self, term: str, keys: Sequence[str]) -> tuple[float, bool]:
-        """The cost of a term under the first of `keys` that is known, the fitted before the published; and whether
-        it is a fitted one. The last key is "any", which every published term has."""
+        """(cost of a term, whether it is fitted) for the first known key; a fitted cost precedes a published one.
+        The last key is "any", which every published term has."""
         fitted, published = self.fitted.get(term, {}), self.published[term]
         for key in keys:
             if key in fitted:
@@ -56,7 +56,7 @@ class Rates(NamedTuple):
 
 
 def gpu_class(hardware: Hardware) -> str:
-    """The class that shares kernels and limits: "ampere", "workstation", "hopper", "blackwell", else "other"."""
+    """The class of GPUs with the same kernels and limits: "ampere", "workstation", "hopper", "blackwell" or "other"."""
     capability = hardware.compute_capability
     if capability is None:
         return "other"
@@ -70,8 +70,8 @@ def gpu_class(hardware: Hardware) -> str:
 
 
 def links_of(hardware: Hardware) -> Links:
-    """The links of a GPU. Cards without a switch between them (PCIe) fall under "any"."""
-    links, name = _published()["links"], gpu_class(hardware)
+    """The links of a GPU. Cards without a switch between them (PCIe) use the key "any"."""
+    links, name = _published_table()["links"], gpu_class(hardware)
     if "pcie" in hardware.id or "nvl" in hardware.id:
         name = "any"
     one = [links[f"{part}_bytes_per_s"] for part in ("node", "network", "host")]
@@ -79,13 +79,13 @@ def links_of(hardware: Hardware) -> Links:
 
 
 def published_costs() -> Costs:
-    """Term -> key -> cost, from publications alone."""
-    return {term: entry["value"] for term, entry in _published()["cost"].items()}
+    """Term -> key -> cost, from publications only."""
+    return {term: entry["value"] for term, entry in _published_table()["cost"].items()}
 
 
 def rates_of(trainer: str) -> Rates:
-    """The rates of a trainer: fitted to its measured rows where there are any, else the published ones alone."""
-    table = _fitted()
+    """The rates of a trainer: fitted to its measured rows if there are any, else published ones only."""
+    table = _fitted_table()
     entry = table["trainer"].get(trainer)
     if entry is None:
         return Rates({}, published_costs(), Spread(**table["unmeasured"]["spread"]))
@@ -100,12 +100,12 @@ def rates_of(trainer: str) -> Rates:
 
 
 @cache
-def _published() -> Mapping[str, Any]:
+def _published_table() -> Mapping[str, Any]:
     with open(shipped("throughput.toml"), "rb") as file:
         return tomli.load(file)
 
 
 @cache
-def _fitted() -> Mapping[str, Any]:
+def _fitted_table() -> Mapping[str, Any]:
     with open(shipped("throughput_fitted.toml"), "rb") as file:
         return tomli.load(file)

@@ -1,4 +1,4 @@
-"""Turns the work of a step into the seconds it would take at the peak of the hardware, term by term. Fits nothing."""
+"""Converts the work of a step into seconds at the peak of the hardware, term by term. Fits nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _PER_MICRO_BATCH = {
     *("linear", "experts", "attention", "head", "elementwise", "adapters", "dispatch"),
     *("layer_visits", "moe_visits", "adapter_visits", "expert_visits"),
 }
-_FP8_SPEED = 2  # of fp8 against bf16: NVIDIA data sheets of H100, B200, L40S
+_FP8_SPEED = 2  # fp8 peak over bf16 peak: NVIDIA data sheets of H100, B200, L40S
 
 
 class IdealTerm(NamedTuple):
-    """One part of a step at full speed. `cost` and `keys` say which rate it is multiplied with.
+    """One part of a step at full speed. `cost` and `keys` select the rate that multiplies it.
 
-    For visits the ideal is a millisecond each: their rate is milliseconds per visit.
+    A visit counts as one millisecond, because its rate is in milliseconds per visit.
     """
 
     name: str
@@ -30,7 +30,7 @@ class IdealTerm(NamedTuple):
 
 
 class TimeTerm(NamedTuple):
-    """One part of a step. `measured` says whether its rate was fitted to rows of this trainer on this class."""
+    """One part of a step. `measured`: its rate was fitted to rows of this trainer on this GPU class."""
 
     name: str
     seconds: float
@@ -39,11 +39,11 @@ class TimeTerm(NamedTuple):
 
 
 def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
-    """The attention kernel that runs: the one asked for where the GPU has it.
+    """The attention kernel that runs: the configured one if the GPU supports it.
 
-    FlashAttention-3 needs Hopper and 4 Hopper or Blackwell. prime-rl's SFT of early 2026 makes use of neither for
-    mixtures of experts: its rows with fa4 and fa2 on 8 B200 (Qwen3-30B-A3B, 16384 tokens) differ by 0.03 %, and the
-    one with fa3 on 8 H200 is as slow as fa2 would be. Source: prime-rl benchmarks/baselines@bffbdd057.
+    FlashAttention-3 needs Hopper, 4 needs Hopper or Blackwell. prime-rl's SFT of early 2026 uses neither for mixtures
+    of experts: its rows with fa4 and fa2 on 8 B200 (Qwen3-30B-A3B, 16384 tokens) differ by 0.03 %, and the row with
+    fa3 on 8 H200 is as slow as fa2. Source: prime-rl benchmarks/baselines@bffbdd057.
     """
     name = gpu_class(hardware)
     is_moe_sft = setup.trainer == "prime-rl" and setup.objective == "sft" and setup.shape.is_moe
@@ -54,7 +54,7 @@ def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
     if setup.kernel == "fa3":
         return "fa3" if name == "hopper" else "fa2"
     if setup.kernel == "sdpa" and name in ("ampere", "workstation"):
-        return "fa2"  # torch's scaled_dot_product_attention calls it there
+        return "fa2"  # torch's scaled_dot_product_attention uses it there
     return setup.kernel
 
 
@@ -63,7 +63,7 @@ def _has_slow_attention(generation: str) -> bool:
 
 
 def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1.0) -> list[IdealTerm]:
-    """Every part of a step that takes time, at the peak of the hardware; parts of no work are left out."""
+    """Every part of a step that takes time, at the peak of the hardware."""
     work = work_of(setup, hardware.gpus_per_node)
     terms = [*_compute_terms(setup, hardware, work, recompute_share), *_memory_terms(hardware, work)]
     terms += [*_link_terms(hardware, work), *_visit_terms(setup, hardware, work)]
@@ -71,10 +71,8 @@ def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1
 
 
 def step_terms(setup: StepSetup, hardware: Hardware, rates: Rates) -> list[TimeTerm]:
-    """Every part of a step with the seconds it takes. A pipeline waits for as long as pp - 1 micro-batches take.
-
-    Source of the pipeline's share: GPipe, arXiv 1811.06965, s. 2.3.
-    """
+    """Every part of a step with its seconds. A pipeline idles for the time of pp - 1 micro-batches.
+    Source: GPipe, arXiv 1811.06965, s. 2.3."""
     terms, in_micro_batches_s = [], 0.0
     for term in ideal_terms(setup, hardware, rates.recompute_share):
         cost, measured = rates.cost(term.cost, term.keys)
@@ -98,23 +96,23 @@ def _compute_terms(setup: StepSetup, hardware: Hardware, work: Work, share: floa
     def term(label: str, cost: str, keys: tuple[str, ...], flops: float, at: float) -> IdealTerm:
         return IdealTerm(label, cost, keys, flops / at, f"{flops:.3g} FLOP / {at:.3g} FLOP/s")
 
-    def weighed(flops: Flops) -> float:
+    def weigh(flops: Flops) -> float:
         return flops.once + share * flops.again
 
     narrow = _narrow_head_cost(kernel, setup.shape.head_dim)
     attention_keys = (f"{name}/{kernel}", f"any/{kernel}", "any")
     return [
-        term("linear layers", "linear", linear_keys, weighed(work.linear), linear_peak),
+        term("linear layers", "linear", linear_keys, weigh(work.linear), linear_peak),
         term("head", "linear", (name, "any"), work.head_flops, peak),
-        term("experts", "experts", (name, "any"), weighed(work.experts), peak),
-        term(f"attention ({kernel})", "attention", attention_keys, narrow * weighed(work.attention), peak),
+        term("experts", "experts", (name, "any"), weigh(work.experts), peak),
+        term(f"attention ({kernel})", "attention", attention_keys, narrow * weigh(work.attention), peak),
     ]
 
 
 def _narrow_head_cost(kernel: Kernel, head_dim: int) -> float:
-    """What a FLOP of attention costs against heads of 128 numbers.
+    """The cost of a FLOP of attention relative to heads of 128 numbers.
 
-    The exponential of a score takes its time whatever the width of a head, and the fast kernels wait for it: at 64
+    The exponential of a score takes the same time for any head width, so narrow heads are slower: at 64
     FlashAttention-3 reaches three quarters of its speed at 128 (arXiv 2407.08608, s. 4.1), FlashAttention-2 nine
     tenths (arXiv 2307.08691, s. 4.1).
     """
@@ -140,7 +138,7 @@ def _memory_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
 
 def _link_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
     name, links = gpu_class(hardware), links_of(hardware)
-    # A ring that fills a machine leaves it through all network ports together.
+    # A ring over full machines uses all network ports of a machine together.
     between = min(links.node, links.network * hardware.gpus_per_node)
     sent = {
         "activations to the host": ("offload", work.offload_bytes, links.host),

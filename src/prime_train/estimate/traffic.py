@@ -1,4 +1,4 @@
-"""Bytes that each GPU sends in one optimizer step, collective by collective, and the least time they take. Pure.
+"""Computes the bytes that each GPU sends in one optimizer step, per collective, and their least time. Pure.
 
 A ring over n GPUs sends (n-1)/n of a tensor to gather or to reduce-scatter it, and twice that to all-reduce it.
 Source: Patarasuk and Yuan, Bandwidth optimal all-reduce, J. Parallel Distrib. Comput. 69 (2009), s. 3.
@@ -23,7 +23,7 @@ _EXPERTS = "GShard, arXiv 2006.16668, s. 3.2"
 class Transfer(NamedTuple):
     """One kind of collective, over all its calls in one step.
 
-    `bytes` is what one GPU sends. The group has `members` GPUs, `members_per_node` of them in one machine.
+    `bytes`: sent by one GPU. The group has `members` GPUs, `members_per_node` of them in one machine.
     """
 
     name: str
@@ -38,44 +38,38 @@ class Transfer(NamedTuple):
         return self.members > self.members_per_node
 
 
-class _Group(NamedTuple):
-    """GPUs that take part in one collective, `stride` apart."""
-
-    members: int
-    stride: int
-
-    def members_per_node(self, gpus_per_node: int) -> int:
-        return max(1, min(self.members, gpus_per_node // self.stride))
+def _group(members: int, stride: int, gpus_per_node: int) -> tuple[int, int]:
+    """(members, members per machine) of a collective whose ranks are `stride` apart."""
+    return members, max(1, min(members, gpus_per_node // stride))
 
 
-def gathered(size_bytes: float, members: int) -> float:
-    """Bytes that each member sends to gather a tensor of that size, or to reduce-scatter it."""
+def gather_bytes(size_bytes: float, members: int) -> float:
+    """Bytes that each member sends to all-gather or reduce-scatter a tensor of `size_bytes`."""
     return size_bytes * (members - 1) / members
 
 
-def reduced(size_bytes: float, members: int) -> float:
-    """Bytes that each member sends to all-reduce a tensor of that size."""
-    return 2 * gathered(size_bytes, members)
+def all_reduce_bytes(size_bytes: float, members: int) -> float:
+    """Bytes that each member sends to all-reduce a tensor of `size_bytes`."""
+    return 2 * gather_bytes(size_bytes, members)
 
 
 def traffic_of(setup: TrainSetup, gpus_per_node: int = 8) -> tuple[Transfer, ...]:
-    """What one GPU sends in one step. GPUs are numbered so that tensor-parallel ones are neighbours, then shards,
-    then replicas; () on a single GPU."""
+    """What one GPU sends in one step; () on a single GPU. Ranks are ordered by tensor parallelism first, then shards,
+    then replicas."""
     transfers = (
-        *_of_shards(setup, gpus_per_node),
-        *_of_replicas(setup, gpus_per_node),
-        *_of_tensor(setup, gpus_per_node),
-        *_of_context(setup, gpus_per_node),
-        *_of_experts(setup, gpus_per_node),
+        *_shard_transfers(setup, gpus_per_node),
+        *_replica_transfers(setup, gpus_per_node),
+        *_tensor_transfers(setup, gpus_per_node),
+        *_context_transfers(setup, gpus_per_node),
+        *_expert_transfers(setup, gpus_per_node),
     )
     return tuple(transfer for transfer in transfers if transfer.bytes > 0)
 
 
 def least_seconds(transfer: Transfer, hardware: Hardware) -> float:
-    """The time at the full rate of the links: a lower bound, of which a part hides behind compute.
+    """Seconds at the full rate of the links. Compute may overlap with a part of them.
 
-    Rings that fill a machine use all its network ports together, so that the rate of a GPU is that of its share of
-    the machine, at most that of the links inside it.
+    Rings over full machines use all network ports of a machine together, up to the rate of the links inside it.
     """
     links = links_of(hardware)
     rate = links.node
@@ -85,7 +79,7 @@ def least_seconds(transfer: Transfer, hardware: Hardware) -> float:
 
 
 def _weight_numbers(setup: TrainSetup) -> float:
-    """Numbers of weights that one tensor- and pipeline-parallel rank has to do with."""
+    """Weights of one tensor- and pipeline-parallel rank."""
     return setup.shape.parameters / (setup.layout.tensor * setup.layout.pipeline)
 
 
@@ -95,15 +89,11 @@ def _gradient_numbers(setup: TrainSetup) -> float:
     return setup.adapter.parameters / (setup.layout.tensor * setup.layout.pipeline)
 
 
-def _transfer(name: str, size_bytes: float, group: _Group, gpus_per_node: int, told: tuple[str, str]) -> Transfer:
-    return Transfer(name, size_bytes, group.members, group.members_per_node(gpus_per_node), *told)
-
-
-def _of_shards(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
-    """FSDP and ZeRO-3 gather the weights for every forward, and for every backward where they were dropped, and
-    reduce-scatter every micro-batch's gradients; ZeRO-1 and -2 do it once in a step."""
+def _shard_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+    """FSDP and ZeRO-3 gather the weights in every forward, and in every backward if they were dropped, and
+    reduce-scatter the gradients of every micro-batch. ZeRO-1 and ZeRO-2 do both once per step."""
     layout, numerics = setup.layout, setup.numerics
-    group = _Group(layout.shards, layout.tensor)
+    group = _group(layout.shards, layout.tensor, gpus_per_node)
     if layout.shards == 1 or layout.sharding in ("none", "ddp", "device_map"):
         return
     weights = _weight_numbers(setup) * numerics.compute
@@ -112,44 +102,30 @@ def _of_shards(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
     times = 1 if once else setup.micro_batches
     passes = times * (2 if layout.reshards and not once else 1)
     source = _ZERO if layout.sharding.startswith("zero") else _FSDP
-    ring = f"({group.members}-1)/{group.members}"
-    yield _transfer(
-        "weight all-gather",
-        passes * gathered(weights, group.members),
-        group,
-        gpus_per_node,
-        (f"{passes} x {ring} x {weights:.4g} B", source),
-    )
-    yield _transfer(
-        "gradient reduce-scatter",
-        times * gathered(gradients, group.members),
-        group,
-        gpus_per_node,
-        (f"{times} x {ring} x {gradients:.4g} B", source),
-    )
+    ring = f"({layout.shards}-1)/{layout.shards}"
+    sent, formula = passes * gather_bytes(weights, layout.shards), f"{passes} x {ring} x {weights:.4g} B"
+    yield Transfer("weight all-gather", sent, *group, formula, source)
+    sent, formula = times * gather_bytes(gradients, layout.shards), f"{times} x {ring} x {gradients:.4g} B"
+    yield Transfer("gradient reduce-scatter", sent, *group, formula, source)
 
 
-def _of_replicas(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
-    """Copies all-reduce gradients: DDP all of them once in a step, HSDP each GPU its shard in every micro-batch."""
+def _replica_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+    """Replicas all-reduce gradients: DDP all of them once per step, HSDP each GPU's shard in every micro-batch."""
     layout = setup.layout
     if layout.replicas == 1:
         return
-    group = _Group(layout.replicas, layout.shards * layout.tensor * layout.pipeline)
+    group = _group(layout.replicas, layout.shards * layout.tensor * layout.pipeline, gpus_per_node)
     sharded = layout.shards > 1
     times = setup.micro_batches if sharded else 1
     width = setup.numerics.reduce if sharded else setup.numerics.gradient
     size = _gradient_numbers(setup) * width / layout.shards
-    yield _transfer(
-        "gradient all-reduce",
-        times * reduced(size, group.members),
-        group,
-        gpus_per_node,
-        (f"{times} x 2 x ({group.members}-1)/{group.members} x {size:.4g} B", _FSDP if sharded else _ZERO),
-    )
+    sent, source = times * all_reduce_bytes(size, layout.replicas), _FSDP if sharded else _ZERO
+    formula = f"{times} x 2 x ({layout.replicas}-1)/{layout.replicas} x {size:.4g} B"
+    yield Transfer("gradient all-reduce", sent, *group, formula, source)
 
 
-def _of_tensor(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
-    """Two all-reduces of the residual stream in each layer's forward, two in its backward, two more if recomputed."""
+def _tensor_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+    """Each layer all-reduces the residual stream twice in its forward, its backward and its recompute."""
     layout = setup.layout
     if layout.tensor == 1:
         return
@@ -157,17 +133,12 @@ def _of_tensor(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
     size = setup.tokens * setup.shape.hidden_size * setup.numerics.compute
     calls = passes * setup.micro_batches * setup.shape.layers // layout.pipeline
     formula = f"{calls} x 2 x ({layout.tensor}-1)/{layout.tensor} x {setup.tokens} tokens x {setup.shape.hidden_size}"
-    yield _transfer(
-        "activation all-reduce",
-        calls * reduced(size, layout.tensor),
-        _Group(layout.tensor, 1),
-        gpus_per_node,
-        (formula, _TENSOR),
-    )
+    sent, group = calls * all_reduce_bytes(size, layout.tensor), _group(layout.tensor, 1, gpus_per_node)
+    yield Transfer("activation all-reduce", sent, *group, formula, _TENSOR)
 
 
-def _of_context(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
-    """Keys and values go round the ring in the forward; they and their gradients in the backward."""
+def _context_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+    """Keys and values pass around the ring in the forward; they and their gradients in the backward."""
     layout, shape = setup.layout, setup.shape
     if layout.context == 1:
         return
@@ -176,11 +147,12 @@ def _of_context(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
     layers = shape.layers - shape.linear_layers
     sent = rounds * setup.micro_batches * layers * (layout.context - 1) * size
     formula = f"{rounds} x {layers} layers x ({layout.context}-1) x {size:.4g} B of keys and values"
-    yield _transfer("key-value ring", sent, _Group(layout.context, layout.tensor), gpus_per_node, (formula, _CONTEXT))
+    group = _group(layout.context, layout.tensor, gpus_per_node)
+    yield Transfer("key-value ring", sent, *group, formula, _CONTEXT)
 
 
-def _of_experts(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
-    """Tokens go to their experts and back, in the forward and in the backward, and once more if recomputed."""
+def _expert_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+    """Tokens travel to their experts and back in the forward, in the backward, and in a recompute."""
     layout, shape = setup.layout, setup.shape
     if layout.expert == 1 or not shape.is_moe:
         return
@@ -188,6 +160,7 @@ def _of_experts(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
     layers = shape.layers - shape.dense_layers
     rows = setup.tokens * shape.experts_per_token
     size = rows * shape.hidden_size * setup.numerics.compute
-    sent = passes * setup.micro_batches * layers * gathered(size, layout.expert)
+    sent = passes * setup.micro_batches * layers * gather_bytes(size, layout.expert)
     formula = f"{passes} x {layers} layers x ({layout.expert}-1)/{layout.expert} x {rows} rows x {shape.hidden_size}"
-    yield _transfer("token all-to-all", sent, _Group(layout.expert, layout.tensor), gpus_per_node, (formula, _EXPERTS))
+    group = _group(layout.expert, layout.tensor, gpus_per_node)
+    yield Transfer("token all-to-all", sent, *group, formula, _EXPERTS)

@@ -1,4 +1,4 @@
-"""Everything the memory of a training depends on, resolved to numbers: values only. Reads no config and no formula."""
+"""Defines everything that the memory of a training depends on. Values only; reads no config."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ AdapterKind = Literal["lora", "adapter", "adapter_v2"]
 
 
 class Layout(NamedTuple):
-    """How the model is laid over GPUs. `shards` GPUs hold one copy of the weights, `replicas` copies there are.
+    """How the model is distributed. `shards` GPUs hold one copy of the weights; there are `replicas` copies.
 
-    `context` of the shards split one sequence, `tensor` splits every matrix, `pipeline` the layers; `expert` of the
-    shards split the experts of a block.
+    `context` of the shards split one sequence, `expert` of them the experts of a block. `tensor` splits every matrix,
+    `pipeline` the layers.
     """
 
     sharding: Sharding = "none"
@@ -35,26 +35,26 @@ class Layout(NamedTuple):
 
     @property
     def split(self) -> int:
-        """Parts that the weights of all layers are cut into, whoever cuts them."""
+        """Number of parts into which the weights of all layers are split."""
         return self.shards * self.tensor * self.pipeline
 
 
 class Numerics(NamedTuple):
     """Bytes of one number of each kind. `state` is both moments of the optimizer together."""
 
-    weight: float = 4.0  # of a weight that is trained
-    base: float = 4.0  # of a weight that is frozen and not quantised
+    weight: float = 4.0  # trained weights
+    base: float = 4.0  # frozen weights that are not quantised
     compute: float = 2.0
     gradient: float = 4.0
-    reduce: float = 4.0  # in which gradients are summed over GPUs
+    reduce: float = 4.0  # gradients while they are summed over GPUs
     state: float = 8.0
     master: float = 0.0  # a second copy of the trained weights beside `weight`
-    quantized_ends: float = 2.0  # of embedding and head beside a quantised base
-    autocast: bool = False  # weights are cast to `compute` at use and the casts kept until the step ends
+    quantized_ends: float = 2.0  # embedding and head beside a quantised base
+    autocast: bool = False  # weights are cast to `compute` at use; the casts are kept until the step ends
 
 
 class Head(NamedTuple):
-    """How the logits are made. `in_place`: one fp32 buffer that becomes the gradient; `tiled`: tokens x vocabulary."""
+    """How the logits are computed. `in_place`: the gradient reuses the fp32 buffer; `tiled`: tokens x vocabulary."""
 
     kind: HeadKind = "full"
     chunk_tokens: int = 0
@@ -62,7 +62,7 @@ class Head(NamedTuple):
 
 
 class Adapter(NamedTuple):
-    """What is trained beside a frozen base. `parameters` are of one slot; `slots` have weights and gradients."""
+    """What is trained beside a frozen base. `parameters` counts one slot; every slot has weights and gradients."""
 
     kind: AdapterKind
     rank: int
@@ -72,34 +72,34 @@ class Adapter(NamedTuple):
 
 
 class Offload(NamedTuple):
-    """What lives in the host's memory instead of the GPU's."""
+    """What is kept in the host's memory instead of the GPU's."""
 
     optimizer: bool = False
     parameters: bool = False
     activations: bool = False
-    in_flight: int = 5  # most layers' residual streams on their way at once; prime-rl's default
+    in_flight: int = 5  # most residual streams that are copied at once; prime-rl's default
 
 
 class TrainSetup(NamedTuple):
-    """One training, resolved. `tokens` is what one GPU holds of one micro-batch, context parallelism counted."""
+    """One training. `tokens`: tokens of one micro-batch on one GPU, after the split by context parallelism."""
 
-    program: str  # "bundled", "prime-rl", "torchtitan", "hf", ...: whose coefficients hold
-    era: str  # "2026-01": the version of the program, by its date; "" where versions are not told apart
+    program: str  # selects the coefficients: "bundled", "prime-rl", "torchtitan", "hf", ...
+    era: str  # date of the program's version, such as "2026-01"; "" if versions do not matter
     shape: ModelShape
     layout: Layout
     numerics: Numerics
     head: Head
     tokens: int
     ctx_tokens: int
-    micro_batches: int = 1  # in one optimizer step, on one GPU: beyond the first, gradients lie there from the start
+    micro_batches: int = 1  # per optimizer step and GPU; from the second on, gradients exist from the start
     checkpointing: Checkpointing = "none"
     optimizer: str = "adamw"
     optimizer_in_backward: bool = False
     fused_optimizer: bool = False
     offload: Offload = Offload()
     adapter: Adapter | None = None
-    quantization: str = ""  # of the frozen base: "nf4", "nf4-dq", "int4", "int8"; "float8": matrix products
+    quantization: str = ""  # of the frozen base: "nf4", "nf4-dq", "int4", "int8"; "float8": of matrix products
     compiled: bool = False
     attention: str = ""
-    packed: bool = False  # several documents in a sequence, kept apart by a mask of all pairs of its positions
+    packed: bool = False  # sequences hold several documents, separated by an attention mask
     assumptions: tuple[str, ...] = ()

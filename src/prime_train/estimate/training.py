@@ -1,18 +1,30 @@
-"""Reckons what a training takes on one GPU, as named terms: the highest of its phases. Pure.
+"""Estimates the memory of a training on one GPU as named terms: those of its highest phase. Pure.
 
-Five moments of a step may be the highest: the head, where all layers' activations and the logits are there; the first
-block of the backward; the last one, when gradients have taken the place of activations; the embedding behind it, whose
-gradient is whole; and the optimizer's update.
-Gradients lie there from the start where a step has several micro-batches.
+Five phases of a step may be the highest: the head, with all activations and the logits; the first block of the
+backward; the last block, with gradients in place of activations; the embedding, whose gradient is not sharded; and the
+optimizer's update. Gradients exist from the start if a step has several micro-batches.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train.estimate import activations, adapters, allocator, bundled, head, sharding
-from prime_train.estimate.coefficients import Coefficients, Fitted, fitted, is_known
-from prime_train.estimate.sharding import Groups, groups_of
+from prime_train.estimate.activations import block_terms, layers_on_gpu, saved_terms, stream_terms
+from prime_train.estimate.adapters import QUANTIZED_BYTES, quantized_bytes
+from prime_train.estimate.allocator import outside_terms, reserve_term, reserved_interval, trim_reserve
+from prime_train.estimate.bundled import bundled_terms
+from prime_train.estimate.coefficients import Coefficients, Fitted, fitted_entry, is_known
+from prime_train.estimate.head import logits_terms
+from prime_train.estimate.sharding import (
+    Groups,
+    block_gather_terms,
+    block_reduction_terms,
+    bucket_terms,
+    groups_of,
+    load_copy_terms,
+    root_gather_terms,
+    root_gradient_terms,
+)
 from prime_train.estimate.train_setup import TrainSetup
 from prime_train.estimate.values import Hardware, RoleMemory, Term
 
@@ -21,13 +33,13 @@ _STAYS = frozenset(
     {"parameters", "frozen base", "adapter parameters", "gradients", "optimizer states", "trained embeddings",
      "master weights", "whole model at load"}
 )  # fmt: skip
-ZERO3_SUBGROUP = 1e9  # numbers that are updated at a time: DeepSpeed's stage3 sub_group_size
+ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_size
 WIDER_FOR_UNKNOWN_PROGRAM = 2.0
 WIDER_FOR_UNLIKE = 1.25  # for each of model family, checkpointing and compilation that no measured run had
 
 
 class Phase(NamedTuple):
-    """One moment of a step and what is alive in it."""
+    """One phase of a step and the memory that is alive in it."""
 
     name: str
     terms: tuple[Term, ...]
@@ -38,40 +50,40 @@ class Phase(NamedTuple):
 
 
 def training_memory(setup: TrainSetup, hardware: Hardware) -> RoleMemory:
-    """Memory of the trainer on each of its GPUs, in bytes. The terms are those of the highest phase."""
-    entry = fitted(setup.program, setup.era)
+    """Memory of the trainer on each of its GPUs, in bytes, with the terms of the highest phase."""
+    entry = fitted_entry(setup.program, setup.era)
     peak = peak_of(setup, entry.coefficients)
     *tensors, reserve = peak.terms
-    terms = (*tensors, allocator.trimmed(reserve, sum(term.bytes for term in tensors), hardware.usable_bytes))
+    terms = (*tensors, trim_reserve(reserve, sum(term.bytes for term in tensors), hardware.usable_bytes))
     typical = sum(term.bytes for term in terms)
-    reserved = allocator.interval(typical, peak.bytes, entry.coefficients, _widened(setup, entry))
-    return RoleMemory("trainer", setup.layout.gpus, terms, reserved, allocator.outside(setup), peak.name)
+    reserved = reserved_interval(typical, peak.bytes, entry.coefficients, _interval_factor(setup, entry))
+    return RoleMemory("trainer", setup.layout.gpus, terms, reserved, outside_terms(setup), peak.name)
 
 
 def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
     """The highest phase, with the allocator's reserve as its last term."""
-    whole = (Phase(phase.name, (*phase.terms, allocator.reserve(phase.terms, _STAYS, k))) for phase in phases(setup, k))
+    whole = (Phase(phase.name, (*phase.terms, reserve_term(phase.terms, _STAYS, k))) for phase in phases(setup, k))
     return max(whole, key=lambda phase: phase.bytes)
 
 
 def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
-    """The moments of a step that may be its highest."""
+    """The phases of a step that may be the highest."""
     groups = groups_of(setup.shape)
-    states = (*_states(setup, groups, k), *sharding.whole_copy(setup, groups, k), *sharding.buckets(setup, k))
+    states = (*_states(setup, groups, k), *load_copy_terms(setup, groups, k), *bucket_terms(setup, k))
     gradients = _gradients(setup, groups)
     early = gradients if setup.micro_batches > 1 or setup.layout.sharding == "ddp" else ()
-    layers = activations.layers_of(setup)
-    kept, piped = (activations.saved(setup, k, layers, count) for count in (1, setup.layout.in_flight))
-    last = activations.saved(setup, k, min(1.0, layers))
-    stream = activations.gathered_stream(setup, k)
-    block = (*activations.block(setup, k), *stream)
-    root = sharding.gathered_root(setup, groups, k)
-    gathered = sharding.gathered_block(setup, groups, k)
-    reduced = sharding.reduced_block(setup, groups, k)
-    head_gradient = sharding.root_gradient(setup, groups, k)
-    own = bundled.own_terms(setup, groups, early)
+    layers = layers_on_gpu(setup)
+    kept, piped = (saved_terms(setup, k, layers, count) for count in (1, setup.layout.in_flight))
+    last = saved_terms(setup, k, min(1.0, layers))
+    stream = stream_terms(setup, k)
+    block = (*block_terms(setup, k), *stream)
+    root = root_gather_terms(setup, groups, k)
+    gathered = block_gather_terms(setup, groups, k)
+    reduced = block_reduction_terms(setup, groups, k)
+    head_gradient = root_gradient_terms(setup, groups, k)
+    own = bundled_terms(setup, groups, early)
     return (
-        Phase("head", (*states, *early, *kept, *head.logits(setup, k), *stream, *root, *head_gradient, *own.head)),
+        Phase("head", (*states, *early, *kept, *logits_terms(setup, k), *stream, *root, *head_gradient, *own.head)),
         Phase("first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient, *own.first)),
         Phase(
             "last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient, *own.last)
@@ -81,14 +93,14 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
     )
 
 
-def _trained(setup: TrainSetup, groups: Groups) -> float:
-    """Trained numbers on one GPU, one slot of adapters."""
+def _trained_numbers(setup: TrainSetup, groups: Groups) -> float:
+    """Trained numbers on one GPU, for one adapter slot."""
     numbers = setup.adapter.parameters if setup.adapter else groups.total
     return numbers / _weight_parts(setup)
 
 
 def _weight_parts(setup: TrainSetup) -> int:
-    """Into how many parts one copy of the weights is cut."""
+    """The number of parts into which one copy of the weights is split."""
     layout = setup.layout
     sharded = layout.shards if layout.sharding in ("fsdp", "zero3", "device_map") else 1
     return sharded * layout.tensor * layout.pipeline
@@ -101,7 +113,7 @@ def _state_parts(setup: TrainSetup) -> int:
 
 
 def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
-    """What lies there from step to step: weights and optimizer states."""
+    """Weights and optimizer states, which stay from step to step."""
     numerics, parts = setup.numerics, _weight_parts(setup)
     terms: list[Term] = []
     if setup.adapter is None:
@@ -123,8 +135,8 @@ def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, .
 def _adapter_states(setup: TrainSetup, groups: Groups, k: Coefficients) -> list[Term]:
     adapter, numerics, parts = setup.adapter, setup.numerics, _weight_parts(setup)
     assert adapter is not None
-    if setup.quantization in adapters.QUANTIZED_BYTES:
-        base = adapters.quantized_bytes(setup.shape, setup.quantization, numerics.quantized_ends) / parts
+    if setup.quantization in QUANTIZED_BYTES:
+        base = quantized_bytes(setup.shape, setup.quantization, numerics.quantized_ends) / parts
         ends = numerics.quantized_ends
         formula = f"{groups.total / 1e9:.2f} B in {setup.quantization}, embeddings in {ends:g} B, / {parts}"
     else:
@@ -143,7 +155,7 @@ def _adapter_states(setup: TrainSetup, groups: Groups, k: Coefficients) -> list[
 
 
 def _gradients(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
-    """All gradients of a step. None where each is used and dropped in the backward."""
+    """All gradients of a step; none if the backward uses and drops each of them."""
     if setup.optimizer_in_backward or setup.offload.parameters:
         return ()
     parts = _weight_parts(setup) if setup.layout.sharding == "zero1" else _state_parts(setup)
@@ -154,40 +166,33 @@ def _gradients(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
 
 
 def _update(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
-    """Temporaries of the update: a foreach implementation makes one tensor for each trained number."""
+    """Temporary memory of the update: a foreach implementation copies every trained number."""
     on_host = setup.offload.parameters or (setup.offload.optimizer and setup.program != "prime-rl")
     if setup.fused_optimizer or setup.optimizer_in_backward or on_host:
         return ()
-    trained = _trained(setup, groups) * (_weight_parts(setup) / _state_parts(setup))
+    trained = _trained_numbers(setup, groups) * (_weight_parts(setup) / _state_parts(setup))
     if setup.layout.sharding == "zero3":
-        trained = min(trained, ZERO3_SUBGROUP)  # and its fp32 gradient with it
+        trained = min(trained, ZERO3_SUBGROUP)
     each = k.optimizer_temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
     formula = f"{trained / 1e6:.1f} M x {each:.2f} B"
     return (Term("optimizer temporaries", trained * each, formula, "torch.optim.AdamW(foreach=True)"),)
 
 
 def _returned_states(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
-    """Optimizer states that prime-rl keeps on the host between updates: for the update they come back whole."""
+    """Optimizer states that prime-rl keeps on the host between updates and copies back for the update."""
     if setup.program != "prime-rl" or not setup.offload.optimizer or setup.offload.parameters:
         return ()
     trained, parts = setup.adapter.parameters if setup.adapter else groups.total, _state_parts(setup)
-    size = trained * setup.numerics.state / parts
-    return (
-        Term(
-            "returned optimizer states",
-            size,
-            _share(trained, setup.numerics.state, parts),
-            "prime-rl optim_cpu_offload",
-        ),
-    )
+    size, formula = trained * setup.numerics.state / parts, _share(trained, setup.numerics.state, parts)
+    return (Term("returned optimizer states", size, formula, "prime-rl optim_cpu_offload"),)
 
 
 def _share(numbers: float, each: float, parts: int) -> str:
     return f"{numbers / 1e6:.1f} M x {each:g} B / {parts}"
 
 
-def _widened(setup: TrainSetup, entry: Fitted) -> float:
-    """By how much the interval grows because runs like this one were not among those measured."""
+def _interval_factor(setup: TrainSetup, entry: Fitted) -> float:
+    """The factor by which the interval grows because no similar run was measured."""
     family = setup.shape.name.split("/")[-1].split("-")[0].lower()
     unlike = (
         bool(entry.models) and family not in entry.models,

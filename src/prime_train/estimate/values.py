@@ -1,7 +1,8 @@
-"""The values an estimate is made of: terms, intervals, what one role needs on one GPU. No formulas, no I/O."""
+"""Defines the values of an estimate: terms, intervals, hardware, memory of one role. No I/O."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -17,9 +18,9 @@ class Interval(NamedTuple):
 
 
 class Term(NamedTuple):
-    """One part of a sum, with the formula it came from in words and numbers, and who says so.
+    """One part of a sum, with its formula as text and the source of the formula.
 
-    `bytes` is a float: a fitted factor makes no whole bytes, and a sum of rounded terms is not the rounded sum.
+    `bytes` is a float because fitted factors give fractions, and a sum of rounded terms is not the rounded sum.
     """
 
     name: str
@@ -29,10 +30,10 @@ class Term(NamedTuple):
 
 
 class RoleMemory(NamedTuple):
-    """What one role ("trainer", "inference") takes on each of its GPUs, in bytes.
+    """Bytes that one role ("trainer", "inference") needs on each of its GPUs.
 
-    `terms` add up to `reserved.typical`: what torch.cuda.max_memory_reserved would print on rank 0. `outside` are
-    the terms beyond torch's allocator (CUDA context, NCCL): they count for the verdict and not for the interval.
+    `terms` add up to `reserved.typical`, the estimate of torch.cuda.max_memory_reserved on rank 0. `outside` are terms
+    outside torch's allocator (CUDA context, NCCL), which count for the verdict and not for the interval.
     """
 
     role: str
@@ -40,16 +41,16 @@ class RoleMemory(NamedTuple):
     terms: tuple[Term, ...]
     reserved: Interval
     outside: tuple[Term, ...]
-    phase: str = ""  # the highest moment of a step: "head", "first block", "last block", "embedding", "update"
+    phase: str = ""  # the phase of the peak: "head", "first block", "last block", "embedding", "update"
 
     @property
     def needed_bytes(self) -> float:
-        """What must be there for the run to be safe: the upper bound, and what lies outside the allocator."""
+        """Bytes that make the run safe: the upper bound plus the memory outside the allocator."""
         return self.reserved.high + sum(term.bytes for term in self.outside)
 
 
 class Hardware(NamedTuple):
-    """One type of GPU and how many of them. `usable_bytes` is what torch can see of one; rates per second, dense."""
+    """A number of GPUs of one type. `usable_bytes`: memory of one GPU that torch can see; FLOP/s are dense."""
 
     id: str
     name: str
@@ -59,3 +60,14 @@ class Hardware(NamedTuple):
     peak_flops_bf16: float
     compute_capability: tuple[int, int] | None
     gpus_per_node: int = 8
+
+
+def find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int:
+    """The largest number from `low` to `high` that fits; `low` if none does. Numbers below one that fits must fit."""
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,4 +1,4 @@
-"""Counts what one GPU does in an optimizer step: FLOPs, bytes moved, visits to layers. Knows no speed and no time."""
+"""Counts the work of one GPU in an optimizer step: FLOPs, bytes moved, visits to layers. Computes no time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Kernel = Literal["fa2", "fa3", "fa4", "triton", "sdpa", "eager"]
 Objective = Literal["pretrain", "sft", "rl"]
 
 _BF16, _FP32 = 2, 4  # bytes
-# Bytes that pass through memory per logit, over forward and backward. "full": the fp32 copy of the logits, its
-# log-softmax and their gradients; "in_place" keeps one buffer. Chunked over the vocabulary (prime-rl's
-# FusedOutputLinear, eager): each operation of the online log-sum-exp, of the entropy and of the recomputed softmax
-# reads and writes an fp32 chunk. Chunked over tokens alone (torchtune, Liger): a log-softmax and its gradient.
+# Bytes read and written per logit, over forward and backward. "full": the fp32 copy of the logits, its log-softmax and
+# their gradients; "in_place" keeps one buffer. Chunked over the vocabulary (prime-rl's FusedOutputLinear, eager): each
+# operation of the online log-sum-exp, of the entropy and of the recomputed softmax reads and writes an fp32 chunk.
+# Chunked over tokens only (torchtune, Liger): a log-softmax and its gradient.
 # Source: prime-rl src/prime_rl/trainer/models/layers/lm_head.py@049a80afe, counted operation by operation.
 _HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {
     "full": 60,
@@ -32,21 +32,21 @@ _HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {
     "token_chunked": 30,
     "tiled": 120,
 }
-# Matrix products of the head: a head that is chunked over the vocabulary makes its logits again in the backward.
+# Matrix products of the head. A head that is chunked over the vocabulary recomputes its logits in the backward.
 _HEAD_PRODUCTS: dict[HeadKind, int] = {"full": 3, "in_place": 3, "vocab_chunked": 4, "token_chunked": 3, "tiled": 4}
-# What a low-rank adapter moves per input and output feature of its linear layer, over forward, recompute and
-# backward: reading the input three times, adding two gradients to it, writing and adding the output.
+# Bytes that a low-rank adapter moves per input and output feature of its linear layer, over forward, recompute and
+# backward: the input is read three times, two gradients are added to it, the output is written and added.
 _ADAPTER_BYTES_PER_FEATURE = 17
-# What sending a token to an expert moves per hidden number: a bf16 row is read and written on its way there and on
-# its way back, in forward, recompute and backward, where the gradient is read once more on either way.
+# Bytes per hidden number of a token sent to an expert: a bf16 row is read and written on the way there and on the way
+# back, in forward, recompute and backward; the backward reads the gradient once more on each way.
 _DISPATCH_BYTES = 20
-_ADAM_BYTES_PER_PARAMETER = 30  # read weight, gradient, m, v in fp32, write three of them; and the norm's pass
+_ADAM_BYTES_PER_PARAMETER = 30  # reads weight, gradient, m, v in fp32, writes three of them; plus the gradient norm
 # Bytes per hidden, query and key, and gate number of one layer's forward, outside the matrix products. Fused: each
 # norm, rotation and gate reads and writes bf16 once. Eager: two norms of 36 bytes and two sums, a rotation on an fp32
-# copy, an activation and a product; torchtitan's rows without and with compile differ by just that.
+# copy, an activation and a product; torchtitan's rows with and without compile differ by exactly that.
 _FUSED_BYTES, _EAGER_BYTES = (12, 4, 6), (84, 30, 10)
 # Bytes per query and key number of a norm over each head, run operation by operation on an fp32 copy: cast, square,
-# mean, scale, cast back, weigh. Source: transformers Qwen3RMSNorm; no compiler fuses it over a head of 128.
+# mean, scale, cast back, multiply. Source: transformers Qwen3RMSNorm; no compiler fuses it over a head of 128.
 _QK_NORM_BYTES = 36
 _SELECTIVE_SHARE = 0.5  # torchtitan's selective op checkpointing saves every second matrix product
 
@@ -54,8 +54,8 @@ _SELECTIVE_SHARE = 0.5  # torchtitan's selective op checkpointing saves every se
 class StepSetup(NamedTuple):
     """What the time of one optimizer step depends on. Tokens are those of one data-parallel rank.
 
-    `micro_batch_tokens` may hold several sequences of `ctx_tokens`. `dp_shard`, `dp_replicate`, `tp`, `cp`, `pp`
-    multiply to the number of GPUs. `generation` is the month of the trainer's code ("2026-05"), "" where not known.
+    `micro_batch_tokens` may hold several sequences of `ctx_tokens`. The product of `dp_shard`, `dp_replicate`, `tp`,
+    `cp` and `pp` is the number of GPUs. `generation` is the month of the trainer's code ("2026-05"), "" if not known.
     """
 
     shape: ModelShape
@@ -72,14 +72,14 @@ class StepSetup(NamedTuple):
     generation: str = ""
     objective: Objective = "pretrain"
     recompute: Checkpointing = "full"
-    reshard: bool = True  # whether the weights of a block are gathered anew for the backward
+    reshard: bool = True  # the weights of a block are dropped after its forward and gathered again for its backward
     activation_offload: bool = False
-    optimizer_offload: bool = False  # its states are kept in the host's memory between steps
-    parameter_offload: bool = False  # and so are the weights: copied in for each gather, gradients copied out
+    optimizer_offload: bool = False  # optimizer states are kept in the host's memory between steps
+    parameter_offload: bool = False  # weights too: copied in for each gather, gradients are copied out
     lora_rank: int = 0
     head: HeadKind = "full"
     kernel: Kernel = "sdpa"
-    fused: bool = True  # norms, rotary embedding and gates run as fused kernels: compiled, or written by hand
+    fused: bool = True  # norms, rotary embedding and gates run as fused kernels, compiled or hand-written
     precision: Literal["bf16", "fp8"] = "bf16"
 
     @property
@@ -93,7 +93,7 @@ class StepSetup(NamedTuple):
 
 
 class Flops(NamedTuple):
-    """Floating-point operations: those of forward and backward, and those that checkpointing does once more."""
+    """Floating-point operations of forward and backward (`once`), and those recomputed by checkpointing (`again`)."""
 
     once: float
     again: float = 0.0
@@ -105,7 +105,7 @@ class Flops(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one GPU does in one optimizer step. FLOPs, bytes, or visits (one layer, one micro-batch)."""
+    """Work of one GPU in one optimizer step: FLOPs, bytes, or visits (one layer, one micro-batch)."""
 
     linear: Flops
     head_flops: float
@@ -120,19 +120,19 @@ class Work(NamedTuple):
     offload_bytes: float
     node_bytes: float  # sent by this GPU to GPUs of its own machine
     network_bytes: float  # sent by this GPU to other machines
-    network_visits: float  # layer visits whose weights or gradients cross machines, times log2(machines)
+    network_visits: float  # layer visits with traffic between machines, times log2(machines)
     layer_visits: float
     moe_visits: float
     adapter_visits: float
     expert_visits: float
-    model_flops: float  # forward and backward of the model as such: no recompute; what MFU counts
+    model_flops: float  # forward and backward without recompute, as MFU counts them
 
 
 def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
     """The work of one optimizer step on one GPU."""
     shape, lora = setup.shape, setup.lora_rank > 0
     tokens = setup.micro_batch_tokens * setup.micro_batches / setup.cp
-    layers = 1 / (setup.tp * setup.pp)  # share of each layer's work that falls to one GPU
+    layers = 1 / (setup.tp * setup.pp)  # share of all layers' work on one GPU
     linear = _passes(setup, 2 * tokens * linear_parameters(shape), lora) * layers
     experts = _passes(setup, 2 * tokens * active_expert_parameters(shape), lora) * layers
     forward = attention_flops(shape, setup.ctx_tokens) * tokens * layers
@@ -141,6 +141,7 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
     head = 2 * tokens * shape.hidden_size * shape.vocab_size / setup.tp
     visits = setup.micro_batches * shape.layers / setup.pp
     moe_visits = setup.micro_batches * moe_layers(shape) / setup.pp
+    dispatched = tokens * moe_layers(shape) * shape.experts_per_token
     node_bytes, network_bytes = _exchanged_bytes(setup, gpus_per_node)
     return Work(
         linear=linear,
@@ -150,12 +151,7 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
         elementwise_bytes=tokens * _elementwise_bytes(setup) * layers,
         head_bytes=tokens * shape.vocab_size * _HEAD_BYTES_PER_LOGIT[setup.head] / setup.tp,
         adapter_bytes=tokens * adapter_features(shape) * _ADAPTER_BYTES_PER_FEATURE * layers if lora else 0.0,
-        dispatch_bytes=tokens
-        * moe_layers(shape)
-        * shape.experts_per_token
-        * shape.hidden_size
-        * _DISPATCH_BYTES
-        / setup.pp,
+        dispatch_bytes=dispatched * shape.hidden_size * _DISPATCH_BYTES / setup.pp,
         weight_bytes=setup.micro_batches * _weight_bytes(setup),
         optimizer_bytes=0.0 if lora else shape.parameters / _shards(setup) * _ADAM_BYTES_PER_PARAMETER,
         offload_bytes=_offload_bytes(setup, tokens),
@@ -171,7 +167,7 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
 
 
 def _passes(setup: StepSetup, forward: float, lora: bool) -> Flops:
-    """Forward, gradient of the input, gradient of the weights (none of a frozen base), and what is recomputed."""
+    """Forward, gradient of the input, gradient of the weights (not for a frozen base), and the recompute."""
     again = {"none": 0.0, "selective": _SELECTIVE_SHARE, "full": 1.0}[setup.recompute]
     return Flops((2 if lora else 3) * forward, again * forward)
 
@@ -195,7 +191,7 @@ def _shards(setup: StepSetup) -> int:
 
 
 def _weight_bytes(setup: StepSetup) -> float:
-    """Bytes per micro-batch of casting the fp32 shard to bf16 and of reading the gathered weights; and gradients."""
+    """Bytes per micro-batch to cast the fp32 shard to bf16, to read the gathered weights, and for gradients."""
     parameters = setup.shape.parameters / (setup.tp * setup.pp)
     gathered = parameters / setup.ep if setup.shape.experts else parameters
     casting = (_FP32 + _BF16) * setup.shape.parameters / _shards(setup)
@@ -206,7 +202,7 @@ def _weight_bytes(setup: StepSetup) -> float:
 
 
 def _offload_bytes(setup: StepSetup, tokens: float) -> float:
-    """Bytes that cross to the host and back in a step, the direction that carries more of them counted."""
+    """Bytes between GPU and host in a step, in the direction that carries more."""
     share = setup.shape.parameters / _shards(setup)
     activations = tokens * setup.shape.layers * setup.shape.hidden_size * _BF16 / setup.pp
     states = 0.0 if setup.lora_rank else 2 * _FP32 * share
@@ -216,17 +212,16 @@ def _offload_bytes(setup: StepSetup, tokens: float) -> float:
         (setup.optimizer_offload, states),
         (setup.parameter_offload, weights),
     )
-    return sum(size for happens, size in parts if happens)
+    return sum(size for is_offloaded, size in parts if is_offloaded)
 
 
 def _exchanged_bytes(setup: StepSetup, gpus_per_node: int) -> tuple[float, float]:
-    """Bytes one GPU sends in a step, within its machine and to other machines.
+    """Bytes that one GPU sends in a step, within its machine and to other machines.
 
-    Sharded weights are gathered for the forward and, where they are let go, for the backward; gradients are
-    reduced in fp32: (n-1)/n of the whole each. Source: ZeRO, arXiv 1910.02054, s. 7. A ring all-reduce sends
-    2(n-1)/n. Tensor parallelism reduces the activations of attention and MLP in every pass
-    (Megatron-LM, arXiv 1909.08053, s. 3), context parallelism passes keys and values on,
-    expert parallelism sends each token to its experts and back.
+    Sharded weights are gathered for the forward and, if dropped, for the backward; gradients are reduced in fp32:
+    (n-1)/n of the total each. Source: ZeRO, arXiv 1910.02054, s. 7. A ring all-reduce sends 2(n-1)/n. Tensor
+    parallelism reduces the activations of attention and MLP in every pass (Megatron-LM, arXiv 1909.08053, s. 3),
+    context parallelism passes keys and values on, expert parallelism sends each token to its experts and back.
     """
     shape, lora = setup.shape, setup.lora_rank > 0
     shards = setup.dp_shard * setup.cp
@@ -249,17 +244,11 @@ def _exchanged_bytes(setup: StepSetup, gpus_per_node: int) -> tuple[float, float
 
 
 def _model_flops(setup: StepSetup, tokens: float, layers: float) -> float:
-    """Forward and backward by the formula of PaLM, arXiv 2204.02311, appendix B, with causal attention."""
+    """FLOPs of forward and backward with causal attention. Source: PaLM, arXiv 2204.02311, appendix B."""
     shape = setup.shape
     parameters = linear_parameters(shape) + active_expert_parameters(shape)
     head = shape.hidden_size * shape.vocab_size
-    scores = (
-        4
-        * shape.heads
-        * shape.head_dim
-        * (
-            max(0, shape.layers - shape.sliding_layers - shape.linear_layers) * setup.ctx_tokens / 2
-            + shape.sliding_layers * mean_span(setup.ctx_tokens, shape.sliding_window)
-        )
-    )
+    span = max(0, shape.layers - shape.sliding_layers - shape.linear_layers) * setup.ctx_tokens / 2
+    span += shape.sliding_layers * mean_span(setup.ctx_tokens, shape.sliding_window)
+    scores = 4 * shape.heads * shape.head_dim * span
     return tokens * layers * ((4 if setup.lora_rank else 6) * (parameters + head) + 3 * scores)

@@ -1,10 +1,10 @@
-"""Counts what a token meets in a model: weights it is multiplied with, adapter features, scores. Knows no batch."""
+"""Counts per-token quantities of a model: weights it is multiplied with, adapter features, attention FLOPs. Pure."""
 
 from __future__ import annotations
 
 from prime_train.estimate.shape import ModelShape
 
-_SLIDING_COST = 1.7  # per FLOP against full attention: block-sparse masks waste tiles; measured on OLMo-3-7B rows
+_SLIDING_COST = 1.7  # per FLOP, relative to full attention: block-sparse masks waste tiles; measured: OLMo-3-7B rows
 
 
 def moe_layers(shape: ModelShape) -> int:
@@ -14,7 +14,7 @@ def moe_layers(shape: ModelShape) -> int:
 def linear_parameters(shape: ModelShape) -> float:
     """Weights that every token is multiplied with, over all layers: attention, dense MLP, shared experts, router."""
     width, queries, keys = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    if shape.kv_lora_rank:  # DeepSeek-V2, arXiv 2405.04434, s. 2.1: keys and values come from a narrow latent
+    if shape.kv_lora_rank:  # keys and values come from a low-rank latent: DeepSeek-V2, arXiv 2405.04434, s. 2.1
         latent = shape.kv_lora_rank + shape.rope_head_dim
         attention = 2 * width * queries + width * latent + 2 * shape.kv_lora_rank * queries
     else:
@@ -32,7 +32,7 @@ def active_expert_parameters(shape: ModelShape) -> float:
 
 
 def adapter_features(shape: ModelShape) -> float:
-    """Input and output features of every linear layer that carries an adapter, over all layers, per token."""
+    """Input and output features of every linear layer with an adapter, over all layers, per token."""
     width, queries, keys = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     matrices = 3 if shape.gated_mlp else 2
     sparse = moe_layers(shape)
@@ -43,13 +43,13 @@ def adapter_features(shape: ModelShape) -> float:
 
 
 def adapter_parameters(shape: ModelShape, rank: int) -> float:
-    """Weights of one adapter of `rank` on every linear layer but the head: rank x (inputs + outputs) of each."""
+    """Weights of one adapter on every linear layer except the head: rank x (inputs + outputs) of each."""
     visited = moe_layers(shape) * (3 if shape.gated_mlp else 2) * (shape.expert_mlp_size + shape.hidden_size)
     return rank * (adapter_features(shape) + visited * (shape.experts - shape.experts_per_token))
 
 
 def attention_flops(shape: ModelShape, ctx_tokens: int) -> float:
-    """FLOPs of one forward of causal attention per token, over all layers, sliding ones at what they cost.
+    """FLOPs of one forward of causal attention per token, over all layers, with the extra cost of sliding windows.
 
     Two matrix products of 2 FLOPs per score, over half the context.
     """
@@ -60,7 +60,7 @@ def attention_flops(shape: ModelShape, ctx_tokens: int) -> float:
 
 
 def mean_span(ctx_tokens: int, window: int) -> float:
-    """Tokens that a token of a causal sequence looks back on, in the mean."""
+    """Mean number of tokens that a token of a causal sequence attends to."""
     if window <= 0 or window >= ctx_tokens:
         return ctx_tokens / 2
     return window - window * window / (2 * ctx_tokens)

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from prime_train.architecture import of_config
+from prime_train.architecture import architecture_from_config
 from prime_train.facts.asked import is_local
 from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
 from prime_train.spec import Source
@@ -35,7 +35,7 @@ def model_folder(path: str | None) -> ModelFolder | None:
         "",
         model_type=str(config.get("model_type") or ""),
         has_weights=any((folder / name).is_file() for name in _WEIGHT_FILES),
-        architecture=of_config(config),
+        architecture=architecture_from_config(config),
     )
 
 

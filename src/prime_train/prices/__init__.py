@@ -1,1 +1,1 @@
-"""What GPUs cost: a dated table, what fills it (catalogues, price services) and the file it is kept in."""
+"""Reads and keeps GPU prices: the dated table, the catalogues and services that fill it, and its file."""

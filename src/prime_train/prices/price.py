@@ -1,7 +1,7 @@
-"""One row of the price table, and what a number must be to stand in it. Pure: reads no file.
+"""Defines a row of the price table and checks its numbers. Pure; reads no file.
 
-A source that says something else than a price (NaN, nothing, less than nothing) has made a mistake, and a table
-with such a row would rank it first: it is told with its place, never repaired.
+A wrong number in a source (NaN, zero, negative) is reported with its place and never repaired, because a table with
+such a row would rank it first.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from datetime import date
 from typing import NamedTuple
 
-# Bounds of a GPU hour in USD: ten times beyond the cheapest and the dearest of registry/offers.toml (0.12 and 6.99) it
-# is cents, a month or a whole cluster, and no price of one GPU hour.
+# Bounds of a GPU hour in USD, about ten times beyond the cheapest and the most expensive of registry/offers.toml (0.12
+# and 6.99). A price outside them is in cents, per month or for a whole cluster.
 LOWEST_USD_PER_GPU_HOUR = 0.01
 HIGHEST_USD_PER_GPU_HOUR = 100.0
 MOST_GPUS = 1024  # in one offer
@@ -24,8 +24,8 @@ _AS_OF = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
 class Price(NamedTuple):
     """What one GPU costs for an hour at one provider, in offers of `gpus` GPUs.
 
-    `provider` is the cloud as SkyPilot calls it; behind a slash, who owns the machine ("primeintellect/nebius").
-    `gpu` is an id of registry/gpus.toml. `as_of` is a day, a month ("2026-04") or "" where the source has no date.
+    `provider` is SkyPilot's name of the cloud and, after a slash, the owner of the machine ("primeintellect/nebius").
+    `gpu` is an id of registry/gpus.toml. `as_of` is a day, a month ("2026-04") or "" if the source has no date.
     """
 
     provider: str
@@ -39,17 +39,17 @@ class Price(NamedTuple):
 
     @property
     def usd_per_hour(self) -> float:
-        """Of one offer, all its GPUs together."""
+        """USD per hour of one offer with all its GPUs."""
         return self.usd_per_gpu_hour * self.gpus
 
     @property
     def cloud(self) -> str:
-        """Whom one pays: the provider without the owner of the machine."""
+        """The provider without the owner of the machine."""
         return self.provider.partition("/")[0]
 
 
 class Fault(NamedTuple):
-    """A value that cannot stand in the table: where ("vms.csv line 7, column Price"), what, why."""
+    """A value that is not accepted: where ("vms.csv line 7, column Price"), what, why."""
 
     where: str
     what: str
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a document gave: prices, faults, and what was left out on purpose, as (why, rows)."""
+    """The content of a document: prices, faults, and rows that were left out, as (why, number of rows)."""
 
     prices: tuple[Price, ...]
     faults: tuple[Fault, ...] = ()
@@ -65,37 +65,37 @@ class Rows(NamedTuple):
 
 
 def number(value: object, where: str) -> float | Fault:
-    """A positive finite number out of a number or its text."""
+    """A positive finite number from a number or its text."""
     try:
-        # bool is a number to Python and none to a price list
+        # bool is a number in Python, but not a price
         found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        return Fault(where, f"{_shown(value)} is no number", "a price in USD is wanted")
+        return Fault(where, f"{_short_repr(value)} is not a number", "it must be a price in USD")
     if math.isnan(found) or math.isinf(found):
-        return Fault(where, f"{_shown(value)} is no number", "what is no number cannot be compared with a price")
+        return Fault(where, f"{_short_repr(value)} is not a finite number", "it cannot be compared with other prices")
     if found <= 0:
-        return Fault(where, f"{_shown(value)} is not above zero", "no one lends GPUs for nothing")
+        return Fault(where, f"{_short_repr(value)} is not above zero", "no cloud offers GPUs for free")
     return found
 
 
 def count(value: object, where: str) -> int | Fault:
-    """A whole number of GPUs out of 8, 8.0 or their text."""
+    """A whole number of GPUs from 8, 8.0 or their text."""
     found = number(value, where)
     if isinstance(found, Fault):
         return found
     if found != int(found) or found > MOST_GPUS:
-        return Fault(where, f"{_shown(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}")
+        return Fault(where, f"{_short_repr(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}")
     return int(found)
 
 
 def finite_positive(value: object) -> float | None:
-    """A finite positive number that is told beside a price; None where it is none, for nothing depends on it."""
+    """A positive finite number, such as a memory size beside a price; None for anything else."""
     found = number(value, "") if isinstance(value, int | float) else None
     return found if isinstance(found, float) else None
 
 
 def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float | Fault:
-    """USD for an hour of one GPU out of the price of an offer of `gpus`."""
+    """USD per hour of one GPU, from the price of an offer of `gpus` GPUs."""
     total = number(usd_per_hour, where)
     if isinstance(total, Fault):
         return total
@@ -110,10 +110,8 @@ def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float | Fault:
 
 
 def day(as_of: str) -> date | None:
-    """The day of an `as_of`; the first of its month where it names no day; None where it has no date.
-
-    Raises ValueError where the text is neither empty nor a date.
-    """
+    """The day of an `as_of`: the first of the month if it is a month; None if it is "". Raises ValueError for other
+    text."""
     if not as_of:
         return None
     match = _AS_OF.fullmatch(as_of)
@@ -123,20 +121,20 @@ def day(as_of: str) -> date | None:
 
 
 def age_days(as_of: str, today: date) -> int | None:
-    """Days since the price was seen; None where its source has no date."""
+    """Days since the price was seen; None if its source has no date."""
     seen = day(as_of)
     return None if seen is None else (today - seen).days
 
 
 def is_stale(as_of: str, today: date) -> bool:
-    """Whether a price is older than STALE_DAYS, or of no known age."""
+    """Whether a price is older than STALE_DAYS, or its age is not known."""
     age = age_days(as_of, today)
     return age is None or age > STALE_DAYS
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     if value is None or value == "":
         return "nothing"
     if isinstance(value, int) and abs(value) > 10**18:
-        return "a number of more than 18 digits"  # Python refuses to write one of some thousand
+        return "a number of more than 18 digits"  # Python refuses to print one with thousands of digits
     return repr(value)[:80]

@@ -1,8 +1,8 @@
-"""Reads what Prime Intellect says of its GPUs into prices. Pure: takes parsed JSON, asks nobody.
+"""Converts Prime Intellect's answers into prices. Pure; takes parsed JSON, makes no request.
 
 Source: docs.primeintellect.ai/api-reference/check-gpu-availability and the models of its own client
-(PrimeIntellect-ai/prime, packages/prime/src/prime_cli/api/availability.py@2eeb7a5). A price is of the whole offer, all
-its GPUs together; gpuMemory is that of one GPU or of all.
+(PrimeIntellect-ai/prime, packages/prime/src/prime_cli/api/availability.py@2eeb7a5). A price is for all GPUs of the
+offer; gpuMemory is the memory of one GPU or of all.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
 from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, per_gpu_hour
-from prime_train.prices.regions import gathered
+from prime_train.prices.regions import gather_rows
 
 CLOUD = "primeintellect"
 _GONE = frozenset(("unavailable", "out_of_stock"))
 
 
 def items(document: Any) -> list[tuple[str, Any]] | None:
-    """(place, item) of each offer in an answer, or in a list of them per GPU type; None where it is neither."""
+    """(place, item) of each offer in an answer, in lists per GPU type, or in a list; None for anything else."""
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         return [(f"items[{index}]", item) for index, item in enumerate(document["items"])]
     if isinstance(document, dict) and document and all(_is_offers(offers) for offers in document.values()):
@@ -35,7 +35,7 @@ def _is_offers(value: object) -> bool:
 
 def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
     """The prices of these offers."""
-    return gathered(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+    return gather_rows(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
 
 
 def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
@@ -44,7 +44,7 @@ def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | st
         or not isinstance(item.get("prices"), dict)
         or not isinstance(item.get("gpuType"), str)
     ):
-        return Fault(where, "no gpuType, gpuCount and prices", "each offer names them")
+        return Fault(where, "no gpuType, gpuCount and prices", "each offer needs them")
     kind, prices = item["gpuType"], item["prices"]
     gpus = count(item.get("gpuCount"), f"{where}.gpuCount")
     if isinstance(gpus, Fault):
@@ -64,7 +64,7 @@ def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | st
 
 
 def _refusal(item: Mapping[str, Any], prices: Mapping[str, Any], kind: str, gpu: str | None) -> str:
-    """Why an offer that is in order is still left out; "" where it is not."""
+    """Why a valid offer is left out; "" if it is not."""
     if gpu is None:
         return f"{kind} is not in registry/gpus.toml"
     if str(item.get("stockStatus") or "").lower() in _GONE:

@@ -1,4 +1,4 @@
-"""Keeps the price table: the shipped rows, and beside them the user's own in one file that is never half-written."""
+"""Keeps the price table: shipped rows, and the user's rows in one file that is written atomically."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from prime_train.user_cache import cache_path
 
 
 class PriceTable(NamedTuple):
-    """All rows that count, and how many of them are the user's own."""
+    """All rows in use, and the number of them that are the user's own."""
 
     prices: tuple[Price, ...]
     own: int
 
 
 def today() -> date:
-    """The day that prices are dated by, the same everywhere: by local days, one just asked for may be of tomorrow."""
+    """The UTC day, which dates prices. With local days a price fetched now could be dated tomorrow."""
     return datetime.now(UTC).date()
 
 
@@ -35,17 +35,19 @@ def user_file() -> Path:
 
 
 def load(day: date) -> PriceTable:
-    """The shipped rows and the user's. A cloud's shipped rows of a GPU give way to the user's of the same.
+    """The user's rows, and the shipped rows of those clouds and GPUs that the user's rows do not cover.
 
-    Raises UserError where the user's file cannot be read or holds what is no price.
+    Raises UserError if the user's file cannot be read or holds an invalid price.
     """
-    own = _own(user_file(), day)
-    told = {(price.cloud, price.gpu) for price in own}
-    return PriceTable((*own, *(price for price in shipped() if (price.cloud, price.gpu) not in told)), len(own))
+    own = _read_own(user_file(), day)
+    covered = {(price.cloud, price.gpu) for price in own}
+    return PriceTable(
+        (*own, *(price for price in shipped_prices() if (price.cloud, price.gpu) not in covered)), len(own)
+    )
 
 
 @cache
-def shipped() -> tuple[Price, ...]:
+def shipped_prices() -> tuple[Price, ...]:
     """The rows of registry/offers.toml."""
     path = registry.data_file("offers.toml")
     rows = table.parse(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
@@ -54,46 +56,46 @@ def shipped() -> tuple[Price, ...]:
     return rows.prices
 
 
-def keep(found: Iterable[Price], day: date, *, whole: bool) -> Path:
-    """Write rows into the user's table in place of those they supersede; the file's path.
+def save(found: Iterable[Price], day: date, *, whole: bool) -> Path:
+    """Writes rows into the user's table in place of those they replace; returns the file's path.
 
-    `whole` says that they are all that their clouds have; else they supersede the same GPUs of the same clouds.
-    Raises UserError where the table cannot be read or written; it is then as it was.
+    With `whole` they replace all rows of their clouds, else those of the same GPUs and clouds. Raises UserError if the
+    table cannot be read or written; the table is then unchanged.
     """
     path, added = user_file(), list(found)
     clouds = {price.cloud for price in added}
     cards = {(price.cloud, price.gpu) for price in added}
-    with _locked(path):
+    with _lock(path):
         kept = [
             price
-            for price in _own(path, day)
+            for price in _read_own(path, day)
             if (price.cloud not in clouds if whole else (price.cloud, price.gpu) not in cards)
         ]
         try:
             write_atomic(path, table.to_text([*kept, *added]))
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise _write_error(path, error) from None
     return path
 
 
-def refused(fault: Fault, fix: str) -> UserError:
-    """The message about a value that cannot stand in the table."""
+def price_error(fault: Fault, fix: str) -> UserError:
+    """The message about a value that is not accepted."""
     return UserError(what=fault.what, where=fault.where, why=fault.why, fix=fix)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Two imports at once would each write what they read: one waits for the other."""
+def _lock(path: Path) -> Iterator[None]:
+    """Lets one import wait for another, because each would overwrite the rows of the other."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path.with_name(f".{path.name}.lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
 
 
-def _own(path: Path, day: date) -> tuple[Price, ...]:
+def _read_own(path: Path, day: date) -> tuple[Price, ...]:
     fix = f"correct it there, or delete {path} and import again"
     try:
         text = path.read_text(encoding="utf-8")
@@ -108,16 +110,16 @@ def _own(path: Path, day: date) -> tuple[Price, ...]:
         ) from None
     rows: Rows | Fault = table.parse(text, str(path), day)
     if isinstance(rows, Fault):
-        raise refused(rows, fix)
+        raise price_error(rows, fix)
     if rows.faults:
-        raise refused(rows.faults[0], fix)
+        raise price_error(rows.faults[0], fix)
     return rows.prices
 
 
-def _unwritable(path: Path, error: OSError) -> UserError:
+def _write_error(path: Path, error: OSError) -> UserError:
     return UserError(
         what="the price table cannot be written",
         where=str(path),
         why=error.strerror or str(error),
-        fix="make room or give write access there, or set PRIME_TRAIN_CACHE to another directory",
+        fix="free disk space or give write access there, or set PRIME_TRAIN_CACHE to another directory",
     )

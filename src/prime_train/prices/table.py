@@ -1,4 +1,4 @@
-"""The price table as text: TOML with one [[price]] per row, read and written. Pure: opens no file."""
+"""Parses and formats the price table: TOML with one [[price]] per row. Pure; opens no file."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ import tomli
 from prime_train import registry
 from prime_train.dialects.nearest import nearest
 from prime_train.prices.price import Fault, Price, Rows, age_days, count, per_gpu_hour
-from prime_train.prices.regions import clean
+from prime_train.prices.regions import clean_text
 
 _ROW = re.compile(r"^[ \t]*\[\[[ \t]*price[ \t]*\]\]", re.MULTILINE)
 _REQUIRED = ("provider", "gpu", "gpus", "usd_per_gpu_hour", "source")
 _OPTIONAL = ("spot", "region", "as_of")
 _HEAD = """# GPU prices. One [[price]] per offer; usd_per_gpu_hour is of one GPU, gpus how many are rented together.
-# as_of is the day, or the month, on which the price was seen; unset where its source has no date.
+# as_of is the day or the month on which the price was seen; unset if its source has no date.
 """
 
 
 def parse(text: str, shown: str, today: date) -> Rows | Fault:
-    """The rows of a table; a Fault where the text as a whole is none."""
+    """The rows of a table; a Fault if the text is not a price table."""
     try:
         document = tomli.loads(text)
-    except (ValueError, RecursionError) as error:  # tomli's own error, and a number of more digits than Python reads
+    except (ValueError, RecursionError) as error:  # tomli's own error, and a number with more digits than Python reads
         return Fault(shown, f"not TOML: {error}", "a price table is TOML with one [[price]] per row")
     entries = document.get("price")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         return Fault(shown, "no [[price]] in it", "a price table is TOML with one [[price]] per row")
     lines = [text.count("\n", 0, match.start()) + 1 for match in _ROW.finditer(text)]
-    lines += [0] * (len(entries) - len(lines))  # price = [{...}] on one line has no heads
-    judged = [
+    lines += [0] * (len(entries) - len(lines))  # inline rows (price = [{...}]) have no [[price]] line
+    rows = [
         _row(entry, f"{shown} line {line}" if line else f"{shown} price {index}", today)
         for index, (entry, line) in enumerate(zip(entries, lines, strict=False), start=1)
     ]
     return Rows(
-        tuple(row for row in judged if isinstance(row, Price)),
-        tuple(row for row in judged if isinstance(row, Fault)),
+        tuple(row for row in rows if isinstance(row, Price)),
+        tuple(row for row in rows if isinstance(row, Fault)),
     )
 
 
 def to_text(prices: Iterable[Price]) -> str:
-    """The text of a table with these rows, cheapest of each GPU first."""
+    """The text of a table with these rows, the cheapest of each GPU first."""
     ordered = sorted(prices, key=lambda price: (price.gpu, price.spot, price.usd_per_gpu_hour, price))
     return _HEAD + "".join(_entry(price) for price in ordered)
 
@@ -56,13 +56,13 @@ def _entry(price: Price) -> str:
         value = getattr(price, name)
         if value in ("", False):
             continue
-        # Strings of JSON are strings of TOML, but for the one control character that JSON leaves as it is.
+        # JSON strings are TOML strings, except for the control character that JSON does not escape.
         lines.append(f"{name} = {json.dumps(value, ensure_ascii=False).replace(chr(127), '')}")
     return "\n".join(lines) + "\n"
 
 
 def _row(entry: Mapping[str, Any], where: str, today: date) -> Price | Fault:
-    fault = _shape(entry, where)
+    fault = _column_fault(entry, where)
     if fault is not None:
         return fault
     gpus = count(entry["gpus"], f"{where}, column gpus")
@@ -73,33 +73,33 @@ def _row(entry: Mapping[str, Any], where: str, today: date) -> Price | Fault:
         return usd
     as_of = entry.get("as_of", "")
     as_of = as_of.isoformat() if isinstance(as_of, date) else as_of
-    undated = _date_fault(as_of, where, today)
-    if undated is not None:
-        return undated
-    region, source = clean(entry.get("region", "")), clean(entry["source"], 200)
+    fault = _date_fault(as_of, where, today)
+    if fault is not None:
+        return fault
+    region, source = clean_text(entry.get("region", "")), clean_text(entry["source"], 200)
     return Price(entry["provider"], entry["gpu"], gpus, usd, entry.get("spot", False), region, source, as_of)
 
 
-def _shape(entry: Mapping[str, Any], where: str) -> Fault | None:
-    """What is wrong with the columns of a row, before any number is looked at."""
+def _column_fault(entry: Mapping[str, Any], where: str) -> Fault | None:
+    """What is wrong with the columns of a row, before its numbers are checked."""
     known = (*_REQUIRED, *_OPTIONAL)
     for name in entry:
         if name not in known:
             meant = nearest(name, known)
             why = f"did you mean {meant}?" if meant else f"the columns are {', '.join(known)}"
-            return Fault(f"{where}, column {name}", f"there is no column {name}", why)
+            return Fault(f"{where}, column {name}", f"unknown column {name}", why)
     missing = [name for name in _REQUIRED if name not in entry]
     if missing:
         return Fault(where, f"no {', '.join(missing)}", f"each row has {', '.join(_REQUIRED)}")
     for name in ("provider", "gpu", "source", "region"):
         if not isinstance(entry.get(name, ""), str) or (name in _REQUIRED and not entry[name]):
-            return Fault(f"{where}, column {name}", f"{entry[name]!r} is no name", "a text is wanted")
+            return Fault(f"{where}, column {name}", f"{entry[name]!r} is not a name", "it must be a non-empty text")
     if not isinstance(entry.get("spot", False), bool):
-        return Fault(f"{where}, column spot", f"{entry['spot']!r}", "it is true or false")
+        return Fault(f"{where}, column spot", f"{entry['spot']!r}", "it must be true or false")
     ids = [gpu.id for gpu in registry.gpu_peaks()]
     if entry["gpu"] not in ids:
         meant = nearest(entry["gpu"], ids)
-        why = f"did you mean {meant}?" if meant else "it is an id of registry/gpus.toml: " + ", ".join(sorted(ids))
+        why = f"did you mean {meant}?" if meant else "it must be an id of registry/gpus.toml: " + ", ".join(sorted(ids))
         return Fault(f"{where}, column gpu", f"no GPU is called {entry['gpu']!r}", why)
     return None
 
@@ -108,7 +108,7 @@ def _date_fault(as_of: object, where: str, today: date) -> Fault | None:
     try:
         age = age_days(as_of, today) if isinstance(as_of, str) else -1
     except ValueError as error:
-        return Fault(f"{where}, column as_of", str(error), "age is counted from it")
+        return Fault(f"{where}, column as_of", str(error), "the age of the price is counted from it")
     if age is not None and age < 0:
-        return Fault(f"{where}, column as_of", f"{as_of} is no day up to today", "a price is seen before it is told")
+        return Fault(f"{where}, column as_of", f"{as_of} is not a day up to today", "prices are not from the future")
     return None

@@ -1,7 +1,7 @@
-"""Reads offers of Vast.ai into prices. Pure: takes parsed JSON, asks nobody.
+"""Converts offers of Vast.ai into prices. Pure; takes parsed JSON, makes no request.
 
-Source: docs.vast.ai/api-reference/search/search-offers. dph_total is dollars an hour for the offer as a whole, all its
-GPUs and its disk; gpu_ram is MB of one GPU; is_bid marks what can be interrupted.
+Source: docs.vast.ai/api-reference/search/search-offers. dph_total is dollars per hour for the whole offer with all its
+GPUs and its disk; gpu_ram is MB of one GPU; is_bid marks offers that can be interrupted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id
 from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, per_gpu_hour
-from prime_train.prices.regions import gathered
+from prime_train.prices.regions import gather_rows
 
 CLOUD = "vast"
-# Vast's names of the registry's cards, as its filter wants them.
+# Vast's names of the registry's cards, in the form that its filter needs.
 NAMES = (
     *("A100_SXM4", "A100_PCIE", "H100_SXM", "H100_PCIE", "H100_NVL", "H200", "B200", "L40S", "L4", "A10"),
     *("RTX_4090", "RTX_5090", "RTX_3090", "RTX_A6000", "RTX_6000Ada", "RTX_PRO_6000_S", "RTX_PRO_6000_WS"),
@@ -22,7 +22,7 @@ NAMES = (
 
 
 def items(document: Any) -> list[tuple[str, Any]] | None:
-    """(place, offer) of an answer, or of what `vastai search offers --raw` prints; None where it is neither."""
+    """(place, offer) of an answer, or of the output of `vastai search offers --raw`; None for anything else."""
     match document:
         case {"offers": [*found]}:
             return [(f"offers[{index}]", item) for index, item in enumerate(found)]
@@ -35,16 +35,16 @@ def items(document: Any) -> list[tuple[str, Any]] | None:
 
 def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
     """The prices of these offers."""
-    return gathered(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+    return gather_rows(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
 
 
 def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
     match item:
-        case {"gpu_name": str(name), "num_gpus": told_count, "dph_total": usd_per_hour}:
+        case {"gpu_name": str(name), "num_gpus": num_gpus, "dph_total": usd_per_hour}:
             pass
         case _:
-            return Fault(where, "no gpu_name, num_gpus and dph_total", "each offer names them")
-    gpus = count(told_count, f"{where}.num_gpus")
+            return Fault(where, "no gpu_name, num_gpus and dph_total", "each offer needs them")
+    gpus = count(num_gpus, f"{where}.num_gpus")
     if isinstance(gpus, Fault):
         return gpus
     memory_mb = finite_positive(item.get("gpu_ram"))

@@ -100,8 +100,8 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         timed_steps = 50
     """
     from prime_train.estimate.cost import Work, cost_of
-    from prime_train.estimate.interruptions import rates
-    from prime_train.prices.store import shipped
+    from prime_train.estimate.interruptions import shipped_rates
+    from prime_train.prices.store import shipped_prices
 
     budget, at = run.prime_train.budget_usd, "prime_train.budget_usd"
     if budget is None:
@@ -114,7 +114,7 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         yield _not_judged(at, f"{budget:g} USD", hardware)
         return
     work = Work(hardware.id, hardware.gpus, run.run.max_steps, step.seconds, run.checkpoint.interval_steps)
-    cost = cost_of(work, shipped(), rates(), spot=False)
+    cost = cost_of(work, shipped_prices(), shipped_rates(), spot=False)
     if cost is None:
         yield _not_judged(at, f"{budget:g} USD", Unknown(f"registry/offers.toml has no price of {hardware.id}"))
     elif cost.usd.high > budget:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prime_train.architecture import Architecture, of_fields
+from prime_train.architecture import Architecture, architecture_from_fields
 from prime_train.rules.base import known
 from prime_train.spec import RunSpec
 
@@ -24,7 +24,7 @@ def architecture(run: RunSpec, facts: Facts) -> Architecture | None:
         return folder.architecture
     tokenizer = known(facts.tokenizer_folder)
     vocab_size = run.tokenizer.vocab_size if tokenizer is None else tokenizer.vocab_size
-    return None if vocab_size is None else of_fields(run.model, vocab_size)
+    return None if vocab_size is None else architecture_from_fields(run.model, vocab_size)
 
 
 def training_bytes(run: RunSpec, decoder: Architecture) -> int:

@@ -25,7 +25,7 @@ class ModelSizes(NamedTuple):
 @cache
 def sizes_of(model_name: str | None) -> ModelSizes | None:
     """The sizes of a model; None if the registry does not have it."""
-    row = None if model_name is None else shapes_registry.row_of(model_name)
+    row = None if model_name is None else shapes_registry.shape_row(model_name)
     if row is None or model_name is None:
         return None
     return ModelSizes(

@@ -39,7 +39,7 @@ class ModelConfig:
 
 def config_of(model: spec.Model, vocab_size: int) -> ModelConfig:
     """The architecture of the config's size fields, with defaults for unset fields."""
-    sizes = architecture.of_fields(model, vocab_size)._asdict()
+    sizes = architecture.architecture_from_fields(model, vocab_size)._asdict()
     return ModelConfig(**sizes, rope_theta=model.rope_theta, norm_eps=model.norm_eps)
 
 

@@ -77,7 +77,7 @@ def read_config(content: str, name: str, loaded: int | None = None) -> Config | 
 
 def _shape(values: Mapping[str, Any], name: str, loaded: int | None) -> tuple[ModelShape | None, str]:
     try:
-        return shapes.of_config(values, name, loaded=loaded), ""
+        return shapes.shape_from_config(values, name, loaded=loaded), ""
     except ShapeError as error:
         return None, str(error)
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from prime_train.dialects.prime_rl.schema import newest
 from prime_train.estimate.adapters import lora_parameters
-from prime_train.estimate.inference import inference_memory, plain_setup
+from prime_train.estimate.inference import inference_memory
+from prime_train.estimate.inference_setup import default_setup
 from prime_train.estimate.inference_weights import weight_gib
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
@@ -43,7 +44,7 @@ def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving
     for gpus in _COUNTS[:4]:
         if shape.heads % gpus:
             continue
-        setup = plain_setup(shape, hardware, version)._replace(tensor_parallel=gpus)
+        setup = default_setup(shape, hardware, version)._replace(tensor_parallel=gpus)
         memory = inference_memory(setup, hardware)
         if memory.starts:
             return Serving(gpus, weight_gib(setup) * GIB, memory.kv_tokens, setup.ctx_tokens)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prime_train.estimate.cost import Cost
 from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.estimate_exact import Compared
+from prime_train.estimate.estimate_exact import Comparison
 from prime_train.estimate.estimate_memory import Role
 from prime_train.estimate.estimate_time import Time
-from prime_train.estimate.scaling import Scaled
+from prime_train.estimate.scaling import ScaledLayout
 from prime_train.estimate.sharing import Sharing
 from prime_train.estimate.values import Interval, Term
 from prime_train.units import GIB, counted, format_bytes, format_count, format_seconds
@@ -166,7 +166,7 @@ def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
         yield f"  including {interruptions} interruptions, which lose {lost} GPU hours"
 
 
-def exact(traced: Sequence[Compared]) -> str:
+def exact(traced: Sequence[Comparison]) -> str:
     """The text of --exact; "" without it."""
     if not traced:
         return ""
@@ -177,7 +177,7 @@ def exact(traced: Sequence[Compared]) -> str:
     return "\n".join(lines)
 
 
-def scaling_rows(ways: Iterable[Scaled]) -> list[tuple[str, ...]]:
+def scaling_rows(ways: Iterable[ScaledLayout]) -> list[tuple[str, ...]]:
     """Rows under SCALING: each layout of the training over GPUs."""
     return [
         (

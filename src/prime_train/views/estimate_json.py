@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from prime_train.estimate.cost import Cost
 from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.estimate_exact import Compared
+from prime_train.estimate.estimate_exact import Comparison
 from prime_train.estimate.estimate_memory import Role
 from prime_train.estimate.estimate_time import Time
-from prime_train.estimate.scaling import Scaled
+from prime_train.estimate.scaling import ScaledLayout
 from prime_train.estimate.sharing import Sharing
 from prime_train.estimate.values import Interval, Term
 from prime_train.units import GIB
@@ -22,8 +22,8 @@ UNLIMITED = 1e12  # dollars, hours or seconds: the run never ends, because inter
 class More(NamedTuple):
     """The results of --exact and --scaling."""
 
-    exact: Sequence[Compared] = ()
-    scaling: Sequence[Scaled] = ()
+    exact: Sequence[Comparison] = ()
+    scaling: Sequence[ScaledLayout] = ()
 
 
 def document(estimate: Estimate, more: More) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _sharing_json(sharing: Sharing) -> dict[str, Any]:
     }
 
 
-def _scaled_json(way: Scaled) -> dict[str, Any]:
+def _scaled_json(way: ScaledLayout) -> dict[str, Any]:
     return {
         "strategy": way.strategy,
         "gpus": way.gpus,
@@ -122,7 +122,7 @@ def _role_json(role: Role) -> dict[str, Any]:
     return document
 
 
-def _compared_json(part: Compared) -> dict[str, Any]:
+def _compared_json(part: Comparison) -> dict[str, Any]:
     return {"name": part.name, "traced_gib": _gib(part.traced_bytes), "terms_gib": _gib(part.term_bytes)}
 
 

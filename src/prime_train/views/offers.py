@@ -12,19 +12,19 @@ from prime_train.units import counted, format_seconds, format_usd
 from prime_train.views.prices import kind, offer_json
 
 if TYPE_CHECKING:
-    from prime_train.estimate.offers import Ranked, Ranking
+    from prime_train.estimate.offers import RankedOffer, Ranking
     from prime_train.estimate.values import Interval
 
 RANKED_HEADER = ("", "OFFER", "AT", "KIND", "USD/H", "HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN")
 RANKED_RIGHT = frozenset({0, 4, 6, 7, 8, 9})
 
 
-def ranked_rows(offers: Sequence[Ranked]) -> list[tuple[str, ...]]:
+def ranked_rows(offers: Sequence[RankedOffer]) -> list[tuple[str, ...]]:
     """One row per offer under RANKED_HEADER; LOW, TYPICAL and HIGH are the cost of the whole run."""
     return [_row(place, offer) for place, offer in enumerate(offers, start=1)]
 
 
-def _row(place: int, offer: Ranked) -> tuple[str, ...]:
+def _row(place: int, offer: RankedOffer) -> tuple[str, ...]:
     price, usd, hours = offer.price, offer.cost.usd, offer.cost.run_hours
     machines = f"{offer.machines} x " if offer.machines > 1 else ""
     return (
@@ -37,7 +37,7 @@ def _row(place: int, offer: Ranked) -> tuple[str, ...]:
         format_usd(usd.low),
         format_usd(usd.typical),
         format_usd(usd.high),
-        f"{offer.judged.needed_gib:.0f} of {offer.judged.usable_gib:.0f} GiB",
+        f"{offer.judgement.needed_gib:.0f} of {offer.judgement.usable_gib:.0f} GiB",
         price.as_of or "undated",
     )
 
@@ -48,11 +48,11 @@ def _time(hours: float) -> str:
 
 def settings_line(ranking: Ranking, key: Callable[[str], str]) -> str:
     """The settings that the first offer needs in the config; "" if the config fits unchanged."""
-    if not ranking.offers or not ranking.offers[0].judged.settings:
+    if not ranking.offers or not ranking.offers[0].judgement.settings:
         return ""
     settings = (
         f"no {key(field)}" if value is None else f"{key(field)} = {to_toml(value)}"
-        for field, value in ranking.offers[0].judged.settings
+        for field, value in ranking.offers[0].judgement.settings
     )
     return f"settings for offer 1: {', '.join(settings)}"
 
@@ -74,18 +74,18 @@ def find_json(title: str, ranking: Ranking, today: date, key: Callable[[str], st
     }
 
 
-def _ranked_json(place: int, offer: Ranked, today: date, key: Callable[[str], str]) -> dict[str, Any]:
-    cost, judged = offer.cost, offer.judged
+def _ranked_json(place: int, offer: RankedOffer, today: date, key: Callable[[str], str]) -> dict[str, Any]:
+    cost, judgement = offer.cost, offer.judgement
     return {
         "rank": place,
         **offer_json(offer.price, today),
         "machines": offer.machines,
         "gpus_in_all": offer.gpus,
         "usd_per_hour_in_all": round(offer.usd_per_hour, 4),
-        "memory": {"needed_gib": round(judged.needed_gib, 1), "usable_gib": round(judged.usable_gib, 1)},
-        "settings": {key(field): value for field, value in judged.settings},
-        "steps": judged.steps,
-        "step_s": interval(judged.step_s, 3),
+        "memory": {"needed_gib": round(judgement.needed_gib, 1), "usable_gib": round(judgement.usable_gib, 1)},
+        "settings": {key(field): value for field, value in judgement.settings},
+        "steps": judgement.steps,
+        "step_s": interval(judgement.step_s, 3),
         "run_hours": interval(cost.run_hours, 3),
         "gpu_hours": interval(cost.gpu_hours, 2),
         "usd": interval(cost.usd, 2),
