@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.facts.contexts import cached, read_contexts
+from prime_train.facts.contexts import find_file, read_contexts
 from prime_train.facts.facts import NotKnown
 
 
@@ -73,10 +73,10 @@ def test_what_the_cache_of_the_hub_has(tmp_path: Path, monkeypatch: pytest.Monke
     refs.mkdir()
     (refs / "main").write_text("abc")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert cached("owner/name", "config.json") == snapshot / "config.json"
-    assert cached("owner/name", "tokenizer.json") is None
-    assert cached("owner/other", "config.json") is None
-    assert cached("not a name at all//", "config.json") is None
+    assert find_file("owner/name", "config.json") == snapshot / "config.json"
+    assert find_file("owner/name", "tokenizer.json") is None
+    assert find_file("owner/other", "config.json") is None
+    assert find_file("not a name at all//", "config.json") is None
     found = read_contexts(["owner/name", "owner/other"])
     assert not isinstance(found, NotKnown)
     assert [(item.name, item.tokens) for item in found] == [("owner/name", 512)]

@@ -10,7 +10,7 @@ import pytest
 
 from prime_train.facts import engine
 from prime_train.facts.facts import EngineStart, NotKnown
-from prime_train.facts.gather import Manner, gather
+from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.spec.elsewhere import Inference
 from tests.facts.test_gather import quickstart
 
@@ -78,9 +78,9 @@ def test_it_is_started_for_a_run_that_has_one_and_only_in_depth(
     monkeypatch.setenv("FAKE_VLLM", "ready")
     run = replace(quickstart(), inference=Inference(model_name="lab/model", ctx_tokens=512, enable_lora=True))
     assert gather(run, tmp_path, ["engine"]).engine == NotKnown("only --deep probes it")
-    found = gather(run, tmp_path, ["engine"], Manner(deep=True)).engine
+    found = gather(run, tmp_path, ["engine"], ProbeOptions(deep=True)).engine
     assert isinstance(found, EngineStart)
     assert found.failure == ""
     monkeypatch.delenv("PYTHONPATH")
-    found = gather(run, tmp_path, ["engine"], Manner(deep=True)).engine
+    found = gather(run, tmp_path, ["engine"], ProbeOptions(deep=True)).engine
     assert found == NotKnown(f"{sys.executable} has no vLLM")

@@ -12,8 +12,8 @@ from prime_train import registry
 from prime_train.dialects import native
 from prime_train.facts import gather as gathering
 from prime_train.facts.facts import NOT_GATHERED, Cpu, Facts, NotKnown, Packages, to_json
-from prime_train.facts.gather import PROBES, Manner, gather
-from prime_train.facts.gpus import of_another_machine
+from prime_train.facts.gather import PROBES, ProbeOptions, gather
+from prime_train.facts.gpus import parse_gpus
 from prime_train.facts.packages import TRAIN, find_packages
 from prime_train.rules.judge import needs
 from prime_train.spec import RunSpec
@@ -74,7 +74,7 @@ def test_what_takes_long_is_left_to_deep(tmp_path: Path) -> None:
 
 
 def test_of_another_machine_only_its_gpus_are_known(tmp_path: Path) -> None:
-    manner = Manner(other_gpus=of_another_machine("8xh100-80gb"))
+    manner = ProbeOptions(other_gpus=parse_gpus("8xh100-80gb"))
     facts = gather(quickstart(), tmp_path, PROBES, manner)
     assert facts.gpus == manner.other_gpus
     assert facts.ram == facts.save_dir == facts.interpreter == NotKnown("--gpus is for another machine")

@@ -12,7 +12,7 @@ import pytest
 
 from prime_train.errors import UserError
 from prime_train.facts.facts import Gpu, Gpus, NotKnown
-from prime_train.facts.gpus import gpus, of_another_machine
+from prime_train.facts.gpus import gpus, parse_gpus
 
 SOURCE = Path(__file__).parents[1] / "fakes" / "nvml.c"
 Driver = Callable[..., None]
@@ -107,7 +107,7 @@ def test_hidden_gpus_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     ("asked", "count", "capability"), [("8xh100-80gb", 8, (9, 0)), ("L4", 1, (8, 9)), ("2xb200", 2, (10, 0))]
 )
 def test_gpus_of_another_machine(asked: str, count: int, capability: tuple[int, int]) -> None:
-    machine = of_another_machine(asked)
+    machine = parse_gpus(asked)
     assert len(machine.devices) == count
     assert {gpu.compute_capability for gpu in machine.devices} == {capability}
     assert machine.devices[0].memory_bytes > 2**34
@@ -116,4 +116,4 @@ def test_gpus_of_another_machine(asked: str, count: int, capability: tuple[int, 
 @pytest.mark.parametrize("asked", ["", "8x", "0xh200", "h3000", "8 x h200", "mi300x", "-1xh200"])
 def test_gpus_that_nobody_knows(asked: str) -> None:
     with pytest.raises(UserError, match="h100-80gb"):
-        of_another_machine(asked)
+        parse_gpus(asked)

@@ -8,7 +8,7 @@ import pytest
 from prime_train import spec
 from prime_train.dialects import native
 from prime_train.errors import UserError
-from prime_train.facts.measured_run import earlier
+from prime_train.facts.measured_run import read_previous_run
 
 _RUN = '[run]\nname = "r"\nmax_steps = 1\n[data]\n[[data.sources]]\nkind = "python-stdlib"\n'
 
@@ -22,7 +22,7 @@ def test_a_run_directory_keeps_the_config_that_was_measured(tmp_path: Path, monk
     (folder / "metrics.jsonl").write_text('{"step": 1, "step_s": 2.0}\n{"step": 2, "step_s": 3.0}\n{"step": 3, "st')
     monkeypatch.chdir(tmp_path)
     for named in ("first", "runs/first", str(folder)):
-        before = earlier(named)
+        before = read_previous_run(named)
         assert before.run == run
         assert [line["step"] for line in before.lines] == [1, 2]
         assert before.source == named
@@ -34,14 +34,14 @@ def test_a_run_directory_keeps_the_config_that_was_measured(tmp_path: Path, monk
 def test_a_file_of_objects(tmp_path: Path, text: str) -> None:
     path = tmp_path / "m.json"
     path.write_text(text)
-    before = earlier(str(path))
+    before = read_previous_run(str(path))
     assert before.lines == ({"step_s": 2},)
     assert before.run is None
 
 
 def test_a_run_of_prime_rl_keeps_no_config_of_ours(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"perf/peak_memory": 3.0}))
-    assert earlier(str(tmp_path)).run is None
+    assert read_previous_run(str(tmp_path)).run is None
 
 
 @pytest.mark.parametrize("text", ["", "3", "[1, 2]", "loss 3"])
@@ -49,11 +49,11 @@ def test_a_file_without_an_object(tmp_path: Path, text: str) -> None:
     path = tmp_path / "m.json"
     path.write_text(text)
     with pytest.raises(UserError, match="no JSON object"):
-        earlier(str(path))
+        read_previous_run(str(path))
 
 
 def test_a_run_of_another_version(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step_s": 2}')
     (tmp_path / "resolved.json").write_text("{}")
     with pytest.raises(UserError, match="another version"):
-        earlier(str(tmp_path))
+        read_previous_run(str(tmp_path))

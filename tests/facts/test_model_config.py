@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.errors import ExitCode, UserError
-from prime_train.facts.model_config import config_of, config_of_file, no_config
+from prime_train.facts.model_config import find_config, no_config, read_config_file
 from tests.fakes import hub_server
 from tests.fakes.model_folder import QWEN3, write_model
 
@@ -29,14 +29,14 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[hub_server.
 
 def _refusal(name: str, *, offline: bool = False) -> UserError:
     with pytest.raises(UserError) as refused:
-        config_of(name, "model.name in rl.toml", _KNOWN, offline=offline)
+        find_config(name, "model.name in rl.toml", _KNOWN, offline=offline)
     assert refused.value.where == "model.name in rl.toml"
     return refused.value
 
 
 @pytest.mark.usefixtures("hub")
 def test_a_model_on_the_hub_is_told_by_its_config_and_the_headers_of_its_weights() -> None:
-    found = config_of("lab/good", "x", _KNOWN)
+    found = find_config("lab/good", "x", _KNOWN)
     assert found.config["hidden_size"] == QWEN3["hidden_size"]
     assert found.loaded == 30_912
 
@@ -76,18 +76,18 @@ def test_a_folder_without_a_config(tmp_path: Path) -> None:
 
 def test_a_quantised_model_has_more_parameters_than_stored_numbers(tmp_path: Path) -> None:
     write_model(tmp_path / "model")
-    assert config_of_file(str(tmp_path / "model")).loaded == 30_912
+    assert read_config_file(str(tmp_path / "model")).loaded == 30_912
     (tmp_path / "model" / "config.json").write_text(
         json.dumps(QWEN3 | {"quantization_config": {"quant_method": "awq"}})
     )
-    assert config_of_file(str(tmp_path / "model")).loaded is None
+    assert read_config_file(str(tmp_path / "model")).loaded is None
 
 
 def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(QWEN3))
-    found = config_of_file(str(folder / "config.json"))
+    found = read_config_file(str(folder / "config.json"))
     assert (found.name, found.loaded) == ("my-model", None)
 
 

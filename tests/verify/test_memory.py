@@ -6,7 +6,7 @@ import pytest
 
 from prime_train.estimate import hardware
 from prime_train.estimate.shape import ModelShape, shape_from_registry
-from prime_train.verify.memory import serving, training
+from prime_train.verify.memory import fit_serving, fit_training
 from tests.verify.known_models import H100, check, evidence
 
 
@@ -20,23 +20,23 @@ SIZES = ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B", "Qwen/Qwen3-32B", 
 
 
 def test_a_larger_model_never_takes_fewer_gpus() -> None:
-    served = [serving(shape(name), H100) for name in SIZES]
+    served = [fit_serving(shape(name), H100) for name in SIZES]
     counts = [found.gpus for found in served if found is not None]
     assert counts == sorted(counts)
     assert len(counts) == len(SIZES)
     for lora in (True, False):
-        trained = [training(shape(name), H100, lora=lora).gpus or 10**6 for name in SIZES]
+        trained = [fit_training(shape(name), H100, lora=lora).gpus or 10**6 for name in SIZES]
         assert trained == sorted(trained)
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_lora_never_takes_more_than_training_in_full(name: str) -> None:
-    full, lora = training(shape(name), H100, lora=False), training(shape(name), H100, lora=True)
+    full, lora = fit_training(shape(name), H100, lora=False), fit_training(shape(name), H100, lora=True)
     assert (lora.gpus or 10**6) <= (full.gpus or 10**6)
 
 
 def test_a_server_has_the_weights_of_the_model() -> None:
-    found = serving(shape("Qwen/Qwen3-8B"), H100)
+    found = fit_serving(shape("Qwen/Qwen3-8B"), H100)
     assert found is not None
     assert found.gpus == 1
     assert found.weight_bytes == pytest.approx(8_190_735_360 * 2, rel=0.02)
@@ -44,8 +44,8 @@ def test_a_server_has_the_weights_of_the_model() -> None:
 
 def test_what_no_server_takes_is_said() -> None:
     small = hardware.hardware_from_name("rtx-4090")
-    assert serving(shape("meta-llama/Llama-3.1-405B"), small) is None
-    assert training(shape("meta-llama/Llama-3.1-405B"), small, lora=False).gpus is None
+    assert fit_serving(shape("meta-llama/Llama-3.1-405B"), small) is None
+    assert fit_training(shape("meta-llama/Llama-3.1-405B"), small, lora=False).gpus is None
 
 
 def test_both_are_told() -> None:

@@ -93,7 +93,7 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
     from prime_train.facts import model_config
 
     if options.model_config is not None:
-        return _read_shape(model_config.config_of_file(options.model_config))
+        return _read_shape(model_config.read_config_file(options.model_config))
     if not (run.trains or run.server_gpus):
         raise UserError(
             what="it neither trains nor serves",
@@ -116,7 +116,9 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
         if known is not None:  # saves a request to the hub, which may take ten seconds
             return known
         where = f"{reading.key(field)} in {reading.document.path}"
-        return _read_shape(model_config.config_of(named, where, shapes_registry.shape_rows(), offline=options.offline))
+        return _read_shape(
+            model_config.find_config(named, where, shapes_registry.shape_rows(), offline=options.offline)
+        )
     try:
         return shapes.shape_from_run(run, _vocab_size(run))
     except ShapeError as error:
@@ -189,9 +191,9 @@ def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelSh
     """
     if options.calibrate is None:
         return None
-    from prime_train.facts.measured_run import earlier
+    from prime_train.facts.measured_run import read_previous_run
 
-    previous = earlier(options.calibrate)
+    previous = read_previous_run(options.calibrate)
     measured = read_measurement(previous.lines, previous.source)
     if previous.run is not None:
         run = previous.run

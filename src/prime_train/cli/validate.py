@@ -43,13 +43,13 @@ def validate(
     from prime_train.dialects.read import read_config
     from prime_train.facts import asked
     from prime_train.facts.facts import Facts, to_json
-    from prime_train.facts.gather import Manner, gather
-    from prime_train.facts.gpus import of_another_machine
+    from prime_train.facts.gather import ProbeOptions, gather
+    from prime_train.facts.gpus import parse_gpus
     from prime_train.programs import program_of
     from prime_train.rules import judge
     from prime_train.views import findings as view
 
-    manner = Manner(offline, deep, python, None if gpus is None else of_another_machine(gpus))
+    manner = ProbeOptions(offline, deep, python, None if gpus is None else parse_gpus(gpus))
     reading = dialect.read(*read_config(config))
     run, facts = reading.run, None
     if run is not None:

@@ -44,7 +44,7 @@ def python(run: RunSpec) -> str:
 
 
 def run_dir(run: RunSpec) -> Path:
-    """Where the run will write: prime-train's own run directory, or prime-rl's output directory."""
+    """The directory that the run writes to."""
     return Path(run.write_root).expanduser() / run.write_folder
 
 

@@ -32,7 +32,7 @@ def read_contexts(names: Iterable[str]) -> tuple[ModelContext, ...] | NotKnown:
     return tuple(found)
 
 
-def cached(name: str, file: str) -> Path | None:
+def find_file(name: str, file: str) -> Path | None:
     """A file of a model, in the folder `name` or in the hub's cache; None if it is in neither."""
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -48,7 +48,7 @@ def cached(name: str, file: str) -> Path | None:
 
 
 def _read(name: str) -> ModelContext | None:
-    config = cached(name, "config.json")
+    config = find_file(name, "config.json")
     if config is None:
         return None
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.facts.child import run_probe, script
-from prime_train.facts.contexts import cached
+from prime_train.facts.contexts import find_file
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.local import DataLengths
 from prime_train.spec import RunSpec
@@ -26,7 +26,7 @@ _MAX_FILES = 10_000
 _DATA_ARGUMENTS = ("dataset_path", "dataset_name", "dataset", "data_path", "data_dir")
 # Columns with the prompt, as verifiers and TRL read them, and columns with a whole conversation for fine-tuning.
 _PROMPT_COLUMNS = ("prompt", "question", "problem", "messages", "instruction", "text")
-_SAID = ("messages", "text", "prompt")
+_TEXT_COLUMNS = ("messages", "text", "prompt")
 
 
 class LocalData(NamedTuple):
@@ -42,7 +42,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     named = list(local_data(run))
     if not named:
         return ()
-    tokenizer = cached(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
+    tokenizer = find_file(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
     sources = [{"files": _files(data.path), "columns": data.columns} for data in named]
     request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
     answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
@@ -55,12 +55,12 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
 
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:
-    """The data sets of a run that lie on this machine."""
+    """The datasets of a run that are on this machine."""
     for number, source in enumerate(run.data.sources):
         if source.path and Path(source.path).exists() and source.kind != "python-stdlib":
             yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
-        yield LocalData("finetune.data_name", run.finetune.data_name, _SAID)
+        yield LocalData("finetune.data_name", run.finetune.data_name, _TEXT_COLUMNS)
     trained = run.environments.train if run.environments is not None else None
     for number, environment in enumerate(trained or ()):
         arguments = environment.args or {}

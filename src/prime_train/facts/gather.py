@@ -12,7 +12,6 @@ from prime_train import registry
 from prime_train.facts import (
     asked,
     contexts,
-    cuda,
     data_lengths,
     disk,
     engine,
@@ -22,16 +21,17 @@ from prime_train.facts import (
     hub,
     interpreter,
     login,
-    packages,
     ports,
 )
+from prime_train.facts.cuda import create_cuda_context
 from prime_train.facts.facts import Facts, Gpus, NotKnown
 from prime_train.facts.local import RunFolder
+from prime_train.facts.packages import find_packages
 from prime_train.spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ProbeOptions:
     """The limits of the probes.
 
     `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, a disk speed test.
@@ -49,43 +49,43 @@ LookAt = Callable[[RunSpec, Path], RunFolder]  # of the program that trains: onl
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a probe is told."""
+class ProbeInput:
+    """The input of a probe."""
 
     run: RunSpec
     run_dir: Path
-    manner: Manner
+    options: ProbeOptions
     look: LookAt | None = None
 
     @property
     def python(self) -> str:
-        return self.manner.python or asked.python(self.run)
+        return self.options.python or asked.python(self.run)
 
     @property
     def is_named(self) -> bool:
         """Whether the config or the command line names the interpreter of the run."""
-        return bool(self.manner.python or (self.run.launch is not None and self.run.launch.python))
+        return bool(self.options.python or (self.run.launch is not None and self.run.launch.python))
 
 
-Probe = Callable[[Question], Any]
+Probe = Callable[[ProbeInput], Any]
 
 
 def _deep(probe: Probe) -> Probe:
-    return lambda question: probe(question) if question.manner.deep else NotKnown("only --deep probes it")
+    return lambda question: probe(question) if question.options.deep else NotKnown("only --deep probes it")
 
 
 # Import names of flash attention 2, 3 and 4 and vLLM.
 _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vllm")
 
 
-def _interpreter(question: Question) -> Any:
+def _interpreter(question: ProbeInput) -> Any:
     environments = asked.environment_modules(question.run)
     clashing = {name for clash in registry.clashes() for name in clash.packages}
     found = interpreter.interpreter(
         question.python,
         {*asked.STACK, *clashing},
         [*environments, *_FEATURE_MODULES],
-        environments if question.manner.deep else (),
+        environments if question.options.deep else (),
     )
     if isinstance(found, NotKnown) or question.is_named:
         return found
@@ -95,11 +95,11 @@ def _interpreter(question: Question) -> Any:
     return found
 
 
-def _engine(question: Question) -> Any:
+def _engine(question: ProbeInput) -> Any:
     arguments = asked.engine_arguments(question.run)
     if arguments is None:
         return None
-    if not question.manner.deep:
+    if not question.options.deep:
         return NotKnown("only --deep probes it")
     found = interpreter.interpreter(question.python, (), ("vllm",))
     if isinstance(found, NotKnown):
@@ -120,17 +120,17 @@ PROBES: dict[str, Probe] = {
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
     "source_files": lambda question: files.source_files(question.run.data.sources),
-    "packages": lambda _: packages.find_packages(),
+    "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
     "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
     "busy_ports": lambda question: ports.find_busy_ports(
-        (service.port for service in asked.services(question.run)), offline=question.manner.offline
+        (service.port for service in asked.services(question.run)), offline=question.options.offline
     ),
-    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.manner.offline),
+    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.options.offline),
     "wandb": lambda question: login.find_wandb_login() if asked.reports_to_wandb(question.run) else None,
-    "cuda_context": _deep(lambda question: cuda.create_cuda_context(question.python)),
+    "cuda_context": _deep(lambda question: create_cuda_context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
@@ -142,20 +142,24 @@ _ANYWHERE = frozenset(
 
 
 def gather(
-    run: RunSpec, run_dir: Path, needs: Iterable[str], manner: Manner = Manner(), look: LookAt | None = None
+    run: RunSpec,
+    run_dir: Path,
+    needs: Iterable[str],
+    options: ProbeOptions = ProbeOptions(),
+    look: LookAt | None = None,
 ) -> Facts:
-    """The facts named in `needs`. `run_dir` is where the run will be; it need not exist, and is not made.
+    """The facts named in `needs`. `run_dir` is the future directory of the run, which may not exist yet.
 
     `look`: `Program.run_folder` of the program that trains the run.
     """
-    question = Question(run, run_dir, manner, look)
+    question = ProbeInput(run, run_dir, options, look)
     wanted = tuple(needs)
     with ThreadPoolExecutor(max_workers=max(1, len(wanted))) as pool:
         return Facts(**dict(zip(wanted, pool.map(lambda need: _probe(need, question), wanted), strict=True)))
 
 
-def _probe(need: str, question: Question) -> Any:
-    other = question.manner.other_gpus
+def _probe(need: str, question: ProbeInput) -> Any:
+    other = question.options.other_gpus
     if other is not None and need == "gpus":
         return other
     if need not in _ANYWHERE or need == "gpus":

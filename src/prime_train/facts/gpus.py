@@ -73,7 +73,7 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     return kept
 
 
-def of_another_machine(text: str) -> Gpus:
+def parse_gpus(text: str) -> Gpus:
     """The GPUs of "8xh100-80gb" or "h200" (one GPU), with all memory free. Raises UserError."""
     known = {gpu.id: gpu for gpu in registry.gpu_peaks() if gpu.compute_capability is not None}
     match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", text.lower())

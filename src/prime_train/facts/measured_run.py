@@ -21,7 +21,7 @@ class PreviousRun(NamedTuple):
     source: str
 
 
-def earlier(named: str) -> PreviousRun:
+def read_previous_run(named: str) -> PreviousRun:
     """The metrics in a run directory or a file. Raises UserError if it cannot be read or has none."""
     path = Path(named).expanduser()
     if not path.exists() and (Path("runs") / named).is_dir():

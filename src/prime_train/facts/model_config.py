@@ -33,7 +33,7 @@ class ModelConfig(NamedTuple):
     loaded: int | None = None
 
 
-def config_of(name: str, where: str, known: Iterable[str], *, offline: bool = False) -> ModelConfig:
+def find_config(name: str, where: str, known: Iterable[str], *, offline: bool = False) -> ModelConfig:
     """The config of a model by its folder or its name on the hub.
 
     `where` is the option or key with the name, `known` are names for a suggestion. Raises UserError: exit code 1 if
@@ -52,11 +52,11 @@ def config_of(name: str, where: str, known: Iterable[str], *, offline: bool = Fa
     return ModelConfig(config, name, where, _loaded(config, found))
 
 
-def config_of_file(path: str) -> ModelConfig:
+def read_config_file(path: str) -> ModelConfig:
     """The config.json at `path`, which may be the folder around it. Raises UserError."""
     file = Path(path).expanduser()
     if file.is_dir():
-        return config_of(path, f"--model-config {path}", (), offline=True)
+        return find_config(path, f"--model-config {path}", (), offline=True)
     return ModelConfig(_read(file, path), Path(path).parent.name or path, path)
 
 

@@ -1,4 +1,4 @@
-"""Reads the legal keys of an installed prime-rl, by running its interpreter. Imports none of it in this process."""
+"""Reads the legal keys of an installed prime-rl, with its interpreter. Imports none of it in this process."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def table(python: str, generation: str, today: date) -> dict[str, Any]:
 
     What its classes do not show comes from the shipped generation with the most keys in common: the features, and
     which keys feed a RunSpec. "inherits" names that generation.
-    Raises UserError where there is no such interpreter, no prime-rl in it, or none of its root classes.
+    Raises UserError if the interpreter, prime-rl or its root classes are missing.
     """
-    said = _said(python)
-    rows = said["rows"]
+    output = _run_program(python)
+    rows = output["rows"]
     paths = {(row["root"], row["path"].replace("[]", "")) for row in rows}
     nearest = max(reversed(shipped_generations()), key=lambda one: _keys_in_common(one, paths))
     kept = {
-        root: {field: there for field, keys in of_root.items() if (there := _those_there(root, keys, paths))}
+        root: {field: legal for field, keys in of_root.items() if (legal := _legal_keys(root, keys, paths))}
         for root, of_root in nearest.feeds.items()
     }
-    version = said["version"]
+    version = output["version"]
     features = nearest.features._asdict()
     origin = Origin(generation, f"prime-rl {version}".strip(), today.isoformat(), version, features)
     return compact(rows, origin, kept) | {"inherits": nearest.name}
@@ -41,30 +41,28 @@ def _keys_in_common(generation: Generation, paths: set[tuple[str, str]]) -> int:
     return sum(key in paths for key in known)
 
 
-def _those_there(root: str, keys: list[str], paths: set[tuple[str, str]]) -> list[str]:
-    """The legal ones of the keys that feed a field. A sign in front says what of a key is read."""
+def _legal_keys(root: str, keys: list[str], paths: set[tuple[str, str]]) -> list[str]:
+    """The legal keys of a field. The prefix "#" or "?" of a key is not part of its path."""
     return [key for key in keys if (root, key.lstrip("#?").replace("[]", "")) in paths]
 
 
-def _said(python: str) -> dict[str, Any]:
+def _run_program(python: str) -> dict[str, Any]:
     answer = run_probe([python, script("prime_rl_program")], DEADLINE_S)
     if isinstance(answer, NotKnown):
-        raise _refused(python, answer.reason, "it must be an interpreter that can be run", ExitCode.USAGE)
+        raise _error(python, answer.reason, "it must be an executable Python interpreter", ExitCode.USAGE)
     lines = answer.out.splitlines()
     if answer.code != 0 or not lines:
-        raise _refused(python, answer.last_line or f"exit code {answer.code}", "its configs cannot be walked")
+        raise _error(python, answer.last_line or f"exit code {answer.code}", "its configs cannot be read")
     try:
-        said = json.loads(lines[-1])
+        output = json.loads(lines[-1])
     except ValueError:
-        raise _refused(
-            python, "it does not answer like Python", "another program has that name", ExitCode.USAGE
-        ) from None
-    if not isinstance(said, dict) or "rows" not in said:
-        fault = said.get("fault", "it gives no rows") if isinstance(said, dict) else "it gives no rows"
-        raise _refused(python, fault, "the keys are read out of the classes that prime-rl reads its files with")
-    return said
+        raise _error(python, "its output is not JSON", "it is not a Python interpreter", ExitCode.USAGE) from None
+    if not isinstance(output, dict) or "rows" not in output:
+        fault = output.get("fault", "it prints no rows") if isinstance(output, dict) else "it prints no rows"
+        raise _error(python, fault, "the keys are read from the config classes of prime-rl")
+    return output
 
 
-def _refused(python: str, what: str, why: str, exit_code: ExitCode = ExitCode.OUT_OF_REACH) -> UserError:
+def _error(python: str, what: str, why: str, exit_code: ExitCode = ExitCode.OUT_OF_REACH) -> UserError:
     fix = "prime-train schema import --python /path/to/prime-rl/.venv/bin/python"
     return UserError(what=what, where=f"--python {python}", why=why, fix=fix, exit_code=exit_code)

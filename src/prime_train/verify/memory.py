@@ -39,7 +39,7 @@ class Training(NamedTuple):
     bytes_per_gpu: float
 
 
-def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving | None:
+def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving | None:
     """The smallest server that fits one request of the model's full context; None if 8 GPUs are not enough."""
     for gpus in _COUNTS[:4]:
         if shape.heads % gpus:
@@ -51,7 +51,7 @@ def serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving
     return None
 
 
-def training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> Training:
+def fit_training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> Training:
     """prime-rl's trainer with activation checkpointing, without offload, with FSDP over as few GPUs as possible."""
     needed = 0.0
     for gpus in _COUNTS:
@@ -91,7 +91,7 @@ def check_memory(config: Config, hardware: Hardware, version: str = "") -> tuple
 
 
 def _check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
-    found = serving(shape, hardware, version)
+    found = fit_serving(shape, hardware, version)
     if found is None:
         return warning(
             "memory-to-serve",
@@ -107,7 +107,7 @@ def _check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check
 
 
 def _check_training(shape: ModelShape, hardware: Hardware) -> Check:
-    full, lora = training(shape, hardware, lora=False), training(shape, hardware, lora=True)
+    full, lora = fit_training(shape, hardware, lora=False), fit_training(shape, hardware, lora=True)
     setting = f"at {_tokens(shape):,} tokens per GPU, with checkpointing and AdamW in fp32"
     if lora.gpus is None:
         return warning(
