@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.dialects.nearest import nearest
 from prime_train.errors import UserError
 from prime_train.estimate import shapes_registry
@@ -133,7 +133,7 @@ def hardware(name: str, gpus: int) -> Hardware:
             return hardware_from_name(f"{gpus}x{tried}")
         except UserError:
             continue
-    entry = registry.gpu_peak(name)
+    entry = gpu_registry.gpu_peak(name)
     return (
         hardware_from_entry(entry, gpus) if entry else Hardware(name, name or "unknown GPU", gpus, 0.0, 0.0, 0.0, None)
     )
@@ -142,7 +142,7 @@ def hardware(name: str, gpus: int) -> Hardware:
 def _closest_gpu(plain: str) -> str:
     """The id whose parts are all in the name: "h200" for "h200-141gb-sxm"; "h100" and "a100" alone mean 80 GB."""
     parts = {part for part in re.split(r"[-_/ ]", plain) if part}
-    by_parts = {frozenset(gpu.id.removeprefix("rtx-").split("-")): gpu.id for gpu in registry.gpu_peaks()}
+    by_parts = {frozenset(gpu.id.removeprefix("rtx-").split("-")): gpu.id for gpu in gpu_registry.gpu_peaks()}
     bare = {part for part in parts if not re.fullmatch(r"nvidia|geforce|tesla|rtx|sxm\d?", part)}
     if bare in ({"h100"}, {"a100"}):
         return f"{bare.pop()}-80gb"

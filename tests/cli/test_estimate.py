@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.cli.estimate import estimate
 from prime_train.errors import UserError
 from prime_train.rules.judge import lint
@@ -160,7 +160,9 @@ def test_prices_of_a_file_take_the_place_of_the_table(capsys: pytest.CaptureFixt
 
 
 _OTHERS = ("quickstart", "serve")  # for any machine; without an end, and so without a cost
-PRESETS = {name: path.read_text(encoding="utf-8") for name, path in registry.presets().items() if name not in _OTHERS}
+PRESETS = {
+    name: path.read_text(encoding="utf-8") for name, path in gpu_registry.presets().items() if name not in _OTHERS
+}
 
 
 @pytest.mark.parametrize("preset", PRESETS)

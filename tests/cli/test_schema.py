@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.cli.app import app
 from prime_train.dialects import native
 from prime_train.document import patched
@@ -28,11 +28,11 @@ def accepts(values: dict[str, Any]) -> bool:
     return bool(jsonschema.Draft7Validator(SCHEMA).is_valid(values))
 
 
-@pytest.mark.parametrize("preset", [name for name in registry.presets() if not name.startswith("rl-")])
+@pytest.mark.parametrize("preset", [name for name in gpu_registry.presets() if not name.startswith("rl-")])
 def test_presets_fit_the_schema(preset: str) -> None:
     import tomli
 
-    assert accepts(tomli.loads(registry.presets()[preset].read_text(encoding="utf-8")))
+    assert accepts(tomli.loads(gpu_registry.presets()[preset].read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(

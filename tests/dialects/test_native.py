@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from prime_train import registry, spec
+from prime_train import gpu_registry, spec
 from prime_train.dialects import native
 from prime_train.dialects.reading import (
     MISSING_KEY,
@@ -171,7 +171,7 @@ def _serves(values: Mapping[str, Any]) -> bool:
 @given(st.data())
 def test_a_config_with_one_changed_value_is_read_as_pydantic_reads_it(data: st.DataObject) -> None:
     """As above, from a config that is good but for one value: the walker names that key."""
-    good = registry.presets()["quickstart"].read_text()
+    good = gpu_registry.presets()["quickstart"].read_text()
     document = native.read(good, "run.toml").document
     section = data.draw(st.sampled_from([key for key in document.values if key != "data"]))
     table = native.schema().fields[section].shape
@@ -198,7 +198,7 @@ def _read_by_pydantic(values: Mapping[str, Any]) -> spec.RunSpec | None:
 
 
 def test_presets_are_read_without_fault() -> None:
-    ours = [path for name, path in registry.presets().items() if not name.startswith("rl-")]
+    ours = [path for name, path in gpu_registry.presets().items() if not name.startswith("rl-")]
     assert ours
     for path in ours:
         reading = native.read(path.read_text(), str(path))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.cost import Work, cost_at, cost_of, price_interval
 from prime_train.estimate.interruptions import Rates, shipped_rates
+from prime_train.estimate.run_cost import Work, cost_at, cost_of, price_interval
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.dialects import dialect
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.laid_out import Impossible, Relayout, layout_settings, relayout, steps_of
@@ -141,9 +141,9 @@ def test_servers_keep_their_gpus() -> None:
     )
 
 
-@pytest.mark.parametrize("preset", registry.presets())
+@pytest.mark.parametrize("preset", gpu_registry.presets())
 def test_every_preset_can_be_laid_out(preset: str) -> None:
-    spec = run(registry.presets()[preset].read_text(encoding="utf-8"), f"{preset}.toml")
+    spec = run(gpu_registry.presets()[preset].read_text(encoding="utf-8"), f"{preset}.toml")
     assert isinstance(relayout(spec, hardware_from_name("8xh200")), Relayout | Impossible)
 
 

@@ -5,7 +5,7 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.estimate.interruptions import Rates
 from prime_train.estimate.offers import Judge, Judgement, Limits, Ranking, Refusal, can_join, rank
 from prime_train.estimate.values import Interval
@@ -85,7 +85,7 @@ def test_limits() -> None:
 
 
 def test_every_cloud_of_the_shipped_prices_is_known() -> None:
-    text = registry.data_file("clouds.toml").read_text(encoding="utf-8")
+    text = gpu_registry.data_file("clouds.toml").read_text(encoding="utf-8")
     assert {price.cloud for price in shipped_prices()} <= {cloud["id"] for cloud in tomli.loads(text)["cloud"]}
 
 

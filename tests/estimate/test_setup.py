@@ -9,7 +9,7 @@ from prime_train.estimate.coefficients import Coefficients, fitted_entry, is_kno
 from prime_train.estimate.setup import setup_of
 from prime_train.estimate.train_setup import Head, TrainSetup
 from prime_train.estimate.training import training_memory
-from prime_train.registry import memory_coefficients
+from prime_train.gpu_registry import memory_coefficients
 from prime_train.spec import RunSpec
 from prime_train.spec.elsewhere import Recipe, Trainer
 from tests.estimate.training_cases import EIGHT_GPUS, native, prime_rl, recipe, shape

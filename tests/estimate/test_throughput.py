@@ -14,7 +14,7 @@ import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.errors import UserError
 from prime_train.estimate.broadcast import broadcast_s
 from prime_train.estimate.throughput import throughput_of
@@ -201,7 +201,7 @@ def test_a_gpu_without_a_peak_is_refused() -> None:
 
 
 def test_each_published_cost_names_its_source_and_has_a_last_resort() -> None:
-    published = tomli.loads(registry.data_file("throughput.toml").read_text(encoding="utf-8"))
+    published = tomli.loads(gpu_registry.data_file("throughput.toml").read_text(encoding="utf-8"))
     for term, costs in published_costs().items():
         assert published["cost"][term]["source"]
         assert "any" in costs

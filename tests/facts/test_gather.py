@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.dialects import native
 from prime_train.facts import gather as gathering
 from prime_train.facts.facts import NOT_GATHERED, Cpu, Facts, NotKnown, Packages, to_json
@@ -21,7 +21,7 @@ from prime_train.spec.elsewhere import Launch
 
 
 def quickstart() -> RunSpec:
-    run = native.read(registry.presets()["quickstart"].read_text(), "quickstart").run
+    run = native.read(gpu_registry.presets()["quickstart"].read_text(), "quickstart").run
     assert run is not None
     return run
 

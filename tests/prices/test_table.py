@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.prices import table
 from prime_train.prices.price import Fault, Price, Rows
 
@@ -87,7 +87,7 @@ names = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_si
         st.builds(
             Price,
             names,
-            st.sampled_from([gpu.id for gpu in registry.gpu_peaks()]),
+            st.sampled_from([gpu.id for gpu in gpu_registry.gpu_peaks()]),
             st.integers(1, 64),
             st.floats(0.01, 100).map(lambda usd: round(usd, 4)),
             st.booleans(),

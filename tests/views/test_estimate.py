@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 
-from prime_train.estimate.cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.estimate_exact import Comparison
 from prime_train.estimate.estimate_memory import Gpus, Memory, Role
 from prime_train.estimate.estimate_time import Time
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.overlap import overlap_of
+from prime_train.estimate.run_cost import Cost
 from prime_train.estimate.shape import ModelShape
 from prime_train.estimate.throughput import Throughput
 from prime_train.estimate.values import Interval, RoleMemory, Term

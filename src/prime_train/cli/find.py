@@ -154,14 +154,14 @@ def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
 
 def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     """A function that estimates memory and time of the run on a number of GPUs of one type."""
-    from prime_train import registry
+    from prime_train import gpu_registry
     from prime_train.estimate.estimate import estimate
     from prime_train.estimate.hardware import hardware_from_entry
     from prime_train.estimate.laid_out import Impossible, layout_settings, relayout, steps_of
     from prime_train.estimate.offers import Judgement, Refusal
     from prime_train.units import GIB
 
-    known = {gpu.id: gpu for gpu in registry.gpu_peaks()}
+    known = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks()}
 
     @cache
     def judge(gpu: str, gpus: int) -> Judgement | Refusal:

@@ -150,10 +150,10 @@ def refresh(
 
 def _find_gpu(gpu: str) -> str:
     """The id of a GPU; "rtx4090" is accepted for "rtx-4090". Raises UserError with the nearest name."""
-    from prime_train import registry
+    from prime_train import gpu_registry
     from prime_train.dialects.nearest import nearest
 
-    ids = {known.id.replace("-", ""): known.id for known in registry.gpu_peaks()}
+    ids = {known.id.replace("-", ""): known.id for known in gpu_registry.gpu_peaks()}
     plain = gpu.lower().replace("-", "").replace(" ", "")
     if plain in ids:
         return ids[plain]

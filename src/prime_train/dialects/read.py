@@ -27,9 +27,9 @@ def _preset(config: str) -> str | None:
     """The file of the preset of that name, where no file has it."""
     if os.sep in config or os.path.lexists(config):
         return None
-    from prime_train import registry
+    from prime_train import gpu_registry
 
-    path = registry.presets().get(config)
+    path = gpu_registry.presets().get(config)
     return None if path is None else _shortened(str(path))
 
 
@@ -69,10 +69,10 @@ def _decoded(content: bytes, shown: str) -> str:
 
 
 def _missing(config: str) -> UserError:
-    from prime_train import registry
+    from prime_train import gpu_registry
     from prime_train.dialects.nearest import nearest
 
-    known = registry.presets()
+    known = gpu_registry.presets()
     meant = nearest(config, known)
     if meant is None:
         return _unread(config, "there is no such file", f"nor a preset of that name; presets: {', '.join(known)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train import registry
+from prime_train import gpu_registry
 
 
 class Coefficients(NamedTuple):
@@ -79,7 +79,7 @@ class Fitted(NamedTuple):
 
 def fitted_entry(program: str, era: str) -> Fitted:
     """The entry of `program` in its newest era that is not after `era`; the entry of "hf" for an unknown program."""
-    tables = registry.memory_coefficients()
+    tables = gpu_registry.memory_coefficients()
     entry = tables.get(program) or tables["hf"]
     numbers: dict[str, float] = dict(entry.get("coefficients", {}))
     for since, changed in sorted(entry.get("era", {}).items()):
@@ -90,4 +90,4 @@ def fitted_entry(program: str, era: str) -> Fitted:
 
 
 def is_known(program: str) -> bool:
-    return program in registry.memory_coefficients()
+    return program in gpu_registry.memory_coefficients()

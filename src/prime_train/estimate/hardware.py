@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.dialects.nearest import nearest
 from prime_train.errors import UserError
 from prime_train.estimate.values import Hardware
@@ -36,7 +36,7 @@ def hardware_from_name(text: str, where: str = "--gpus") -> Hardware:
     return hardware_from_entry(gpu, count)
 
 
-def hardware_from_entry(gpu: registry.GpuPeak, count: int, usable_bytes: float | None = None) -> Hardware:
+def hardware_from_entry(gpu: gpu_registry.GpuPeak, count: int, usable_bytes: float | None = None) -> Hardware:
     """The Hardware of `count` GPUs of one registry entry, with the measured `usable_bytes` if known."""
     if usable_bytes is None and gpu.usable_gib is not None:
         usable_bytes = gpu.usable_gib * GIB
@@ -62,22 +62,22 @@ def hardware_from_devices(devices: Sequence[tuple[str, int]]) -> Hardware | None
     if not devices:
         return None
     name, memory_bytes = min(devices, key=lambda device: device[1])
-    gpu = registry.gpu_peak(name)
+    gpu = gpu_registry.gpu_peak(name)
     if gpu is None:
         return None
     usable = min(memory_bytes, gpu.usable_gib * GIB) if gpu.usable_gib is not None else memory_bytes
     return hardware_from_entry(gpu, len(devices), usable)
 
 
-def _entry(name: str) -> registry.GpuPeak | None:
+def _entry(name: str) -> gpu_registry.GpuPeak | None:
     """The GPU of an id; "rtx4090" means "rtx-4090"."""
-    by_id = {gpu.id: gpu for gpu in registry.gpu_peaks()}
+    by_id = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks()}
     plain = {gpu_id.replace("-", ""): gpu for gpu_id, gpu in by_id.items()}
     return by_id.get(name) or plain.get(name.replace("-", ""))
 
 
 def _unknown(text: str, name: str, where: str) -> UserError:
-    ids = sorted(gpu.id for gpu in registry.gpu_peaks())
+    ids = sorted(gpu.id for gpu in gpu_registry.gpu_peaks())
     similar = next((known for known in ids if name and known.startswith(name)), None) or nearest(name, ids)
     return UserError(
         what=f"{text!r} names no known GPU",

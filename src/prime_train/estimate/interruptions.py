@@ -11,7 +11,7 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.estimate.values import Interval
 
 _HOUR_S = 3600.0
@@ -59,7 +59,7 @@ def shipped_rates() -> Rates:
     """The rates of registry/interruptions.toml."""
     import tomli
 
-    document = tomli.loads(registry.data_file("interruptions.toml").read_text(encoding="utf-8"))
+    document = tomli.loads(gpu_registry.data_file("interruptions.toml").read_text(encoding="utf-8"))
 
     def interval(name: str) -> Interval:
         return Interval(*(float(document[name][end]) for end in ("low", "typical", "high")))

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from prime_train import registry
-from prime_train.estimate.cost import Cost, Work, cost_at
+from prime_train import gpu_registry
 from prime_train.estimate.interruptions import Rates
+from prime_train.estimate.run_cost import Cost, Work, cost_at
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 
@@ -149,5 +149,5 @@ def can_join(cloud: str) -> bool:
 
 @cache
 def _clouds() -> dict[str, bool]:
-    document = tomli.loads(registry.data_file("clouds.toml").read_text(encoding="utf-8"))
+    document = tomli.loads(gpu_registry.data_file("clouds.toml").read_text(encoding="utf-8"))
     return {cloud["id"]: cloud["multi_node"] for cloud in document["cloud"]}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.facts import (
     asked,
     contexts,
@@ -80,7 +80,7 @@ _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vl
 
 def _interpreter(question: ProbeInput) -> Any:
     environments = asked.environment_modules(question.run)
-    clashing = {name for clash in registry.clashes() for name in clash.packages}
+    clashing = {name for clash in gpu_registry.clashes() for name in clash.packages}
     found = interpreter.interpreter(
         question.python,
         {*asked.STACK, *clashing},

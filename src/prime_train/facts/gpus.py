@@ -8,7 +8,7 @@ import re
 import sys
 from typing import Any
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.errors import UserError
 from prime_train.facts.child import Answer, run_probe, script
 from prime_train.facts.facts import Gpu, Gpus, GpuUser, NotKnown
@@ -75,7 +75,7 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
 
 def parse_gpus(text: str) -> Gpus:
     """The GPUs of "8xh100-80gb" or "h200" (one GPU), with all memory free. Raises UserError."""
-    known = {gpu.id: gpu for gpu in registry.gpu_peaks() if gpu.compute_capability is not None}
+    known = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks() if gpu.compute_capability is not None}
     match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", text.lower())
     gpu = known.get(match[2]) if match else None
     if match is None or gpu is None or gpu.compute_capability is None or match[1] == "0":

@@ -10,7 +10,7 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from prime_train import registry
+from prime_train import gpu_registry
 
 # Names of clouds for a card that differ from the registry's: SkyPilot catalogues v8, Prime Intellect, Vast.
 _SAME = {
@@ -95,6 +95,6 @@ def _match_card(family: str, form: str, memory_gb: float | None) -> str | None:
 @cache
 def _cards() -> tuple[_Card, ...]:
     """The registry's GPUs, least memory first: "A100" alone means the one of 40 GB, as in the SkyPilot catalogues."""
-    named = [(gpu, _parse_name(gpu.id)) for gpu in registry.gpu_peaks()]
+    named = [(gpu, _parse_name(gpu.id)) for gpu in gpu_registry.gpu_peaks()]
     cards = [_Card(gpu.id, parts.family, parts.form, gpu.memory_gb) for gpu, parts in named]
     return tuple(sorted(cards, key=lambda card: card.memory_gb))

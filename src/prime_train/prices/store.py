@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.errors import UserError
 from prime_train.prices import table
 from prime_train.prices.price import Fault, Price, Rows
@@ -49,7 +49,7 @@ def load(day: date) -> PriceTable:
 @cache
 def shipped_prices() -> tuple[Price, ...]:
     """The rows of registry/offers.toml."""
-    path = registry.data_file("offers.toml")
+    path = gpu_registry.data_file("offers.toml")
     rows = table.parse(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
     if isinstance(rows, Fault) or rows.faults:
         raise ValueError(f"registry/offers.toml: {rows if isinstance(rows, Fault) else rows.faults[0]}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli
 
-from prime_train import registry
+from prime_train import gpu_registry
 from prime_train.dialects.nearest import nearest
 from prime_train.prices.price import Fault, Price, Rows, age_days, count, per_gpu_hour
 from prime_train.prices.regions import clean_text
@@ -96,7 +96,7 @@ def _column_fault(entry: Mapping[str, Any], where: str) -> Fault | None:
             return Fault(f"{where}, column {name}", f"{entry[name]!r} is not a name", "it must be a non-empty text")
     if not isinstance(entry.get("spot", False), bool):
         return Fault(f"{where}, column spot", f"{entry['spot']!r}", "it must be true or false")
-    ids = [gpu.id for gpu in registry.gpu_peaks()]
+    ids = [gpu.id for gpu in gpu_registry.gpu_peaks()]
     if entry["gpu"] not in ids:
         meant = nearest(entry["gpu"], ids)
         why = f"did you mean {meant}?" if meant else "it must be an id of registry/gpus.toml: " + ", ".join(sorted(ids))

@@ -84,7 +84,7 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     The price is the on-demand price of the machine's GPU in registry/offers.toml, interruptions included. If only the
     upper end exceeds the budget, the finding is a note.
 
-    Source: estimate/cost.py; registry/offers.toml, each row with its source and date.
+    Source: estimate/run_cost.py; registry/offers.toml, each row with its source and date.
 
     Bad (prime-rl 2026-08):
         [prime_train]
@@ -99,8 +99,8 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         step_s = 60.0
         timed_steps = 50
     """
-    from prime_train.estimate.cost import Work, cost_of
     from prime_train.estimate.interruptions import shipped_rates
+    from prime_train.estimate.run_cost import Work, cost_of
     from prime_train.prices.store import shipped_prices
 
     budget, at = run.prime_train.budget_usd, "prime_train.budget_usd"

@@ -35,11 +35,11 @@ def packages_clash(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """
     from packaging.specifiers import SpecifierSet
 
-    from prime_train import registry
+    from prime_train import gpu_registry
 
     interpreter = known(facts.interpreter)
     versions = dict(interpreter.versions)
-    for clash in registry.clashes():
+    for clash in gpu_registry.clashes():
         if clash.torch_cuda and clash.torch_cuda != interpreter.torch_cuda:
             continue
         if all(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prime_train.estimate.cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.estimate_exact import Comparison
 from prime_train.estimate.estimate_memory import Role
 from prime_train.estimate.estimate_time import Time
+from prime_train.estimate.run_cost import Cost
 from prime_train.estimate.scaling import ScaledLayout
 from prime_train.estimate.sharing import Sharing
 from prime_train.estimate.values import Interval, Term

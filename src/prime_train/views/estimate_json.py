@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from prime_train.estimate.cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.estimate_exact import Comparison
 from prime_train.estimate.estimate_memory import Role
 from prime_train.estimate.estimate_time import Time
+from prime_train.estimate.run_cost import Cost
 from prime_train.estimate.scaling import ScaledLayout
 from prime_train.estimate.sharing import Sharing
 from prime_train.estimate.values import Interval, Term

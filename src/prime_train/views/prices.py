@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
-from prime_train.estimate.cost import price_interval
+from prime_train.estimate.run_cost import price_interval
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.units import counted, format_usd
 

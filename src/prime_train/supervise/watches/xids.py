@@ -8,7 +8,7 @@ from typing import Literal
 
 import tomli
 
-from prime_train.registry import data_file
+from prime_train.gpu_registry import data_file
 
 
 @dataclass(frozen=True, slots=True)
