@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import record
 from memory_rows import Row, read
 
+from prime_train.core.units import GIB
 from prime_train.estimate.calibrate import Measurement, calibrate_memory, calibration_of
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.training import training_memory
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.values import RoleMemory
-from prime_train.units import GIB
 
 FACTORS = (1.1, 1.5, 2.0, 4.0, math.inf)
 

@@ -31,7 +31,7 @@ import record
 import torch
 
 from prime_train import events, spec
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
 from prime_train.trainer import device
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, gather

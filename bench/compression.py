@@ -30,7 +30,7 @@ from typing import Any
 import record
 
 from prime_train.checkpoints import layout
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 CONFIG = """\

@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 import record
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     CheckpointSaved,
     CheckpointStarted,
@@ -36,7 +37,6 @@ from prime_train.events import (
     read,
 )
 from prime_train.programs.bundled.program import Bundled
-from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.lock import held

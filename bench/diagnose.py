@@ -25,11 +25,11 @@ from pathlib import Path
 import record
 
 from prime_train.diagnose.cause import judge
-from prime_train.diagnose.match import Scanner
+from prime_train.diagnose.log_scanner import Scanner
 from prime_train.diagnose.signatures import catalogue
 
 _CHUNK_BYTES = 1024 * 1024
-_PIECE_BYTES, _HURRIED_LOOKS = 128 * 1024, 100  # as supervise/listening.py
+_PIECE_BYTES, _HURRIED_LOOKS = 128 * 1024, 100  # as supervise/log_follower.py
 _FLOOD_LINES = 200_000
 _WORDS = (
     "the", "model", "answers", "with", "sum", "of", "two", "numbers", "and", "then", "thinks", "again", "about", "what",

@@ -29,12 +29,12 @@ from memory_rows import DEVELOPMENT, Row, read
 from memory_served import Server
 from memory_tools import Tool, tools
 
-from prime_train.errors import UserError
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.train_setup import TrainSetup
-from prime_train.estimate.training import training_memory
+from prime_train.core.errors import UserError
+from prime_train.core.units import GIB
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.values import Interval
-from prime_train.units import GIB
 
 # Requirements for each group: mean, median, within 10 %, mean with the model left out.
 BARS = {

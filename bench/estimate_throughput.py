@@ -26,12 +26,11 @@ import throughput_rows
 from row_cells import Unreadable
 from throughput_rows import Read
 
-from prime_train.errors import UserError
-from prime_train.estimate.throughput import throughput_of
-from prime_train.estimate.throughput_basis import MeasuredRow, measured_rows
-from prime_train.estimate.throughput_rates import Rates, rates_of
+from prime_train.core.errors import UserError
+from prime_train.estimate.time.rates import Rates, rates_of
+from prime_train.estimate.time.step_flops import work_of
+from prime_train.estimate.time.throughput import MeasuredRow, measured_rows, throughput_of
 from prime_train.estimate.values import Interval
-from prime_train.estimate.work import work_of
 
 BARS = {"llm-foundry, dense": 0.06, "prime-rl": 0.12}
 NAIVE_MFU = 0.40

@@ -18,11 +18,11 @@ from memory_priors import COUNTED, PRIORS, Free, Priors
 from memory_rows import DEVELOPMENT, Row, read
 from numpy.typing import NDArray
 
-from prime_train.estimate.coefficients import Coefficients
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.train_setup import TrainSetup
-from prime_train.estimate.training import peak_of
-from prime_train.units import GIB
+from prime_train.core.units import GIB
+from prime_train.estimate.memory.coefficients import Coefficients
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.memory.training import peak_of
 
 Vector = NDArray[np.float64]
 
@@ -189,7 +189,7 @@ def entry_text(
 
 
 HEADER = """\
-# The memory coefficients of each trainer, where they differ from the defaults in estimate/coefficients.py.
+# The memory coefficients of each trainer, where they differ from the defaults in estimate/memory/coefficients.py.
 # Written by bench/fit_memory.py; docs/estimate.md lists the fitted rows.
 # The values of an era apply to program versions of that date and later.
 """

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from prime_train.estimate.broadcast import broadcast_s
-from prime_train.estimate.throughput_basis import MeasuredRow, find_nearby, measured_rows
-from prime_train.estimate.throughput_rates import Costs, Rates, Spread, published_costs
-from prime_train.estimate.throughput_terms import ideal_terms, step_terms
+from prime_train.estimate.time.rates import Costs, Rates, Spread, published_costs
+from prime_train.estimate.time.rl_step_time import broadcast_s
+from prime_train.estimate.time.step_terms import ideal_terms, step_terms
+from prime_train.estimate.time.throughput import MeasuredRow, find_nearby, measured_rows
 
 MIN_ROWS = 40
 RIDGE = 0.05  # a cost at twice its published value weighs as much as one row with an error of 22 %

@@ -22,11 +22,11 @@ sys.path.insert(0, str(record.HERE.parent))
 from tests.trainer.live_tensors import Case, batches, training_of
 
 from prime_train import spec
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.hardware import hardware_from_devices
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import shape_from_run
-from prime_train.estimate.training import training_memory
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.model.shape import shape_from_run
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.trainer.step import train_step

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import record
 
-from prime_train.document import Document, KeyPath, dotted
-from prime_train.findings import Finding, Severity, Span
+from prime_train.core.findings import Finding, Severity, Span
 from prime_train.rules.judge import Verdict, lint
+from prime_train.toml.document import Document, KeyPath, dotted
 
 _BOUNDED = {  # keys with a limit in every generation -> a value beyond the limit
     **dict.fromkeys(("lr", "max_steps", "batch_size", "seq_len", "interval", "group_size", "max_norm"), "-3"),

@@ -24,11 +24,11 @@ sys.path.insert(0, str(record.HERE.parent))
 from tests.hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
 
 from prime_train.cli.lint_files import check
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.rules.judge import lint
 
 MEGABYTE = 1_000_000
-LARGEST_SCRIPT = 190_000  # dialects/script.py reads up to 200,000 characters
+LARGEST_SCRIPT = 190_000  # config/jax/script.py reads up to 200,000 characters
 _LINT_ALONE = """
 import resource, sys, time
 from prime_train.cli.lint_files import check

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
-from prime_train.dialects.prime_rl.schema import newest
-from prime_train.estimate.shape import ModelShape
+from prime_train.config.prime_rl.schema import newest
+from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
-from prime_train.spec.elsewhere import Deployment, Finetune, Launch, Lora, Recipe, Trainer
+from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, Recipe, Trainer
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
 MEASURED = "measured_peak_gib_per_gpu"

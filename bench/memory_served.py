@@ -18,15 +18,15 @@ import row_cells
 from memory_rows import MEASURED, SERVING
 from row_cells import Unreadable, flag, number, text, whole
 
-from prime_train.estimate.inference import inference_memory
-from prime_train.estimate.inference_cache import capacity_of
-from prime_train.estimate.inference_setup import ServeSetup, serve_setup_of
-from prime_train.estimate.inference_weights import weight_gib
-from prime_train.estimate.shape import ModelShape
+from prime_train.core.units import GIB
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.serving.kv_cache import capacity_of
+from prime_train.estimate.serving.server_memory import inference_memory
+from prime_train.estimate.serving.server_setup import ServeSetup, serve_setup_of
+from prime_train.estimate.serving.server_weights import weight_gib
 from prime_train.estimate.values import Hardware, Interval
 from prime_train.spec import Data, Run, RunSpec
-from prime_train.spec.elsewhere import Inference
-from prime_train.units import GIB
+from prime_train.spec.prime_rl_parts import Inference
 
 sys.path.insert(0, str(record.HERE.parent))
 from tests.estimate.served import ROWS  # the logs are those of the tests

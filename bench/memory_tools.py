@@ -11,9 +11,9 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from prime_train.estimate.adapters import ALL_LINEAR
-from prime_train.estimate.sharding import groups_of
-from prime_train.estimate.train_setup import TrainSetup
+from prime_train.estimate.memory.adapters import ALL_LINEAR
+from prime_train.estimate.memory.sharding import groups_of
+from prime_train.estimate.memory.train_setup import TrainSetup
 
 MIB = 2**20
 Answer = Callable[[TrainSetup], float | None]

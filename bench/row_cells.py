@@ -12,13 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train import gpu_registry
-from prime_train.dialects.nearest import nearest
-from prime_train.errors import UserError
-from prime_train.estimate import shapes_registry
+from prime_train.core.errors import UserError
 from prime_train.estimate.hardware import hardware_from_entry, hardware_from_name
-from prime_train.estimate.shape import ModelShape, shape_from_registry
+from prime_train.estimate.model.shape import ModelShape, shape_from_registry
 from prime_train.estimate.values import Hardware
+from prime_train.registry import gpus as gpu_registry
+from prime_train.registry import shapes
+from prime_train.toml.did_you_mean import nearest
 
 _YES, _NO = ("yes", "true", "1", "on"), ("", "no", "false", "0", "off", "none", "n/a", "nan", "-")
 _NOT_KNOWN = ("", "none", "n/a", "na", "nan", "null", "-", "?")
@@ -114,7 +114,7 @@ def model(name: str) -> ModelShape:
     shape = shape_from_registry(name)
     if shape is not None:
         return shape
-    known, wanted = list(shapes_registry.shape_rows()), name.lower().split("/")[-1]
+    known, wanted = list(shapes.shape_rows()), name.lower().split("/")[-1]
     same = [each for each in known if each.lower() == name.lower()]
     same = same or [each for each in known if each.lower().split("/")[-1] == wanted]
     shape = shape_from_registry(same[0]) if len(same) == 1 else None

@@ -28,8 +28,8 @@ from pathlib import Path
 import psutil
 import record
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, read
-from prime_train.rundir import RunDir
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 DEADLINE_S = 180.0

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
-from prime_train.estimate import shape as shape_of
-from prime_train.estimate.shape import ModelShape
-from prime_train.estimate.throughput_basis import MeasuredRow, row_from_columns
-from prime_train.estimate.train_setup import Checkpointing
+from prime_train.estimate.memory.train_setup import Checkpointing
+from prime_train.estimate.model import shape as shape_of
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.time.step_flops import StepSetup
+from prime_train.estimate.time.throughput import MeasuredRow, row_from_columns
 from prime_train.estimate.values import Hardware
-from prime_train.estimate.work import StepSetup
 
 Reader = Callable[[Mapping[str, str]], MeasuredRow]
 COLUMNS = (

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import ChildStarted, Follower, Progress, RunClosed, RunOpened
-from prime_train.rundir import RunDir
 
 
 def main(name: str) -> None:

@@ -1,6 +1,6 @@
 """Writes registry/prime_rl/<generation>.json from field rows: `python docs/prime_rl_tables.py FOLDER`.
 
-FOLDER holds fields-<generation>.json, the rows that dialects/prime_rl/table.py describes. This file adds the features
+FOLDER holds fields-<generation>.json, the rows that config/prime_rl/table.py describes. This file adds the features
 of each generation and which keys feed which field of a RunSpec. FEEDS has one line per field, with its key in 2026-08,
 2026-05 and 2026-01. "=" means the same key as in the next newer generation, "" no key. "|" separates alternatives; the
 first key that is set counts. A leading "#" counts the elements of a list, a leading "?" checks whether a table exists.
@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from prime_train.dialects.prime_rl.schema import Generation
-from prime_train.dialects.prime_rl.table import Origin, compact, to_json
+from prime_train.config.prime_rl.schema import Generation
+from prime_train.config.prime_rl.table import Origin, compact, to_json
 
 TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
 
-# What dialects/prime_rl/features.py means by each name, in 2026-08, 2026-05 and 2026-01.
+# What config/prime_rl/features.py means by each name, in 2026-08, 2026-05 and 2026-01.
 FEATURES: dict[str, tuple[Any, ...]] = {
     # pyproject.toml at v0.5.0 has vllm 0.22.0. For the others the version of that month: every entry of
     # registry/vllm_memory.toml from 0.21 to 0.31 gives the same numbers, and so does every one from 0.10 to 0.20.
@@ -27,7 +27,7 @@ FEATURES: dict[str, tuple[Any, ...]] = {
     "saves_progress_in_step": (True, False, False),  # "Orchestrator checkpoint not found at"
     "cleans_by_default": (False, False, True),  # entrypoints/rl.py
     "head_chunk_vocab": (0, 0, 2048),  # v0.3.0: fused_lm_head_chunk_size "auto" of the RL trainer
-    "slow_moe_attention": (False, False, True),  # benchmarks/baselines@bffbdd057; estimate/throughput_terms.py
+    "slow_moe_attention": (False, False, True),  # benchmarks/baselines@bffbdd057; estimate/time/step_terms.py
     "vision_needs_bf16": (True, False, False),  # validator on [model.vlm]
     "refuses_offline_shared_run": (True, False, False),  # validator on monitors.wandb.offline
     "reserved_environment_names": (["agg"], [], []),  # validator on source names

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prime_train.dialects import dialect
+from prime_train.config import detect
 from prime_train.rules.judge import judge
-from prime_train.spec.elsewhere import Recipe
+from prime_train.spec.prime_rl_parts import Recipe
 
 DOCS = Path(__file__).parents[1] / "docs"
 GENERATE = DOCS / "generate.py"
@@ -21,4 +21,4 @@ def test_the_page_about_recipes_names_every_key_and_its_example_is_clean() -> No
     page = (DOCS / "recipe.md").read_text(encoding="utf-8")
     assert not [name for name in Recipe._fields if f"`{name}`" not in page]
     example = page.split("```toml\n")[1].split("```")[0]
-    assert judge(dialect.read(example, "recipe.toml")).findings == ()
+    assert judge(detect.read(example, "recipe.toml")).findings == ()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.process_id import (
+from prime_train.core.process_id import (
     Holder,
     Identity,
     identify,

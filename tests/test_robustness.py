@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train import gpu_registry
 from prime_train.cli.lint_files import check
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.registry import gpus
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint
 
 from .hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
 
-TEXTS = [path.read_text(encoding="utf-8") for path in gpu_registry.presets().values()]
+TEXTS = [path.read_text(encoding="utf-8") for path in gpus.presets().values()]
 
 
 def _hold(text: str, path: str = "t") -> None:

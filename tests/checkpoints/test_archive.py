@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from prime_train.checkpoints import archive, layout, packing_plan
 from prime_train.checkpoints.archive import DamagedError
 from prime_train.checkpoints.packing_plan import Sizes
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from tests.checkpoints.test_planes import numbers
 
 SMALL = Sizes(segment_bytes=3000, piece_bytes=1000, smallest_bytes=1)

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from prime_train.checkpoints import archive, dcp, layout, lossy, moments, packing_plan
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packing_plan import Sizes
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from tests.checkpoints.test_archive import content, doing, size_bytes, survives
 
 SMALL = Sizes(segment_bytes=3001, piece_bytes=1000, pieces_together=2, smallest_bytes=1)

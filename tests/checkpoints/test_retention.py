@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.checkpoints.cleanup import find_superseded
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.checkpoints.retention import find_superseded
 
 
 def checkpoint(step: int, complete: bool = True, pinned: bool = False) -> Checkpoint:

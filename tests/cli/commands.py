@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
 from prime_train.views.status import fold_events
 
 PROGRAM = Path(sys.executable).with_name("prime-train")

@@ -4,9 +4,9 @@ import sys
 import time
 from pathlib import Path
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, Phase, Progress, TrainerStarted, TrainerStopped
 from prime_train.programs.bundled.program import Bundled
-from prime_train.rundir import RunDir
 from prime_train.spec import Data, Run, RunSpec, Source
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.lock import held

@@ -114,7 +114,7 @@ main()
 
 _NOT_OURS = """
 import sys
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.views import status
 sound = status.read_status
 def look(run_dir, now_s):

@@ -10,8 +10,8 @@ import pytest
 
 from prime_train.checkpoints import layout
 from prime_train.cli.entry import main
+from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, read
-from prime_train.rundir import RunDir
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, supervised
 from tests.cli.small import CONFIG
 

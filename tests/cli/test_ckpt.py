@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from prime_train import spec
 from prime_train.checkpoints import layout
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
+from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, read
-from prime_train.rundir import RunDir
 from tests.checkpoints.test_archive import content
 from tests.checkpoints.test_planes import numbers
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, supervised, wait_until

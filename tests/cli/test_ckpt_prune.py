@@ -13,12 +13,12 @@ import pytest
 
 from prime_train import spec
 from prime_train.checkpoints import in_use, layout, removal
-from prime_train.dialects import dialect
-from prime_train.errors import ExitCode
+from prime_train.config import detect
+from prime_train.core.errors import ExitCode
+from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
-from prime_train.programs.prime_rl.folders import folder as folder_of
+from prime_train.programs.prime_rl.layout import folder as folder_of
 from prime_train.programs.prime_rl.settings import named
-from prime_train.rundir import RunDir
 from prime_train.supervise.lock import held
 from tests.cli.commands import prime_train
 from tests.programs.prime_rl.test_layout import write, write_broadcast, write_checkpoint, write_rollouts
@@ -31,7 +31,7 @@ LONG_AGO_S = 3600.0
 
 def write_run(tmp_path: Path, keep_last: int | None = 2) -> tuple[RunDir, Path]:
     """A run of prime-rl that has ended, as the supervisor resolved it; its directory, and that of prime-rl."""
-    reading = dialect.read(HEAD, "rl.toml")
+    reading = detect.read(HEAD, "rl.toml")
     assert reading.run is not None
     run = named(reading.run, "words", tmp_path)
     assert run.saving is not None

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import ExitCode
-from prime_train.rundir import RunDir
+from prime_train.core.errors import ExitCode
+from prime_train.core.rundir import RunDir
 from prime_train.views.status import fold_events
 from tests.cli import small
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import typer
 
-from prime_train import gpu_registry
 from prime_train.cli.estimate import estimate
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.registry import gpus as gpu_registry
 from prime_train.rules.judge import lint
 from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.estimate.test_shape import QWEN3, QWEN3_MOE

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train import gpu_registry
 from prime_train.cli import entry
 from prime_train.cli.lint_files import check
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.registry import gpus
 from prime_train.rules.explain import BASE
 from prime_train.rules.judge import lint
 
@@ -46,7 +46,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("bad.toml").write_text(UNEVEN)
 
 
-@pytest.mark.parametrize("preset", gpu_registry.presets())
+@pytest.mark.parametrize("preset", gpus.presets())
 def test_presets_are_clean(preset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run(["lint", preset], capsys, monkeypatch)
     assert (printed.code, printed.out, printed.err) == (0, "1 file is clean\n", "")
@@ -218,7 +218,7 @@ def test_any_text_gets_a_verdict(scraps: list[str]) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_mutant_of_a_config_gets_a_verdict(data: st.DataObject) -> None:
-    text = gpu_registry.presets()["quickstart"].read_text()
+    text = gpus.presets()["quickstart"].read_text()
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(text)))
         end = data.draw(st.integers(start, min(len(text), start + 12)))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.lint_files import Repair, check
-from prime_train.errors import UserError
-from tests.dialects.prime_rl.files import OVERLAY_2026_08, RL_2026_01, RL_2026_08
+from prime_train.core.errors import UserError
+from tests.config.prime_rl.files import OVERLAY_2026_08, RL_2026_01, RL_2026_08
 
 
 def test_two_files_are_judged_as_one_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.lint_files import Repair, check, configs_among
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.rules.explain import BASES
 
 GOOD = (
@@ -84,9 +84,9 @@ def test_a_lint_of_a_config_loads_nothing_that_only_scripts_need(base: str) -> N
     assert "prime_train.rules.judge" in loaded
     assert loaded.isdisjoint(
         {
-            "prime_train.dialects.python_source",
-            "prime_train.dialects.script",
-            "prime_train.dialects.script_calls",
+            "prime_train.config.jax.python_source",
+            "prime_train.config.jax.script",
+            "prime_train.config.jax.script_calls",
             "prime_train.rules.jax_processes",
             "prime_train.rules.jax_runtime",
         }

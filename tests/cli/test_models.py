@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from prime_train import model_registry
+from prime_train.registry import models
 from tests.cli.commands import prime_train
 
 
 def test_every_model_is_listed(tmp_path: Path) -> None:
     lines = prime_train("models", "list", cwd=tmp_path).stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == list(model_registry.tested_models())
+    assert [line.split()[0] for line in lines[1:]] == list(models.tested_models())
 
 
 def test_the_list_as_json(tmp_path: Path) -> None:
     said = json.loads(prime_train("models", "list", "--json", cwd=tmp_path).stdout)
     assert said["version"] == 1
-    assert len(said["models"]) == len(model_registry.tested_models())
+    assert len(said["models"]) == len(models.tested_models())
     (one,) = [model for model in said["models"] if model["name"] == "Qwen/Qwen3-4B-Instruct-2507"]
     assert one["prime_rl"] == ["2026-01", "2026-05", "2026-08"]
     assert one["tool_parser"] == "hermes"

@@ -16,13 +16,13 @@ from prime_train.cli.estimate import estimate
 from prime_train.cli.find import find
 from prime_train.cli.run import run
 from prime_train.cli.validate import validate
-from prime_train.dialects import dialect
-from prime_train.document import Document
-from prime_train.findings import Problem
+from prime_train.config import detect
+from prime_train.core.findings import Problem
 from prime_train.rules import judge
-from prime_train.rules.base import RULES, Rule
 from prime_train.rules.families import load_all
+from prime_train.rules.rule import RULES, Rule
 from prime_train.supervise import loop
+from prime_train.toml.document import Document
 from tests.cli import small
 from tests.fakes.prime_rl_launcher import install
 from tests.fakes.prime_rl_launcher.config import config
@@ -53,8 +53,8 @@ def counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counts:
 
         monkeypatch.setattr(owner, name, wrapper)
 
-    count(dialect, "read", "parse")
-    count(dialect, "read_merged", "parse")
+    count(detect, "read", "parse")
+    count(detect, "read_merged", "parse")
     count(Document, "parse", "document")
     count(judge, "judge", "judge")
     count(judge, "judge_config", "judge")

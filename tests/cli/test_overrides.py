@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.cli.overrides import apply, parse
-from prime_train.document import patched
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.toml.document import patched
 
 CONFIG = """\
 # A comment that stays.

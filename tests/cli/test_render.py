@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.cli.render import color_wanted, labelled, message, paint, table
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 
 class Terminal(io.StringIO):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from prime_train.cli.rule import rule
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.rules.families import load_all
 
 

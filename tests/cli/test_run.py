@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, Follower
-from prime_train.rundir import RunDir
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
 from tests.cli.small import CONFIG
 from tests.cli.test_bad_input import nothing_written

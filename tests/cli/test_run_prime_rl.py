@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, CheckpointSaved, Event, Follower, LaunchAsked, read
-from prime_train.rundir import RunDir
 from prime_train.supervise.launch import environment
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, wait_until
 from tests.fakes.prime_rl_launcher import behaviour, install

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from prime_train import gpu_registry
 from prime_train.cli.app import app
-from prime_train.dialects import native
-from prime_train.document import patched
-from prime_train.errors import UserError
+from prime_train.config import run_toml
+from prime_train.core.errors import UserError
+from prime_train.registry import gpus
 from prime_train.rules.explain import BASE
 from prime_train.rules.judge import lint
+from prime_train.toml.document import patched
 from prime_train.views.json_schema import json_schema
 
-SCHEMA = json_schema(native.schema(), native.serving_schema())
+SCHEMA = json_schema(run_toml.schema(), run_toml.serving_schema())
 
 
 def accepts(values: dict[str, Any]) -> bool:
@@ -28,11 +28,11 @@ def accepts(values: dict[str, Any]) -> bool:
     return bool(jsonschema.Draft7Validator(SCHEMA).is_valid(values))
 
 
-@pytest.mark.parametrize("preset", [name for name in gpu_registry.presets() if not name.startswith("rl-")])
+@pytest.mark.parametrize("preset", [name for name in gpus.presets() if not name.startswith("rl-")])
 def test_presets_fit_the_schema(preset: str) -> None:
     import tomli
 
-    assert accepts(tomli.loads(gpu_registry.presets()[preset].read_text(encoding="utf-8")))
+    assert accepts(tomli.loads(gpus.presets()[preset].read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_presets_fit_the_schema(preset: str) -> None:
 def test_schema_and_lint_say_the_same(patch: dict[str, Any], fits: bool) -> None:
     import tomli
 
-    from prime_train.edits import edited
+    from prime_train.toml.edit import edited
 
     text = edited(BASE, patch)
     assert accepts(tomli.loads(text)) == fits

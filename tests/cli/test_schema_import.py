@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.schema import import_
-from prime_train.dialects.prime_rl.schema import Generation
-from prime_train.errors import UserError
+from prime_train.config.prime_rl.schema import Generation
+from prime_train.core.errors import UserError
 from tests.facts.test_prime_rl_schema import STANDIN, interpreter
 
 

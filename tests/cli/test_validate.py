@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import typer
 
-from prime_train import gpu_registry
 from prime_train.cli.validate import validate
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.registry import gpus
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import needs
 
@@ -52,7 +52,7 @@ def test_a_home_directory_is_meant_by_a_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    config = gpu_registry.presets()["quickstart"].read_text().replace("[run]\n", '[run]\ndir = "~/here"\n')
+    config = gpus.presets()["quickstart"].read_text().replace("[run]\n", '[run]\ndir = "~/here"\n')
     Path("run.toml").write_text(config)
     facts = json.loads(outcome("run.toml", capsys, as_json=True)[1])["facts"]
     assert facts["save_dir"]["path"] == str(tmp_path / "here" / "quickstart")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.diagnose.cause import UNKNOWN, Diagnosis, judge
-from prime_train.diagnose.match import Scanner, scan
+from prime_train.diagnose.log_scanner import Scanner, scan
 
 HERE = Path(__file__).parents[1] / "corpus" / "logs"
 LOGS = sorted(HERE.glob("*.log"))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prime_train.diagnose.cause import judge
-from prime_train.diagnose.match import scan
+from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import Signature, catalogue
 
 with warnings.catch_warnings():

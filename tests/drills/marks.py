@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.process_id import Identity, identify
+from prime_train.core.process_id import Identity, identify
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
 from prime_train.supervise.process import belonging
 from prime_train.supervise.state import State
 from prime_train.views.status import fold_events

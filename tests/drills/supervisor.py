@@ -15,20 +15,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled.program import Bundled
-from prime_train.programs.vllm import engine
-from prime_train.programs.vllm.engine import EngineWatch
-from prime_train.rundir import RunDir
+from prime_train.programs.vllm import engine_watch
+from prime_train.programs.vllm.engine_watch import EngineWatch
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise import policy
 from prime_train.supervise.launch.launch import Launch, Ready
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
-from prime_train.supervise.watches.disk_watch import DiskWatch
-from prime_train.supervise.watches.gpu import GpuWatch
-from prime_train.supervise.watches.host import HostWatch
+from prime_train.supervise.watches.disk.watch import DiskWatch
+from prime_train.supervise.watches.gpu.watch import GpuWatch
+from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.watch import Watch, Watches
 from prime_train.views import report
 from tests.drills import server, victim
@@ -102,7 +102,7 @@ def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim)
         others.append(HostWatch(run_dir, interval_s=every_s["host"]))
     if "engine" in every_s:
         url, log = f"http://127.0.0.1:{setting.port}", run_dir.watches / "engine.log"
-        limits = engine.Limits(still_s=LIMIT_S, refused_s=LIMIT_S, unanswered_s=LIMIT_S)
+        limits = engine_watch.Limits(still_s=LIMIT_S, refused_s=LIMIT_S, unanswered_s=LIMIT_S)
         interval_s = every_s["engine"]
         others.append(
             EngineWatch(url, "inference", answer="restart", interval_s=interval_s, limits=limits, model="tiny", log=log)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AlarmRaised,
     CheckpointSaved,
@@ -24,12 +25,11 @@ from prime_train.events import (
     RunOpened,
     TrainerStarted,
 )
-from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
-from prime_train.supervise.watches.silence import SilenceWatch
-from prime_train.supervise.watching import Watching
+from prime_train.supervise.watch_runner import Watching
+from prime_train.supervise.watches.hang.hang_alert import SilenceWatch
 
 LOOK_S = 5.0
 HOURS_S = 2 * 3600.0

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prime_train.estimate.inference_setup import ServeSetup, default_setup
-from prime_train.estimate.shape import ModelShape, shape_from_registry
+from prime_train.core.units import GIB
+from prime_train.estimate.model.shape import ModelShape, shape_from_registry
+from prime_train.estimate.serving.server_setup import ServeSetup, default_setup
 from prime_train.estimate.values import Hardware
-from prime_train.units import GIB
 
 _ISSUES = "github.com/vllm-project/vllm/issues/"
 _PULLS = "github.com/vllm-project/vllm/pull/"

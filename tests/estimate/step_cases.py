@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from prime_train.estimate import hardware
-from prime_train.estimate.shape import ModelShape, shape_from_registry
-from prime_train.estimate.work import StepSetup
+from prime_train.estimate.model.shape import ModelShape, shape_from_registry
+from prime_train.estimate.time.step_flops import StepSetup
 
 GPUS = tuple(
     hardware.hardware_from_name(f"8x{name}") for name in ("a100-80gb", "h100-80gb", "h200", "b200", "rtx-a6000")

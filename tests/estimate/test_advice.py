@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.core.units import GIB
 from prime_train.estimate.advice import (
     Fit,
     FitOf,
@@ -18,29 +19,28 @@ from prime_train.estimate.advice import (
     trainer_fit,
     with_gpus,
 )
-from prime_train.estimate.changes import apply_changes, serving_changes, training_changes, value_of
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.training import training_memory
+from prime_train.estimate.candidate_changes import apply_changes, serving_changes, training_changes, value_of
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.values import Hardware, RoleMemory
-from prime_train.spec import Batch, Data, Parallel, Precision, Run, RunSpec, Source, elsewhere
-from prime_train.units import GIB
+from prime_train.spec import Batch, Data, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
 from tests.estimate.served import gpu, shape_of
 
 _RUN = RunSpec(run=Run(name="advised", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
 _SFT = dataclasses.replace(
     _RUN,
-    launch=elsewhere.Launch(generation="2026-08"),
-    trainer=elsewhere.Trainer(head_chunk_tokens=8192),
-    finetune=elsewhere.Finetune(ctx_tokens=16384, batch_sequences=64, micro_batch_sequences=4),
-    deployment=elsewhere.Deployment(train_gpus=1),
+    launch=prime_rl_parts.Launch(generation="2026-08"),
+    trainer=prime_rl_parts.Trainer(head_chunk_tokens=8192),
+    finetune=prime_rl_parts.Finetune(ctx_tokens=16384, batch_sequences=64, micro_batch_sequences=4),
+    deployment=prime_rl_parts.Deployment(train_gpus=1),
 )
 _RL = dataclasses.replace(
     _RUN,
-    launch=elsewhere.Launch(generation="2026-08"),
-    trainer=elsewhere.Trainer(ctx_tokens=16384, head_chunk_tokens=8192),
-    rollout=elsewhere.Rollout(ctx_tokens=16384),
-    inference=elsewhere.Inference(),
-    deployment=elsewhere.Deployment(train_gpus=1, infer_gpus=1),
+    launch=prime_rl_parts.Launch(generation="2026-08"),
+    trainer=prime_rl_parts.Trainer(ctx_tokens=16384, head_chunk_tokens=8192),
+    rollout=prime_rl_parts.Rollout(ctx_tokens=16384),
+    inference=prime_rl_parts.Inference(),
+    deployment=prime_rl_parts.Deployment(train_gpus=1, infer_gpus=1),
 )
 
 
@@ -137,7 +137,7 @@ def test_a_run_toml_is_told_of_its_own_fields() -> None:
 
 def test_a_recipe_is_told_of_its_own_fields() -> None:
     run = dataclasses.replace(
-        _RUN, recipe=elsewhere.Recipe(program="hf", gpus=2, micro_batch=8, ctx_tokens=4096, weight_dtype="fp32")
+        _RUN, recipe=prime_rl_parts.Recipe(program="hf", gpus=2, micro_batch=8, ctx_tokens=4096, weight_dtype="fp32")
     )
     advice = advise_training(run, _fit(gpu(79.2), "Qwen/Qwen3-8B"))
     assert advice
@@ -221,7 +221,7 @@ def test_a_micro_batch_that_is_advised_divides_the_step(global_batch: int) -> No
 
 @given(st.integers(1, 96), st.integers(2, 12), st.floats(10, 200))
 def test_a_micro_batch_of_prime_rl_that_is_advised_divides_the_batch(batch: int, micro: int, usable_gib: float) -> None:
-    sft = elsewhere.Finetune(ctx_tokens=8192, batch_sequences=batch, micro_batch_sequences=micro)
+    sft = prime_rl_parts.Finetune(ctx_tokens=8192, batch_sequences=batch, micro_batch_sequences=micro)
     run = dataclasses.replace(_SFT, finetune=sft)
     for one in advise_training(run, _fit(gpu(usable_gib), "Qwen/Qwen3-0.6B")):
         said = dict(one.assignments).get("finetune.micro_batch_sequences", 1)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.units import GIB
 from prime_train.estimate.calibrate import (
     ALLOCATOR,
     Calibration,
@@ -16,7 +17,6 @@ from prime_train.estimate.calibrate import (
     read_measurement,
 )
 from prime_train.estimate.values import Interval, RoleMemory, Term
-from prime_train.units import GIB
 
 _MEMORY = RoleMemory(
     "trainer",

@@ -4,18 +4,18 @@ import dataclasses
 
 import pytest
 
-from prime_train.dialects import dialect
-from prime_train.dialects.reading import GENERATION
+from prime_train.config import detect
+from prime_train.config.parsed_config import GENERATION
+from prime_train.estimate.advice import Case, Keys, advise
 from prime_train.estimate.estimate import estimate
-from prime_train.estimate.estimate_advice import Case, Keys, advise
-from prime_train.estimate.estimate_memory import Gpus, gpus_of, memory_of
-from prime_train.estimate.estimate_time import STEPS_WITHOUT_END, step_setup_of, time_of
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import ModelShape, shape_from_registry, shape_from_run
+from prime_train.estimate.memory.roles import Gpus, gpus_of, memory_of
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.model.shape import ModelShape, shape_from_registry, shape_from_run
+from prime_train.estimate.time.run_time import STEPS_WITHOUT_END, step_setup_of, time_of
 from prime_train.estimate.values import Hardware
 from prime_train.prices.price import Price
-from prime_train.spec import RunSpec, elsewhere
+from prime_train.spec import RunSpec, prime_rl_parts
 
 RUN = """[run]
 name = "r"
@@ -81,7 +81,7 @@ ctx_tokens = 2048
 
 
 def _run(text: str, path: str = "rl.toml") -> RunSpec:
-    reading = dialect.read(text, path)
+    reading = detect.read(text, path)
     assert reading.run is not None
     assert not [fault for fault in reading.faults if fault.code != GENERATION]
     return reading.run
@@ -162,7 +162,7 @@ def test_advice_is_given_in_the_users_own_keys_and_only_where_it_does_not_fit() 
     text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1").replace(
         "[trainer]", "[trainer.model]\noptim_cpu_offload = false"
     )
-    reading = dialect.read(text, "rl.toml")
+    reading = detect.read(text, "rl.toml")
     run = _run(text)
     hardware = hardware_from_name("8xrtx-a6000")
     memory, _ = memory_of(run, hardware, QWEN)
@@ -175,7 +175,7 @@ def test_advice_is_given_in_the_users_own_keys_and_only_where_it_does_not_fit() 
 
 def test_advice_for_a_shared_gpu_sets_what_both_fit_with() -> None:
     text = SHARED.format(fraction=0.9)
-    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), hardware_from_name("rtx-4090")
+    reading, run, hardware = detect.read(text, "rl.toml"), _run(text), hardware_from_name("rtx-4090")
     memory, _ = memory_of(run, hardware, SMALL)
     settings, order = advise(Case(run, hardware, SMALL, memory), Keys(reading.key, reading.has))
     assert settings.startswith("inference.gpu_memory_utilization = 0.")
@@ -250,7 +250,7 @@ def test_what_is_not_certain_is_told() -> None:
 
 def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised_too() -> None:
     text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1")
-    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), hardware_from_name("4xrtx-a6000")
+    reading, run, hardware = detect.read(text, "rl.toml"), _run(text), hardware_from_name("4xrtx-a6000")
     memory, _ = memory_of(run, hardware, QWEN)
     lines = advise(Case(run, hardware, QWEN, memory), Keys(reading.key, reading.has))
     assert lines[0].startswith("--gpus 7xrtx-a6000")
@@ -260,7 +260,7 @@ def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised
 def test_a_change_to_the_trainer_that_the_server_does_not_bear_is_said_so() -> None:
     # Room in the cache for one sequence of full length, and none beside the buffers of an adapter.
     text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1")
-    reading, run, hardware = dialect.read(text, "rl.toml"), _run(text), hardware_from_name("7xrtx-a6000")
+    reading, run, hardware = detect.read(text, "rl.toml"), _run(text), hardware_from_name("7xrtx-a6000")
     keys = Keys(reading.key, reading.has)
 
     def told(fraction: float) -> tuple[str, ...]:
@@ -280,7 +280,7 @@ def test_a_change_to_the_trainer_that_the_server_does_not_bear_is_said_so() -> N
     assert told(least)
 
 
-def _with_fraction(run: RunSpec, fraction: float) -> elsewhere.Inference:
+def _with_fraction(run: RunSpec, fraction: float) -> prime_rl_parts.Inference:
     assert run.inference is not None
     return run.inference._replace(gpu_memory_fraction=fraction)
 

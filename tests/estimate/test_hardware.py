@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train import gpu_registry
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.units import GIB
 from prime_train.estimate.hardware import hardware_from_devices, hardware_from_name
-from prime_train.units import GIB
+from prime_train.registry import gpus
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,5 @@ def test_a_gpu_that_nobody_knows_makes_no_hardware() -> None:
 
 
 def test_every_gpu_of_the_registry_is_found_by_its_id() -> None:
-    for gpu in gpu_registry.gpu_peaks():
+    for gpu in gpus.gpu_peaks():
         assert hardware_from_name(f"8x{gpu.id}").usable_bytes <= gpu.memory_gb * GIB

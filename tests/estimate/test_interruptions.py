@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.interruptions import Rates, Run, expect_interruptions, shipped_rates
+from prime_train.estimate.cost.run_cost import Rates, Run, expect_interruptions, shipped_rates
 from prime_train.estimate.values import Interval
 
 HOUR_S = 3600.0

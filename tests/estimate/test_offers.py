@@ -5,12 +5,12 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train import gpu_registry
-from prime_train.estimate.interruptions import Rates
-from prime_train.estimate.offers import Judge, Judgement, Limits, Ranking, Refusal, can_join, rank
+from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, Refusal, can_join, rank
+from prime_train.estimate.cost.run_cost import Rates
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 from prime_train.prices.store import shipped_prices
+from prime_train.registry import gpus as gpu_registry
 
 CALM = Rates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
 LIMITS = Limits(100)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.estimate import hardware
-from prime_train.estimate.overlap import overlap_of
-from prime_train.estimate.rollouts import RolloutSetup, concurrency_of, rollout_time
+from prime_train.estimate.time.rl_step_time import overlap_of
+from prime_train.estimate.time.rollouts import RolloutSetup, concurrency_of, rollout_time
 from prime_train.estimate.values import Interval
 from tests.estimate.step_cases import LLAMA_1B, QWEN_30B, known
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.scaling import counts, largest_micro_batch, layouts, scale
-from prime_train.estimate.throughput_rates import links_of
-from prime_train.estimate.traffic import Transfer, all_reduce_bytes, gather_bytes, least_seconds, traffic_of
-from prime_train.estimate.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
-from prime_train.estimate.training import training_memory
+from prime_train.estimate.memory.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
+from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.time.collectives import Transfer, all_reduce_bytes, gather_bytes, least_seconds, traffic_of
+from prime_train.estimate.time.rates import links_of
+from prime_train.estimate.time.scaling import counts, largest_micro_batch, layouts, scale
 from prime_train.estimate.values import RoleMemory
 from tests.estimate.served import gpu, shape_of
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.dialects import native
-from prime_train.estimate import shapes_registry
-from prime_train.estimate.shape import ShapeError, shape_from_config, shape_from_registry, shape_from_run
-from prime_train.estimate.shape_families import FAMILIES
+from prime_train.config import run_toml
+from prime_train.estimate.model.families import FAMILIES
+from prime_train.estimate.model.shape import ShapeError, shape_from_config, shape_from_registry, shape_from_run
+from prime_train.registry import shapes
 
 _MEASURED = Path(__file__).parents[3] / "shared" / "facts" / "model_configs.json"  # a public clone has none
 
@@ -236,7 +236,7 @@ def test_a_run_toml_has_the_shape_of_its_size_fields() -> None:
         '[run]\nname = "r"\nmax_steps = 1\n[model]\nlayers = 3\nhidden_size = 256\nheads = 4\n'
         '[data]\nctx_tokens = 128\n[[data.sources]]\nkind = "python-stdlib"\n'
     )
-    run = native.read(text, "run.toml").run
+    run = run_toml.read(text, "run.toml").run
     assert run is not None
     shape = shape_from_run(run, 4096)
     llama = shape_from_config(
@@ -254,7 +254,7 @@ def test_a_run_toml_has_the_shape_of_its_size_fields() -> None:
 
 
 def test_every_row_of_the_registry_is_a_possible_shape() -> None:
-    for name in shapes_registry.shape_rows():
+    for name in shapes.shape_rows():
         shape = shape_from_registry(name)
         assert shape is not None
         assert shape.heads % shape.kv_heads == 0

@@ -14,15 +14,14 @@ import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train import gpu_registry
-from prime_train.errors import UserError
-from prime_train.estimate.broadcast import broadcast_s
-from prime_train.estimate.throughput import throughput_of
-from prime_train.estimate.throughput_basis import MeasuredRow, find_nearby, measured_rows
-from prime_train.estimate.throughput_rates import gpu_class, published_costs, rates_of
-from prime_train.estimate.throughput_terms import kernel_in_use
+from prime_train.core.errors import UserError
+from prime_train.estimate.time.rates import gpu_class, published_costs, rates_of
+from prime_train.estimate.time.rl_step_time import broadcast_s
+from prime_train.estimate.time.step_flops import StepSetup
+from prime_train.estimate.time.step_terms import kernel_in_use
+from prime_train.estimate.time.throughput import MeasuredRow, find_nearby, measured_rows, throughput_of
 from prime_train.estimate.values import Hardware
-from prime_train.estimate.work import StepSetup
+from prime_train.registry import gpus
 from tests.estimate.step_cases import GPUS, LLAMA_1B, QWEN_30B, changed, dense, setups, step
 
 A100, H100, H200, B200, A6000 = GPUS
@@ -201,7 +200,7 @@ def test_a_gpu_without_a_peak_is_refused() -> None:
 
 
 def test_each_published_cost_names_its_source_and_has_a_last_resort() -> None:
-    published = tomli.loads(gpu_registry.data_file("throughput.toml").read_text(encoding="utf-8"))
+    published = tomli.loads(gpus.data_file("throughput.toml").read_text(encoding="utf-8"))
     for term, costs in published_costs().items():
         assert published["cost"][term]["source"]
         assert "any" in costs

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.estimate.adapters import lora_parameters
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import ModelShape, shape_from_registry
-from prime_train.estimate.train_setup import Adapter, TrainSetup
-from prime_train.estimate.training import training_memory
+from prime_train.core.units import GIB
+from prime_train.estimate.memory.adapters import lora_parameters
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.train_setup import Adapter, TrainSetup
+from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.model.shape import ModelShape, shape_from_registry
 from prime_train.spec import RunSpec
-from prime_train.spec.elsewhere import Recipe, Trainer
-from prime_train.units import GIB
+from prime_train.spec.prime_rl_parts import Recipe, Trainer
 from tests.estimate.training_cases import EIGHT_GPUS, native, prime_rl, recipe, runs, shape, shapes
 
 

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Model, Parallel, Precision, Run, RunSpec, Source
-from prime_train.spec.elsewhere import Deployment, Finetune, Launch, Lora, Recipe, Trainer
+from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, Recipe, Trainer
 
 T = TypeVar("T")
 EIGHT_GPUS = Hardware("test", "test", 8, 0.0, 1e12, 1e15, (9, 0))

@@ -9,11 +9,11 @@ import pytest
 
 from prime_train.facts.data_lengths import lengths, local_data
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.local import DataLengths
+from prime_train.facts.run_inputs import DataLengths
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, RunSpec, Source, Tokenizer
-from prime_train.spec.elsewhere import Environment, Environments, Finetune
+from prime_train.spec.prime_rl_parts import Environment, Environments, Finetune
 
 
 def run_of(text: str) -> RunSpec:

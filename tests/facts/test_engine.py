@@ -11,7 +11,7 @@ import pytest
 from prime_train.facts import engine
 from prime_train.facts.facts import EngineStart, NotKnown
 from prime_train.facts.gather import ProbeOptions, gather
-from prime_train.spec.elsewhere import Inference
+from prime_train.spec.prime_rl_parts import Inference
 from tests.facts.test_gather import quickstart
 
 STANDIN = Path(__file__).parents[1] / "fakes" / "vllm_standin"

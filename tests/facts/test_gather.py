@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from prime_train import gpu_registry
-from prime_train.dialects import native
+from prime_train.config import run_toml
 from prime_train.facts import gather as gathering
 from prime_train.facts.facts import NOT_GATHERED, Cpu, Facts, NotKnown, Packages, to_json
 from prime_train.facts.gather import PROBES, ProbeOptions, gather
 from prime_train.facts.gpus import parse_gpus
-from prime_train.facts.packages import TRAIN, find_packages
+from prime_train.facts.interpreter import TRAIN, find_packages
+from prime_train.registry import gpus
 from prime_train.rules.judge import needs
 from prime_train.spec import RunSpec
-from prime_train.spec.elsewhere import Launch
+from prime_train.spec.prime_rl_parts import Launch
 
 
 def quickstart() -> RunSpec:
-    run = native.read(gpu_registry.presets()["quickstart"].read_text(), "quickstart").run
+    run = run_toml.read(gpus.presets()["quickstart"].read_text(), "quickstart").run
     assert run is not None
     return run
 
@@ -50,7 +50,7 @@ def test_a_probe_that_fails_leaves_its_reason(tmp_path: Path, monkeypatch: pytes
 
 def test_packages_names_those_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_packages() == Packages(tuple(name for name in TRAIN if name in find_packages().missing))
-    monkeypatch.setattr("prime_train.facts.packages.TRAIN", ("json", "no_such_package_here"))
+    monkeypatch.setattr("prime_train.facts.interpreter.TRAIN", ("json", "no_such_package_here"))
     assert find_packages().missing == ("no_such_package_here",)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.facts.facts import Gpu, Gpus, NotKnown
 from prime_train.facts.gpus import gpus, parse_gpus
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from prime_train.dialects.prime_rl.schema import Generation, generations, load
-from prime_train.dialects.prime_rl.table import to_json
-from prime_train.dialects.prime_rl.walk import walk
-from prime_train.errors import ExitCode, UserError
+from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.config.prime_rl.table import to_json
+from prime_train.config.prime_rl.validate import walk
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.facts import prime_rl_schema
 
 STANDIN = Path(__file__).parents[1] / "fakes" / "prime_rl_standin"

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prime_train.errors import UserError
-from prime_train.process_id import Identity
+from prime_train.core.errors import UserError
+from prime_train.core.process_id import Identity
+from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled.program import Bundled
-from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
-from prime_train.supervise import watching
+from prime_train.supervise import watch_runner
 from prime_train.supervise.launch.launch import Launch, Ready
 from prime_train.supervise.lock import held
 from prime_train.supervise.loop import supervise
@@ -113,7 +113,7 @@ def main() -> None:
     program = FakeProgram(behaviour=behaviour, options=tuple(options), stops_by_file=behaviour != "none")
     policy = replace(policy, stops_by_file=program.stops_by_file)
     answer: Answer | None = next((ANSWERS[pair] for pair in options if pair in ANSWERS), None)
-    watching.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
+    watch_runner.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
     watches = Watches(others=(Early(answer),) if answer is not None else ())
     try:
         with held(run_dir):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prime_train.checkpoints.layout import write_manifest
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     CheckpointSaved,
     CheckpointUnreadable,
@@ -26,7 +27,6 @@ from prime_train.events import (
     TrainerStarted,
     TrainerStopped,
 )
-from prime_train.rundir import RunDir
 
 FOREVER_S = 3600.0
 

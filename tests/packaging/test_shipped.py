@@ -2,8 +2,8 @@
 
 from packaging.specifiers import SpecifierSet
 
-from prime_train import gpu_registry
-from prime_train.gpu_registry import gpu_peak, gpu_peaks, presets
+from prime_train.registry import gpus
+from prime_train.registry.gpus import gpu_peak, gpu_peaks, presets
 
 
 def test_presets_are_found() -> None:
@@ -42,7 +42,7 @@ def test_nvml_names_of_common_cards() -> None:
         "NVIDIA H200",
         "NVIDIA L40S",
     ):
-        assert gpu_registry.gpu_peak(name) is not None, name
+        assert gpus.gpu_peak(name) is not None, name
 
 
 def test_gpus_have_names_of_their_own_for_the_command_line() -> None:
@@ -52,7 +52,7 @@ def test_gpus_have_names_of_their_own_for_the_command_line() -> None:
 
 
 def test_every_clash_of_packages_can_be_read_and_has_a_source() -> None:
-    for clash in gpu_registry.clashes():
+    for clash in gpus.clashes():
         assert len(clash.packages) > 1, clash
         assert all(clash.packages.keys()), clash
         assert [SpecifierSet(meant) for meant in clash.packages.values()]

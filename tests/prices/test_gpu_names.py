@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train import gpu_registry
 from prime_train.prices.gpu_names import gpu_id, gpu_id_of_offer
 from prime_train.prices.vast import NAMES
+from prime_train.registry import gpus
 
 
 @pytest.mark.parametrize(
@@ -60,6 +60,6 @@ def test_every_name_that_vast_is_asked_for_is_known(name: str) -> None:
     assert gpu_id(name.replace("_", " ")) is not None
 
 
-@pytest.mark.parametrize("gpu", [gpu.id for gpu in gpu_registry.gpu_peaks()])
+@pytest.mark.parametrize("gpu", [gpu.id for gpu in gpus.gpu_peaks()])
 def test_an_id_is_its_own_name(gpu: str) -> None:
     assert gpu_id(gpu) == gpu

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, is_safe
 from prime_train.prices.refresh import SERVICES, RefreshResult, Service, has_key, problem, refresh
 from tests.fakes.price_server import PRIME_INTELLECT, VAST, Answer, PriceServer, prime_offer, running, vast_offer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.prices import store
 from prime_train.prices.price import Price
 

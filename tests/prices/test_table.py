@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train import gpu_registry
 from prime_train.prices import table
 from prime_train.prices.price import Fault, Price, Rows
+from prime_train.registry import gpus
 
 TODAY = date(2026, 11, 21)
 GOOD = """# a comment
@@ -87,7 +87,7 @@ names = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_si
         st.builds(
             Price,
             names,
-            st.sampled_from([gpu.id for gpu in gpu_registry.gpu_peaks()]),
+            st.sampled_from([gpu.id for gpu in gpus.gpu_peaks()]),
             st.integers(1, 64),
             st.floats(0.01, 100).map(lambda usd: round(usd, 4)),
             st.booleans(),

@@ -15,12 +15,12 @@ from prime_train import spec
 from prime_train.checkpoints.cleanup import newest_usable
 from prime_train.checkpoints.inventory import Stock
 from prime_train.checkpoints.layout import MANIFEST, write_manifest
-from prime_train.dialects import dialect
-from prime_train.errors import UserError
+from prime_train.config import detect
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
-from prime_train.programs.prime_rl.folders import folder as folder_of
+from prime_train.programs.prime_rl.layout import folder as folder_of
 from prime_train.programs.prime_rl.settings import named
-from prime_train.rundir import RunDir
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.resume_choice import choice
@@ -48,7 +48,7 @@ def bundled(tmp_path: Path) -> tuple[RunSpec, RunDir, Path]:
 
 
 def prime_rl(tmp_path: Path) -> tuple[RunSpec, RunDir, Path]:
-    before = dialect.read(HEAD, "rl.toml").run
+    before = detect.read(HEAD, "rl.toml").run
     assert before is not None
     run, run_dir = named(before, "a", tmp_path), RunDir(tmp_path / "runs" / "a")
     run = replace(run, run=replace(run.run, dir=str(tmp_path / "runs")))

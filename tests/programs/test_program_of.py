@@ -10,17 +10,17 @@ from typing import get_args
 import pytest
 
 from prime_train import spec
-from prime_train.dialects import dialect
-from prime_train.errors import UserError
+from prime_train.config import detect
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of, recorded
 from prime_train.rules.explain import BASE, BASES
-from prime_train.rundir import RunDir
 from prime_train.spec import ProgramName, RunSpec
-from prime_train.spec.serving import Server
+from prime_train.spec.server import Server
 
 
 def run_of(text: str) -> RunSpec:
-    run = dialect.read(text, "run.toml").run
+    run = detect.read(text, "run.toml").run
     assert run is not None
     return run
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints.layout import write_manifest
-from prime_train.facts.local import RunFolder
+from prime_train.facts.run_inputs import RunFolder
 from prime_train.programs import program_of
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import RunSpec
-from prime_train.spec.elsewhere import Resume, Saving
+from prime_train.spec.prime_rl_parts import Resume, Saving
 from tests.fakes.prime_rl_launcher.standin import metadata
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints.layout import newest_complete, write_manifest
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, BatchShrunk, EventLog, LaunchAsked, Progress, RunClosed, RunOpened
 from prime_train.programs.bundled import PROGRAM
-from prime_train.rundir import RunDir
 from prime_train.spec import Batch, Data, Model, Optim, Parallel, Run, RunSpec, Source, Tokenizer, from_json
 from prime_train.supervise.launch.run_directory import Resume, with_micro_batch
 

@@ -12,9 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import tomli
 
-from prime_train.architecture import Architecture
-from prime_train.dialects import dialect
-from prime_train.document import to_toml
+from prime_train.config import detect
 from prime_train.facts.facts import (
     Clock,
     Cpu,
@@ -33,11 +31,13 @@ from prime_train.facts.facts import (
     Shm,
     TokenizerFolder,
 )
-from prime_train.facts.local import RunFolder, StepFolder
+from prime_train.facts.run_inputs import RunFolder, StepFolder
 from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
+from prime_train.spec.decoder_size import Architecture
+from prime_train.toml.document import to_toml
 
 GOOD_MACHINE = Facts(
     open_files=OpenFiles(soft=65536, hard=65536),
@@ -66,7 +66,7 @@ GOOD_MACHINE = Facts(
 
 def validate(text: str, path: str, facts: Facts) -> Verdict:
     """The verdict on a config text with facts."""
-    return judge(dialect.read(text, path), facts)
+    return judge(detect.read(text, path), facts)
 
 
 # What a run of prime-rl needs beside it: more GPUs than any example asks for.
@@ -102,7 +102,7 @@ def judged(example: str, generation: str | None = None) -> Verdict:
 
 
 def judge_text(text: str, facts: Mapping[str, Any], generation: str | None) -> Verdict:
-    reading = dialect.read(text, path_of(text), generation)
+    reading = detect.read(text, path_of(text), generation)
     return judge(reading, facts_of(facts, reading.run) if reading.run is not None else None)
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.dialects.reading import Reading
-from prime_train.document import Document
+from prime_train.config.parsed_config import Reading
+from prime_train.core.findings import Problem
 from prime_train.facts.facts import Gpu, Gpus
-from prime_train.findings import Problem
 from prime_train.rules.families import load_all
-from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, elsewhere
+from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
+from prime_train.toml.document import Document
 
 from .examples import GOOD_MACHINE
 
@@ -49,7 +49,7 @@ _TEXTS = st.sampled_from(
 def _of(hint: Any) -> st.SearchStrategy[Any]:
     written = str(hint)
     if "Environment, ..." in written:
-        return st.none() | st.lists(_part(elsewhere.Environment), max_size=3).map(tuple)
+        return st.none() | st.lists(_part(prime_rl_parts.Environment), max_size=3).map(tuple)
     if "Mapping" in written:
         return st.none() | st.dictionaries(st.sampled_from(("top_p", "n", "http_proxy", "num_examples")), _TEXTS)
     if "tuple[int" in written:
@@ -76,20 +76,20 @@ _RUNS = st.builds(
     optim=st.builds(Optim, lr=_FLOATS, weight_decay=_FLOATS, clip_norm=st.none() | _FLOATS),
     schedule=st.builds(Schedule, warmup_steps=_NUMBERS, decay_steps=st.none() | _NUMBERS),
     checkpoint=st.builds(Checkpoint, interval_steps=st.none() | st.integers(1, 2000)),
-    launch=_part(elsewhere.Launch),
-    resume=st.none() | _part(elsewhere.Resume),
-    saving=st.none() | _part(elsewhere.Saving),
-    deployment=st.none() | _part(elsewhere.Deployment),
-    trainer=st.none() | _part(elsewhere.Trainer),
-    finetune=st.none() | _part(elsewhere.Finetune),
-    lora=st.none() | _part(elsewhere.Lora),
-    rollout=st.none() | _part(elsewhere.Rollout),
-    environments=st.none() | _part(elsewhere.Environments),
-    evaluation=st.none() | _part(elsewhere.Evaluation),
-    inference=st.none() | _part(elsewhere.Inference),
-    weight_broadcast=st.none() | _part(elsewhere.WeightBroadcast),
-    transport=st.none() | _part(elsewhere.Transport),
-    monitor=st.none() | _part(elsewhere.Monitor),
+    launch=_part(prime_rl_parts.Launch),
+    resume=st.none() | _part(prime_rl_parts.Resume),
+    saving=st.none() | _part(prime_rl_parts.Saving),
+    deployment=st.none() | _part(prime_rl_parts.Deployment),
+    trainer=st.none() | _part(prime_rl_parts.Trainer),
+    finetune=st.none() | _part(prime_rl_parts.Finetune),
+    lora=st.none() | _part(prime_rl_parts.Lora),
+    rollout=st.none() | _part(prime_rl_parts.Rollout),
+    environments=st.none() | _part(prime_rl_parts.Environments),
+    evaluation=st.none() | _part(prime_rl_parts.Evaluation),
+    inference=st.none() | _part(prime_rl_parts.Inference),
+    weight_broadcast=st.none() | _part(prime_rl_parts.WeightBroadcast),
+    transport=st.none() | _part(prime_rl_parts.Transport),
+    monitor=st.none() | _part(prime_rl_parts.Monitor),
 )
 _A10G = Gpus((Gpu("NVIDIA A10G", 25769803776, (8, 6)),))
 

@@ -10,15 +10,15 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from prime_train.dialects import dialect
-from prime_train.document import patched
+from prime_train.config import detect
 from prime_train.facts.facts import Facts
 from prime_train.facts.gather import PROBES
-from prime_train.rules.base import Rule
 from prime_train.rules.explain import explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict
+from prime_train.rules.rule import Rule
 from prime_train.spec import RunSpec
+from prime_train.toml.document import patched
 
 from .examples import generation_of, judge_text, judged, parse, path_of, written
 
@@ -57,7 +57,7 @@ def test_patch_cures(rule: Rule, example: str) -> None:
     findings = [finding for finding in _judged(example).findings if finding.patch]
     if findings:
         text, facts = parse(example)
-        values = dict(dialect.read(text, path_of(text)).document.values)
+        values = dict(detect.read(text, path_of(text)).document.values)
         for finding in findings:
             values = patched(values, finding.patch)
         verdict = judge_text(written(values), facts, generation_of(example))

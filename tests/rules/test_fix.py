@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import tomli
 
-from prime_train.findings import Finding, Severity, Span
+from prime_train.core.findings import Finding, Severity, Span
 from prime_train.rules.explain import BASE
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint

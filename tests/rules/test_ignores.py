@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.findings import Severity, Span
+from prime_train.core.findings import Severity, Span
 from prime_train.rules.explain import BASE
 from prime_train.rules.ignores import UNUSED
 from prime_train.rules.judge import lint

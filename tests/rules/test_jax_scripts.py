@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.findings import Finding, Severity
-from prime_train.rules.base import Rule
+from prime_train.core.findings import Finding, Severity
 from prime_train.rules.explain import SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import lint
+from prime_train.rules.rule import Rule
 
 ALL_WELL = (
     "import jax, os\n"

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from prime_train.dialects import dialect
+from prime_train.config import detect
+from prime_train.core.findings import Severity
 from prime_train.facts.facts import Gpu, Gpus, NotKnown
-from prime_train.findings import Severity
-from prime_train.rules.base import RULES, known
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import Verdict, judge, judge_config, judge_rest, lint, needs
+from prime_train.rules.rule import RULES, known
 
 from .examples import GOOD_MACHINE, facts_of, validate
 
@@ -96,7 +96,7 @@ IGNORES = f"# prime-train: ignore[DSK002]\n# prime-train: ignore[MOD001, BAT001,
 @pytest.mark.parametrize("text", [BASE, UNEVEN, IGNORES, "x = = 1\n", BASES["prime-rl 2026-08"]])
 @pytest.mark.parametrize("with_facts", [True, False])
 def test_judging_in_two_parts_gives_the_verdict_of_one(text: str, with_facts: bool) -> None:
-    reading = dialect.read(text, "config.toml")
+    reading = detect.read(text, "config.toml")
     facts = facts_of({}, reading.run) if with_facts and reading.run is not None else None
     whole, parts = judge(reading, facts), judge_rest(reading, judge_config(reading), facts)
     assert sorted(parts.passed) == sorted(whole.passed)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.dialects import dialect
-from prime_train.dialects.prime_rl import schema
-from prime_train.dialects.prime_rl.features import features_of_generation
-from prime_train.findings import Finding
+from prime_train.config import detect
+from prime_train.config.prime_rl import schema
+from prime_train.config.prime_rl.features import features_of_generation
+from prime_train.core.findings import Finding
+from prime_train.core.paths import cache_path
 from prime_train.rules.explain import BASES, explain
 from prime_train.rules.families import load_all
-from prime_train.user_cache import cache_path
 
 from .examples import generation_of, judge_text, judged, parse
 
@@ -50,7 +50,7 @@ def _renamed(finding: Finding) -> Finding:
 def test_the_copy_is_the_newest_generation() -> None:
     assert schema.newest() == COPY
     assert features_of_generation(COPY) == features_of_generation(NEWEST)
-    reading = dialect.read(BASES[f"prime-rl {NEWEST}"], "config.toml")
+    reading = detect.read(BASES[f"prime-rl {NEWEST}"], "config.toml")
     assert reading.generation == COPY
     assert reading.because.startswith("the newest of those that its keys fit: ")
 

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from prime_train.spec import Data, Model, Parallel, Run, RunSpec, Tokenizer, scripts
-from prime_train.spec.elsewhere import Deployment, Finetune, Inference, Launch, Recipe, Rollout, Trainer
-from prime_train.spec.serving import Server
+from prime_train.spec import Data, Model, Parallel, Run, RunSpec, Tokenizer, jax
+from prime_train.spec.prime_rl_parts import Deployment, Finetune, Inference, Launch, Recipe, Rollout, Trainer
+from prime_train.spec.server import Server
 
 RUN = RunSpec(run=Run(name="a", max_steps=1, dir="here"), data=Data(sources=()), parallel=Parallel(processes=3))
 SERVER = Server(model="served")
@@ -17,7 +17,7 @@ RL = replace(RUN, launch=Launch(), trainer=Trainer("trained"), rollout=Rollout("
 SFT = replace(RUN, launch=Launch(), trainer=Trainer("trained"), finetune=Finetune())
 INFERENCE = replace(RUN, launch=Launch(), inference=Inference("served"))
 RECIPE = replace(RUN, recipe=Recipe(model_name="described"))
-SCRIPT = replace(RUN, jax=scripts.Jax())
+SCRIPT = replace(RUN, jax=jax.Jax())
 
 
 @pytest.mark.parametrize(

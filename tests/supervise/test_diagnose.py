@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.diagnose import cause as root_cause
-from prime_train.diagnose.match import scan
+from prime_train.diagnose.log_scanner import scan
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.supervise.diagnose import Cause, Evidence, disk_full, judge, oom_kills, tail
 from prime_train.supervise.state import Doom, Live, Sent, State, Word

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_train.process_id import identify
+from prime_train.core.process_id import identify
 from prime_train.supervise.evidence import Tools, collect, find_tools, where_stood
-from prime_train.supervise.evidence_stacks import stands_at, tell
+from prime_train.supervise.evidence_items import stands_at, tell
 from prime_train.supervise.launch import environment
 from prime_train.supervise.state import Child
 from tests import fakes

@@ -32,7 +32,7 @@ from prime_train.events import (
 from prime_train.supervise.fold import ATTEMPTS_KEPT, fold, fold_all
 from prime_train.supervise.fold_trainer import SAMPLES_KEPT
 from prime_train.supervise.state import Child, State, Validation
-from tests.test_events import any_event
+from tests.events.test_log import any_event
 
 SUPERVISOR = "supervisor"
 OPENED = RunOpened("r", 1, 300, "0.1")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from prime_train.diagnose.cause import judge
-from prime_train.diagnose.match import scan
-from prime_train.supervise import listening
-from prime_train.supervise.listening import Listener, Notice
+from prime_train.diagnose.log_scanner import scan
+from prime_train.supervise import log_follower
+from prime_train.supervise.log_follower import Listener, Notice
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -123,7 +123,7 @@ def test_a_log_says_the_same_while_it_grows_as_when_it_is_whole(tmp_path: Path, 
 def test_logs_that_appear_in_a_folder_are_followed_and_old_ones_from_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "_LOOK_FOR_LOGS_S", 0.0)
+    monkeypatch.setattr(log_follower, "_LOOK_FOR_LOGS_S", 0.0)
     old = _add(tmp_path / "logs" / "orchestrator.log", OOM)
     listener = Listener([tmp_path / "trainer.log"], [tmp_path / "logs", tmp_path / "torchrun"])
     listener.poll()
@@ -192,8 +192,8 @@ def test_a_flood_of_lines_that_all_match_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_in_a_hurry_lines_are_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_CALM_BYTES", 64 * 1024)
-    monkeypatch.setattr(listening, "_HURRIED_LOOKS", 10)
+    monkeypatch.setattr(log_follower, "_CALM_BYTES", 64 * 1024)
+    monkeypatch.setattr(log_follower, "_HURRIED_LOOKS", 10)
     words = ("ab", "cd", "gh", "kl", "mn", "pq")
     unlike = "".join(
         f"ERROR {a}{b}{c}{d}{e} connection refused\n"
@@ -214,8 +214,8 @@ def test_in_a_hurry_lines_are_skipped_and_counted(tmp_path: Path, monkeypatch: p
 
 
 def test_of_a_log_far_ahead_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_MOST_BEHIND_BYTES", 1_000_000)
-    monkeypatch.setattr(listening, "_CALM_BYTES", 200_000)
+    monkeypatch.setattr(log_follower, "_MOST_BEHIND_BYTES", 1_000_000)
+    monkeypatch.setattr(log_follower, "_CALM_BYTES", 200_000)
     log = tmp_path / "a.log"
     log.touch()
     with open(log, "r+b") as file:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import ExitCode, UserError
-from prime_train.process_id import own_identity
-from prime_train.rundir import RunDir
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.process_id import own_identity
+from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import held, holder
 
 _HOLD = """
 import sys
 from pathlib import Path
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import held
 with held(RunDir(Path(sys.argv[1]))):
     print("held", flush=True)

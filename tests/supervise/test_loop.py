@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 from prime_train.checkpoints.layout import newest_complete
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
+from prime_train.core.process_id import Identity, identify
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AttemptEnded,
     ChildStarted,
@@ -29,8 +31,6 @@ from prime_train.events import (
     SignalSent,
     read,
 )
-from prime_train.process_id import Identity, identify
-from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch import environment
 from prime_train.supervise.state import State

@@ -15,8 +15,8 @@ import pytest
 
 from prime_train import spec
 from prime_train.checkpoints import archive, in_use, layout, packing_plan, removal
+from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, Progress, Record
-from prime_train.rundir import RunDir
 from prime_train.supervise import packing_program
 from prime_train.supervise.packing import Packed, Packing
 from prime_train.supervise.state import Live, Sent, State

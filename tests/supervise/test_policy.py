@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
@@ -41,8 +41,8 @@ from prime_train.programs.bundled import PROGRAM
 from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
+from prime_train.supervise.fatal_errors import OOM_KILLER
 from prime_train.supervise.fold import fold, fold_all
-from prime_train.supervise.kills import OOM_KILLER
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
 from tests.fakes.supervisor import fake_run

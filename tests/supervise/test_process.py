@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import psutil
 import pytest
 
-from prime_train.process_id import Identity, identify, own_identity
+from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.supervise import process
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch, Variable

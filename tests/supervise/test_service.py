@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.process_id import Identity, identify, own_identity
+from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.supervise import service
 from prime_train.supervise.launch.launch import Ready
 from prime_train.supervise.service import Answers, MemoryBack, NeverReady, Waiting

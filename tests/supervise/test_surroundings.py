@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import resource
 
-from prime_train.supervise.surroundings import host
+from prime_train.supervise.launch.environment import host
 
 
 def test_it_is_this_process_that_is_told() -> None:

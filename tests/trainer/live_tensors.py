@@ -25,9 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prime_train import spec
-from prime_train.estimate.setup import setup_of
-from prime_train.estimate.shape import shape_from_run
-from prime_train.estimate.training import training_memory
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.model.shape import shape_from_run
 from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import RunSpec
 from prime_train.trainer.data.batch import Batch

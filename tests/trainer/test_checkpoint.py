@@ -15,9 +15,9 @@ import torch
 
 from prime_train import spec
 from prime_train.checkpoints import layout
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, TrainerFailed
-from prime_train.rundir import RunDir
 from prime_train.trainer import resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
 from prime_train.trainer.optim import adamw

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer import device
 
 OLD_CPU = "processor\t: 0\nmodel name\t: AMD EPYC 7B13\nflags\t\t: fpu sse avx avx2 fma\n\nprocessor\t: 1\n"

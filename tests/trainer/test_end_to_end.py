@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from prime_train.document import to_toml
+from prime_train.core.rundir import RunDir
 from prime_train.events import TrainerFinished, TrainerStarted
-from prime_train.rundir import RunDir
+from prime_train.toml.document import to_toml
 from prime_train.trainer.device import pick
 from tests.cli.commands import prime_train
 from tests.trainer import tiny

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.trainer.failure import cause_class, describe, disk_cause, show
 
 BAD_CONFIG = UserError(what="no", where="model.path", why="because", fix="yes")
@@ -84,12 +84,12 @@ def test_a_circle_of_causes_ends() -> None:
 
 
 def test_an_unknown_error_names_the_frame_of_ours() -> None:
-    from prime_train.trainer.schedule import _progress
+    from prime_train.trainer.optim import _progress
 
     with pytest.raises(TypeError) as caught:
         _progress("1", 2, 3)  # type: ignore[arg-type]
     failed, _ = describe(caught.value, 1, 0)
-    assert failed.where.startswith("trainer/schedule.py:")
+    assert failed.where.startswith("trainer/optim.py:")
     assert failed.where.endswith("in _progress")
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from prime_train import spec
-from prime_train.trainer.generate import Sampling, generate
+from prime_train.trainer.evaluate import Sampling, generate
 from prime_train.trainer.model import Decoder, build, config_of
 from tests.trainer.two_ranks import run_on_two_ranks, shard
 

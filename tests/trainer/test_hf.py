@@ -23,7 +23,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer import hf, hf_config
 from prime_train.trainer.failure import cause_class
 from prime_train.trainer.model import Decoder, build

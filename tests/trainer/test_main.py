@@ -14,6 +14,8 @@ import pytest
 
 from prime_train import spec
 from prime_train.checkpoints import layout
+from prime_train.core.process_id import identify
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     CheckpointSaved,
     Evaluated,
@@ -24,8 +26,6 @@ from prime_train.events import (
     TrainerFinished,
     TrainerStopped,
 )
-from prime_train.process_id import identify
-from prime_train.rundir import RunDir
 from prime_train.trainer.stop import SUPERVISOR_ENV
 from tests.trainer import tiny
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from prime_train import spec
-from prime_train.trainer.loss import cross_entropy_sum
-from prime_train.trainer.model import Decoder, build, config_of
+from prime_train.trainer.model import Decoder, build, config_of, cross_entropy_sum
 from prime_train.trainer.optim import adamw, clip_, set_lr
 from tests.trainer.two_ranks import run_on_two_ranks, shard
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from prime_train import spec
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.process_id import own_identity
+from prime_train.core.rundir import RunDir
 from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, TrainerStarted
-from prime_train.process_id import own_identity
 from prime_train.programs.bundled import program as bundled
-from prime_train.programs.bundled.environment import needs
-from prime_train.rundir import RunDir
+from prime_train.programs.bundled.program import needs
 from prime_train.supervise.launch import environment
 from prime_train.trainer import parallel
 from prime_train.trainer.parallel import World

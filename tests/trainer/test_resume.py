@@ -13,9 +13,9 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from prime_train import spec
 from prime_train.checkpoints import archive, layout, packing_plan, removal
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
-from prime_train.rundir import RunDir
 from prime_train.trainer import resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.model import build

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.process_id import identify, parse_identity
+from prime_train.core.process_id import identify, parse_identity
 from prime_train.trainer.stop import SUPERVISOR_ENV, StopFlag, watch_supervisor
 from tests.trainer import tiny
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import spec
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import order
 from prime_train.trainer.tokenizer import EOS, Tokenizer, load_tokenizer

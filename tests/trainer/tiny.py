@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from prime_train import spec
+from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog, read
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec, to_json
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.data.batch import Batch

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.packing_plan import StoredSize
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
 from prime_train.views import checkpoints
 from tests.golden import same_as_golden
 from tests.views.written_runs import write_checkpoint

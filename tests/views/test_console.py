@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from prime_train.events import AlarmCleared, AlarmRaised, LaunchAsked, Phase, Progress, Record
+from prime_train.supervise.event_text import describe
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.state import State
-from prime_train.supervise.wording import describe
 from prime_train.views import console
 from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Timeline, records
 

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import json
 
+from prime_train.core.units import GIB
+from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.estimate_exact import Comparison
-from prime_train.estimate.estimate_memory import Gpus, Memory, Role
-from prime_train.estimate.estimate_time import Time
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.overlap import overlap_of
-from prime_train.estimate.run_cost import Cost
-from prime_train.estimate.shape import ModelShape
-from prime_train.estimate.throughput import Throughput
+from prime_train.estimate.memory.roles import Gpus, Memory, Role
+from prime_train.estimate.memory.trace_check import Comparison
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.time.rl_step_time import overlap_of
+from prime_train.estimate.time.run_time import Time
+from prime_train.estimate.time.throughput import Throughput
 from prime_train.estimate.values import Interval, RoleMemory, Term
-from prime_train.units import GIB
 from prime_train.views import estimate as view
 from prime_train.views.estimate_json import More, document
 from tests.golden import same_as_golden, same_text_as_golden

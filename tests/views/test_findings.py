@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 
-from prime_train.findings import Finding, Severity, Skipped, Span
+from prime_train.core.findings import Finding, Severity, Skipped, Span
 from prime_train.rules.judge import Verdict
 from prime_train.views import findings as view
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.errors import UserError
-from prime_train.rundir import RunDir
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import held
 from prime_train.views import logs
 

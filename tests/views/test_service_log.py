@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prime_train.supervise.state import Child, Live, State
-from prime_train.views.service_log import ServiceLog
+from prime_train.views.logs import ServiceLog
 
 
 def _state(*logs: tuple[str, Path]) -> State:

@@ -2,9 +2,9 @@ import os
 import signal
 from pathlib import Path
 
+from prime_train.core.process_id import own_identity
+from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised, BatchShrunk, ChildStarted, GpuLeftOut, LaunchAsked, RunClosed, RunOpened
-from prime_train.process_id import own_identity
-from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import held
 from prime_train.views import status

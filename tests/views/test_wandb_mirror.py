@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
@@ -24,7 +25,6 @@ from prime_train.events import (
     RunOpened,
     SpaceFreed,
 )
-from prime_train.rundir import RunDir
 from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
 from prime_train.views import wandb_state as state

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.layout import write_manifest
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AttemptEnded,
     CheckpointSaved,
@@ -22,7 +23,6 @@ from prime_train.events import (
     TrainerStarted,
     encode,
 )
-from prime_train.rundir import RunDir
 
 BEGAN_S = 1_790_000_000.0
 GONE = 2**22 + 1  # beyond /proc/sys/kernel/pid_max of every Linux: no such process

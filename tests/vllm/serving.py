@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 import psutil
 
-from prime_train.document import to_toml
+from prime_train.core.rundir import RunDir
 from prime_train.events import ChildStarted, Event, ServiceReady, read
 from prime_train.programs.vllm.engine_metrics import engines
-from prime_train.rundir import RunDir
 from prime_train.supervise.launch.environment import RUN
-from prime_train.supervise.loopback import ask
+from prime_train.supervise.local_http import ask
+from prime_train.toml.document import to_toml
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 START_LIMIT_S = 400.0  # a start takes 20 s where two cores are free, and minutes where they are not

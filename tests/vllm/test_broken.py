@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 from prime_train.events import AttemptEnded, ChildStarted, ServiceReady
 from tests.vllm.serving import START_LIMIT_S, config, started, unused_port
 from tests.vllm.setups import SETUPS, Setup

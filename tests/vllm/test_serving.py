@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 from prime_train.events import AlarmRaised, AttemptEnded, ChildStarted, RunClosed, ServiceReady
 from tests.vllm.serving import END_LIMIT_S, START_LIMIT_S, Served, config, started, unused_port, wait_until
 

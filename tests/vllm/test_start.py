@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 from prime_train.events import AttemptEnded, ChildStarted, RunClosed, ServiceReady
 from tests.vllm.serving import START_LIMIT_S, config, started, unused_port
 

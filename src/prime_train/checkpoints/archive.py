@@ -31,9 +31,9 @@ from prime_train.checkpoints.packed import (
     start_pool,
 )
 from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, list_leftovers, list_to_pack
-from prime_train.errors import ExitCode, UserError
-from prime_train.rundir import sync
-from prime_train.units import format_bytes
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import sync
+from prime_train.core.units import format_bytes
 
 _HASHED_BYTES = 2**20  # read at a time: what fits a core's cache
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h

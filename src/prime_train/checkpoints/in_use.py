@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.layout import MANIFEST
-from prime_train.process_id import Holder, Identity, identify, own_mark
-from prime_train.rundir import write_atomic
+from prime_train.core.process_id import Holder, Identity, identify, own_mark
+from prime_train.core.rundir import write_atomic
 
 MARK = "IN_USE"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.checkpoints.packed import Entry, Read, find_changed_content, find_size_difference, parse_entry
-from prime_train.rundir import write_atomic
+from prime_train.core.rundir import write_atomic
 
 MANIFEST = "COMPLETE.json"
 PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions

@@ -20,7 +20,7 @@ from typing import Any
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
 from prime_train.checkpoints.lossy import Edits, read, round_to_bf16
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 _NAMES = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # in the state of torch.optim.AdamW
 _LOCAL = struct.Struct("<26xHH")  # header of a zip entry: lengths of name and extra field

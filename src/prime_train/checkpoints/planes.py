@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 WIDTHS = (1, 4, 8)  # bytes of one number: text and flags, fp32 and bf16, fp64 and int64
 _SAMPLE_BYTES = 4 * 2**10  # a multiple of every width

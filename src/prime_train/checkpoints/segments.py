@@ -17,7 +17,7 @@ from prime_train.checkpoints import lossy, planes
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import LENGTH, MAGIC, Read, map_in_order
 from prime_train.checkpoints.packing_plan import Sizes
-from prime_train.rundir import sync
+from prime_train.core.rundir import sync
 
 _SYNC_EVERY_BYTES = 32 * 2**20
 

@@ -30,7 +30,7 @@ from prime_train.cli import (
     verify_model,
 )
 from prime_train.cli.options import NoColor
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 _SIGPIPE_EXIT = 128 + 13  # the exit code in a shell of a program killed by SIGPIPE
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from prime_train.cli.options import AsJson, NoColor, RunName
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from prime_train.checkpoints.cleanup import Keep
     from prime_train.checkpoints.inventory import Places
-    from prime_train.rundir import RunDir
-    from prime_train.views.checkpoint_work import PackingResult
-    from prime_train.views.pruning import Pruning
+    from prime_train.core.rundir import RunDir
+    from prime_train.views.checkpoint_packing import PackingResult
+    from prime_train.views.checkpoint_pruning import Pruning
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
@@ -119,7 +119,7 @@ def prune(
 
     from prime_train.checkpoints.inventory import Stock
     from prime_train.cli.render import table
-    from prime_train.views import pruning as view
+    from prime_train.views import checkpoint_pruning as view
     from prime_train.views.runs import find
 
     run_dir = find(run, Path.cwd())
@@ -172,7 +172,7 @@ def compress(
       prime-train ckpt compress quickstart --step 500 --moments bf16 --dry-run
     """
     from prime_train.checkpoints import archive, packing_plan
-    from prime_train.views import checkpoint_work as view
+    from prime_train.views import checkpoint_packing as view
     from prime_train.views import checkpoints
     from prime_train.views.runs import find
 
@@ -202,7 +202,7 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
       prime-train ckpt restore quickstart --step 500
     """
     from prime_train.checkpoints import archive, packing_plan
-    from prime_train.views import checkpoint_work as view
+    from prime_train.views import checkpoint_packing as view
     from prime_train.views import checkpoints
     from prime_train.views.runs import find
 
@@ -220,7 +220,7 @@ def _print_results(
     run_dir: RunDir, results: list[PackingResult], *, as_json: bool, dry_run: bool, nothing: str
 ) -> None:
     from prime_train.cli.render import table
-    from prime_train.views import checkpoint_work as view
+    from prime_train.views import checkpoint_packing as view
 
     if as_json:
         typer.echo(json.dumps(view.packing_json(run_dir.path.name, results, dry_run=dry_run), indent=1))
@@ -244,7 +244,7 @@ def _read_places(run_dir: RunDir) -> tuple[Places, Keep]:
 def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:
     """Carry out the plan and write each deletion as an event. Returns the deletions that failed, and why."""
     from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
-    from prime_train.supervise.watches.disk_removal_program import Order, carry_out
+    from prime_train.supervise.watches.disk.removal_program import Order, carry_out
     from prime_train.views.status import fold_events
 
     attempt = fold_events(run_dir).attempt_number

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from prime_train.diagnose.cause import Diagnosis
-    from prime_train.diagnose.match import Scanner
-    from prime_train.diagnose.scans import Scan
+    from prime_train.diagnose.log_scanner import Scanner
+    from prime_train.diagnose.scan_result import Scan
     from prime_train.events import AttemptEnded
 
 _CHUNK_BYTES = 1024 * 1024
@@ -64,8 +64,8 @@ def diagnose(
       dmesg | prime-train diagnose - trainer.log
     """
     from prime_train.cli.render import message, paint
-    from prime_train.redaction import redact, redact_all, secrets
-    from prime_train.views import cause as view
+    from prime_train.core.redaction import redact, redact_all, secrets
+    from prime_train.views import diagnosis as view
 
     with _show_progress() as count:
         result = diagnose_logs(logs, count)
@@ -120,7 +120,7 @@ class Diagnosed(NamedTuple):
 def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> Diagnosed:
     """The diagnosis over all logs that the names stand for. An unreadable log does not stop the others."""
     from prime_train.diagnose.cause import judge
-    from prime_train.diagnose.match import Scanner
+    from prime_train.diagnose.log_scanner import Scanner
 
     scans: list[Scan] = []
     unread: list[UserError] = []
@@ -148,7 +148,7 @@ def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], count: _C
     """Append the scan of a log. If reading fails midway (a cut archive, a failing disk), the part before counts."""
     import gzip
 
-    from prime_train.diagnose.match import Scanner
+    from prime_train.diagnose.log_scanner import Scanner
 
     try:
         with open(path, "rb") as file:
@@ -200,8 +200,8 @@ def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
 
     The log of a killed process does not contain its cause; the supervisor's events do.
     """
+    from prime_train.core.rundir import RunDir
     from prime_train.events import AttemptEnded, read
-    from prime_train.rundir import RunDir
 
     if len(names) != 1 or names[0] == "-":
         return None

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from prime_train.cli.estimate_inputs import Options
     from prime_train.estimate.estimate import Estimate
-    from prime_train.estimate.estimate_exact import Comparison
-    from prime_train.estimate.scaling import ScaledLayout
+    from prime_train.estimate.memory.trace_check import Comparison
+    from prime_train.estimate.time.scaling import ScaledLayout
     from prime_train.estimate.values import Hardware
     from prime_train.prices.price import Price
     from prime_train.spec import RunSpec
@@ -93,8 +93,8 @@ class _Found(NamedTuple):
 def _estimate(options: Options) -> _Found:
     """The estimate of a config. Raises UserError if an input is missing."""
     from prime_train.cli import estimate_inputs as inputs
+    from prime_train.estimate.advice import Case, Keys, advise
     from prime_train.estimate.estimate import estimate
-    from prime_train.estimate.estimate_advice import Case, Keys, advise
 
     reading = inputs.parse_config(options)
     run = inputs.check_run(reading)
@@ -110,16 +110,16 @@ def _estimate(options: Options) -> _Found:
 
 def _trace(found: _Found) -> tuple[Comparison, ...]:
     """One block and the head of the training, traced, beside the terms. Raises UserError if they cannot be traced."""
-    from prime_train.estimate import estimate_exact
-    from prime_train.estimate.setup import setup_of
-    from prime_train.facts.traced import trace
+    from prime_train.estimate.memory import trace_check
+    from prime_train.estimate.memory.setup_from_run import setup_of
+    from prime_train.facts.activation_trace_probe import trace
 
     why_not = "nothing is trained"
     if found.estimate.memory.gpus.train:
         setup = setup_of(found.run, found.hardware, found.estimate.shape)
-        why_not = estimate_exact.why_not_traceable(setup)
+        why_not = trace_check.why_not_traceable(setup)
         if not why_not:
-            return estimate_exact.compare_terms(setup, trace(estimate_exact.trace_input(setup)))
+            return trace_check.compare_terms(setup, trace(trace_check.trace_input(setup)))
     raise UserError(
         what=why_not,
         where="--exact",
@@ -130,9 +130,9 @@ def _trace(found: _Found) -> tuple[Comparison, ...]:
 
 def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
     """The training over 1 to all GPUs in each way. Raises UserError if nothing is trained."""
-    from prime_train.estimate.scaling import scale
-    from prime_train.estimate.setup import setup_of
-    from prime_train.estimate.training import training_memory
+    from prime_train.estimate.memory.setup_from_run import setup_of
+    from prime_train.estimate.memory.training import training_memory
+    from prime_train.estimate.time.scaling import scale
 
     hardware = found.hardware
     if not found.estimate.memory.gpus.train:

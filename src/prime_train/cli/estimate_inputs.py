@@ -9,24 +9,24 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from prime_train.dialects import dialect
-from prime_train.dialects.read import SHOWN_STDIN, STDIN, read_config
-from prime_train.dialects.reading import Reading
-from prime_train.errors import ExitCode, UserError
+from prime_train.config import detect
+from prime_train.config.parsed_config import Reading
+from prime_train.config.source import SHOWN_STDIN, STDIN, read_config
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.findings import Severity
 from prime_train.estimate import hardware as hardware_of
-from prime_train.estimate import shape as shapes
-from prime_train.estimate import shapes_registry
 from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement
 from prime_train.estimate.estimate import estimate
-from prime_train.estimate.plausible import find_implausible
-from prime_train.estimate.shape import ModelShape, ShapeError
+from prime_train.estimate.model import shape as shapes
+from prime_train.estimate.model.shape import ModelShape, ShapeError
+from prime_train.estimate.sanity import find_implausible
 from prime_train.estimate.values import Hardware
-from prime_train.findings import Severity
 from prime_train.prices.price import Price
+from prime_train.registry import shapes as shapes_registry
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.model_config import ModelConfig
+    from prime_train.models.find_config import ModelConfig
 
 
 class Options(NamedTuple):
@@ -48,7 +48,7 @@ def parse_config(options: Options) -> Reading:
 
         refuse_generation(options.prime_rl)
     text, path = read_config(options.config)
-    return dialect.read(text, path, options.prime_rl)
+    return detect.read(text, path, options.prime_rl)
 
 
 def check_run(reading: Reading) -> RunSpec:
@@ -90,7 +90,7 @@ def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
 
 def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
     """The shape of the model that a run trains or serves. Raises UserError."""
-    from prime_train.facts import model_config
+    from prime_train.models import find_config as model_config
 
     if options.model_config is not None:
         return _read_shape(model_config.read_config_file(options.model_config))
@@ -136,7 +136,7 @@ def _read_shape(found: ModelConfig) -> ModelShape:
     try:
         return shapes.shape_from_config(found.config, found.name, loaded=found.loaded)
     except ShapeError as error:
-        from prime_train.facts.model_config import no_config
+        from prime_train.models.find_config import no_config
 
         what = error.what if error.field else f"{found.name}: {error.what}"
         raise no_config(found.where, what, error.field) from None
@@ -178,7 +178,7 @@ def read_prices(options: Options) -> tuple[Price, ...]:
     from prime_train.prices import store
 
     if options.prices is not None:
-        from prime_train.prices.imports import ImportOptions, read
+        from prime_train.prices.import_file import ImportOptions, read
 
         return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
     return store.load(store.today()).prices
@@ -191,7 +191,7 @@ def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelSh
     """
     if options.calibrate is None:
         return None
-    from prime_train.facts.measured_run import read_previous_run
+    from prime_train.facts.previous_run import read_previous_run
 
     previous = read_previous_run(options.calibrate)
     measured = read_measurement(previous.lines, previous.source)

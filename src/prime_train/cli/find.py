@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from prime_train.cli.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from prime_train.cli.estimate_inputs import Options
-    from prime_train.estimate.offers import Judge, Judgement, Limits, Ranking, Refusal
-    from prime_train.estimate.shape import ModelShape
+    from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, Refusal
+    from prime_train.estimate.model.shape import ModelShape
     from prime_train.prices.price import Price
     from prime_train.spec import RunSpec
 
@@ -78,9 +78,9 @@ def find(
       prime-train find --model Qwen/Qwen3-8B --json | jq '.offers[0]'
     """
     from prime_train.cli.estimate_inputs import Options
-    from prime_train.estimate.offers import Limits
+    from prime_train.estimate.cost.offers import Limits
     from prime_train.prices import store
-    from prime_train.views import offers as view
+    from prime_train.views import prices as view
     from prime_train.views.prices import stale_warning
 
     options = Options(config or "", None, model_config, None, prices, prime_rl, offline)
@@ -103,8 +103,8 @@ def find(
 
 
 def _print_remarks(ranking: Ranking, top: int, warning: str | None) -> None:
-    from prime_train.estimate.interruptions import shipped_rates
-    from prime_train.views.offers import left_out_lines
+    from prime_train.estimate.cost.run_cost import shipped_rates
+    from prime_train.views.prices import left_out_lines
 
     more = len(ranking.offers) - top
     if more > 0:
@@ -134,8 +134,8 @@ class _Found(NamedTuple):
 def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
     """The offers on which the run fits, cheapest first. Raises UserError if an input is missing."""
     from prime_train.cli import estimate_inputs as inputs
-    from prime_train.estimate.interruptions import shipped_rates
-    from prime_train.estimate.offers import rank
+    from prime_train.estimate.cost.offers import rank
+    from prime_train.estimate.cost.run_cost import shipped_rates
 
     dearest = limits.max_usd_per_hour
     if dearest is not None and not (math.isfinite(dearest) and dearest > 0):
@@ -154,12 +154,12 @@ def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
 
 def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     """A function that estimates memory and time of the run on a number of GPUs of one type."""
-    from prime_train import gpu_registry
+    from prime_train.core.units import GIB
+    from prime_train.estimate.cost.offers import Judgement, Refusal
     from prime_train.estimate.estimate import estimate
     from prime_train.estimate.hardware import hardware_from_entry
-    from prime_train.estimate.laid_out import Impossible, layout_settings, relayout, steps_of
-    from prime_train.estimate.offers import Judgement, Refusal
-    from prime_train.units import GIB
+    from prime_train.estimate.relayout import Impossible, layout_settings, relayout, steps_of
+    from prime_train.registry import gpus as gpu_registry
 
     known = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks()}
 
@@ -186,8 +186,8 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
 def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
     """The run, the shape of its model, its title, and the map from a RunSpec field to the key of its file."""
     from prime_train.cli import estimate_inputs as inputs
-    from prime_train.dialects import dialect
-    from prime_train.dialects.prime_rl.schema import newest
+    from prime_train.config import detect
+    from prime_train.config.prime_rl.schema import newest
 
     if bool(options.config) == (model is not None):
         raise UserError(
@@ -201,7 +201,7 @@ def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape,
         title = reading.document.path
     else:
         title = f"{model}: {_FINE_TUNING_TITLE}"
-        reading = dialect.read(_FINE_TUNING.format(model=_check_quotable(model), prime_rl=newest()), "sft.toml")
+        reading = detect.read(_FINE_TUNING.format(model=_check_quotable(model), prime_rl=newest()), "sft.toml")
     run = inputs.check_run(reading)
     if not (run.trains or run.serves_only):
         raise UserError(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from prime_train.cli.options import Generation, NoColor
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 
 Format = Literal["full", "concise", "json", "github", "sarif"]
 
@@ -61,7 +61,7 @@ def lint(
       prime-train lint train.py
     """
     from prime_train.cli.lint_files import Repair, check, configs_among
-    from prime_train.errors import UserError
+    from prime_train.core.errors import UserError
 
     if configs_only and paths:
         paths = configs_among(paths)

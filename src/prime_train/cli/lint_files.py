@@ -12,7 +12,7 @@ import os
 import sys
 from typing import NamedTuple
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.rules.judge import Verdict, lint, lint_merged
 
 FORMATS = ("full", "concise", "json", "github", "sarif")
@@ -47,7 +47,7 @@ def check(
     are fixed and the findings are those that remain; else the findings are those of the files as they are.
     `prime_rl` is the generation of prime-rl files that name none.
     """
-    from prime_train.dialects.read import read_config
+    from prime_train.config.source import read_config
 
     _refuse_unknown(wanted, "--select")
     _refuse_unknown(unwanted, "--ignore")
@@ -62,7 +62,7 @@ def check(
     groups = _groups(paths or ["."])
     sources = [tuple(read_config(path) for path in group) for group in groups]
     if repair:
-        from prime_train.cli.fix_files import fix_files
+        from prime_train.cli.lint_fix import fix_files
 
         done = fix_files(_single_files(sources, repair.option), judge, select, repair=repair)
         verdicts = list(done.verdicts)
@@ -136,7 +136,7 @@ def refuse_generation(prime_rl: str | None) -> None:
     """Raises UserError if there is no table for the generation that --prime-rl names."""
     if prime_rl is None:
         return
-    from prime_train.dialects.prime_rl.schema import generations
+    from prime_train.config.prime_rl.schema import generations
 
     if prime_rl not in generations():
         raise UserError(
@@ -201,7 +201,7 @@ def _search(folder: str) -> list[str]:
 
 
 def _is_config(path: str) -> bool:
-    from prime_train.dialects.dialect import recognises
+    from prime_train.config.detect import recognises
 
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 app = typer.Typer(
     help="The registry of tested models and their known issues.",
@@ -17,7 +17,7 @@ app = typer.Typer(
 
 
 def _complete(incomplete: str) -> list[str]:
-    from prime_train.model_registry import tested_models
+    from prime_train.registry.models import tested_models
 
     return [name for name in tested_models() if name.startswith(incomplete)]
 
@@ -32,7 +32,7 @@ def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
 
       prime-train models list --json | jq -r '.models[] | select(.issues != []) | .name'
     """
-    from prime_train.model_registry import tested_models
+    from prime_train.registry.models import tested_models
     from prime_train.views import models as view
 
     models = tested_models().values()
@@ -63,7 +63,7 @@ def show(
 
       prime-train models show openai/gpt-oss-20b --json
     """
-    from prime_train.model_registry import tested_model
+    from prime_train.registry.models import tested_model
     from prime_train.views import models as view
 
     found = tested_model(model)
@@ -78,8 +78,8 @@ def show(
 
 
 def _unknown(model: str) -> UserError:
-    from prime_train.dialects.nearest import nearest
-    from prime_train.model_registry import tested_models
+    from prime_train.registry.models import tested_models
+    from prime_train.toml.did_you_mean import nearest
 
     meant = nearest(model, tested_models())
     return UserError(

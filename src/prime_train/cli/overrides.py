@@ -12,9 +12,9 @@ from typing import Any
 
 import tomli
 
-from prime_train.document import Document, patched, to_toml
-from prime_train.edits import EditRefused, edited
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.toml.document import Document, patched, to_toml
+from prime_train.toml.edit import EditRefused, edited
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")  # outside of all tables: prime-rl has such keys, run.toml has none

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.render import labelled
+from prime_train.core.rundir import RunDir
 from prime_train.programs.run_toml import absolute
-from prime_train.rundir import RunDir
 from prime_train.spec import ENDLESS_STEPS, RunSpec
-from prime_train.supervise import surroundings
 from prime_train.supervise.launch import environment
+from prime_train.supervise.launch import environment as surroundings
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.lock import holder

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from prime_train.dialects.reading import Reading
+    from prime_train.config.parsed_config import Reading
+    from prime_train.core.rundir import RunDir
     from prime_train.facts.facts import Facts
     from prime_train.rules.judge import Verdict
-    from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
     from prime_train.supervise.launch.program import Config, Program
 
@@ -88,18 +88,18 @@ def _read_config(command: Command) -> "Reading":
     A prime-rl config may have no key for a name, so --run-name is applied later, to the launcher's copy.
     """
     from prime_train.cli import overrides
-    from prime_train.dialects import dialect
-    from prime_train.dialects.read import read_config
-    from prime_train.document import Document
+    from prime_train.config import detect
+    from prime_train.config.source import read_config
+    from prime_train.toml.document import Document
 
     text, path = read_config(command.config)
     if command.overrides or command.run_name is not None:
-        is_run_toml = dialect.is_run_toml(Document.parse(text, path))
+        is_run_toml = detect.is_run_toml(Document.parse(text, path))
         values = overrides.parse(command.overrides, plain_keys=not is_run_toml)
         if command.run_name is not None and is_run_toml:
             values["run.name"] = command.run_name
         text = overrides.apply(text, path, values)
-    return dialect.read(text, path)
+    return detect.read(text, path)
 
 
 def _rules_left_out(verdict: "Verdict", config: str) -> tuple[str, ...]:
@@ -148,8 +148,8 @@ def _not_launchable(verdict: "Verdict", config: str) -> UserError:
 def _show_findings(verdict: "Verdict", config: str) -> None:
     """Print errors and warnings, and the number of notes."""
     from prime_train.cli.render import paint
-    from prime_train.findings import Severity
-    from prime_train.units import counted
+    from prime_train.core.findings import Severity
+    from prime_train.core.units import counted
     from prime_train.views.findings import full
 
     notes = sum(finding.severity is Severity.NOTE for finding in verdict.findings)

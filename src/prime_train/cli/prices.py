@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 if TYPE_CHECKING:
     from prime_train.prices.price import Price, Rows
@@ -88,11 +88,11 @@ def import_(
 
       prime-train prices import vms.csv --provider nebius --as-of 2026-11-01
     """
-    from prime_train.prices import imports, store
-    from prime_train.units import counted
+    from prime_train.core.units import counted
+    from prime_train.prices import import_file, store
 
     today = store.today()
-    imported = imports.read(file, imports.ImportOptions(provider, _check_date(as_of, today)), today)
+    imported = import_file.read(file, import_file.ImportOptions(provider, _check_date(as_of, today)), today)
     prices = imported.rows.prices
     path = store.user_file() if dry_run else store.save(prices, today, whole=imported.whole)
     _report_left_out(imported.rows)
@@ -127,9 +127,9 @@ def refresh(
       prime-train prices refresh --provider vast
     """
     from prime_train.cli.render import message
+    from prime_train.core.units import counted
     from prime_train.prices import store
     from prime_train.prices.refresh import refresh as fetch
-    from prime_train.units import counted
 
     today = store.today()
     answers = [fetch(service, os.environ, today.isoformat()) for service in _services(provider)]
@@ -150,10 +150,10 @@ def refresh(
 
 def _find_gpu(gpu: str) -> str:
     """The id of a GPU; "rtx4090" is accepted for "rtx-4090". Raises UserError with the nearest name."""
-    from prime_train import gpu_registry
-    from prime_train.dialects.nearest import nearest
+    from prime_train.registry import gpus
+    from prime_train.toml.did_you_mean import nearest
 
-    ids = {known.id.replace("-", ""): known.id for known in gpu_registry.gpu_peaks()}
+    ids = {known.id.replace("-", ""): known.id for known in gpus.gpu_peaks()}
     plain = gpu.lower().replace("-", "").replace(" ", "")
     if plain in ids:
         return ids[plain]
@@ -182,8 +182,8 @@ def _check_date(as_of: str, today: date) -> str:
 
 def _services(names: list[str] | None) -> "list[Service]":
     """The named services; without names, every service that has its key. Prints which ones lack it."""
-    from prime_train.dialects.nearest import nearest
     from prime_train.prices.refresh import SERVICES, has_key
+    from prime_train.toml.did_you_mean import nearest
 
     known = {service.id: service for service in SERVICES}
     for name in names or ():
@@ -215,7 +215,7 @@ def _answer_json(answer: "RefreshResult") -> dict[str, Any]:
 
 
 def _report_left_out(rows: "Rows") -> None:
-    from prime_train.views.printable import sanitize
+    from prime_train.views.sanitize import sanitize
 
     for why, count in rows.left_out:
         typer.echo(f"left out {count}: {sanitize(why)}", err=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -51,7 +51,7 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset
 
 def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> str:
     """A title and, indented below it, one label and text per line; further lines of a text stay in its column."""
-    from prime_train.views.printable import sanitize
+    from prime_train.views.sanitize import sanitize
 
     width = max((len(label) for label, _ in lines), default=0)
     indent = "\n" + " " * (width + 4)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 if TYPE_CHECKING:
-    from prime_train.rules.base import Rule
+    from prime_train.rules.rule import Rule
 
 
 def rule(
@@ -41,8 +41,8 @@ def rule(
 
 
 def _find_rule(code: str) -> "Rule":
-    from prime_train.dialects.nearest import nearest
     from prime_train.rules.families import load_all
+    from prime_train.toml.did_you_mean import nearest
 
     rules = load_all()
     if code in rules:

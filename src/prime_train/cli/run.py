@@ -12,11 +12,11 @@ import typer
 
 from prime_train.cli.options import NoColor
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from prime_train.core.rundir import RunDir
     from prime_train.events import Record
-    from prime_train.rundir import RunDir
     from prime_train.spec import RunSpec
     from prime_train.supervise.launch.run_directory import Resume
     from prime_train.supervise.state import State
@@ -93,12 +93,12 @@ def _parse_resume(given: str) -> "Resume":
 def _supervise(
     checked: CheckedConfig, resume: "Resume", command: Command, as_json: bool, *, verbose_vllm: bool
 ) -> ExitCode:
-    from prime_train.dialects.read import STDIN
+    from prime_train.config.source import STDIN
     from prime_train.programs import program_of
     from prime_train.supervise.lock import held
     from prime_train.supervise.loop import supervise
     from prime_train.views.console import open_console
-    from prime_train.views.service_log import ServiceLog
+    from prime_train.views.logs import ServiceLog
 
     run_dir = checked.run_dir
     checked.program(writes=False)  # raises before a directory is made for a run that cannot start
@@ -140,8 +140,8 @@ def _start_mirror(run: "RunSpec", run_dir: "RunDir") -> None:
 
 def _write_verdict(checked: CheckedConfig) -> None:
     """Write facts.json and verdict.json, so that it can be checked later why the run was started."""
+    from prime_train.core.rundir import write_atomic
     from prime_train.facts.facts import Facts, to_json
-    from prime_train.rundir import write_atomic
     from prime_train.supervise.lock import unwritable
     from prime_train.views.findings import validate_json
 
@@ -167,7 +167,7 @@ def _ignore_signals() -> Iterator[None]:
 def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> None:
     """Write the report and print the summary."""
     from prime_train.cli.render import labelled
-    from prime_train.views import report, status, summary
+    from prime_train.views import history, report, status
 
     try:
         report.write(run_dir)
@@ -176,7 +176,7 @@ def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> N
     if as_json:
         text = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
     else:
-        title, lines = summary.summarize(run_dir, command.text(), longer)
+        title, lines = history.summarize(run_dir, command.text(), longer)
         text = labelled(title, lines, sys.stdout)
     with suppress(OSError):  # a closed terminal or pipe must not change the exit code
         typer.echo(text)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import NoColor
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, help="Config schemas: export and import.")
 
@@ -31,10 +31,10 @@ def export(
     """
     import json
 
-    from prime_train.dialects import native
+    from prime_train.config import run_toml
     from prime_train.views.json_schema import json_schema
 
-    text = json.dumps(json_schema(native.schema(), native.serving_schema()), indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(json_schema(run_toml.schema(), run_toml.serving_schema()), indent=1, ensure_ascii=False) + "\n"
     _write(text, output)
 
 
@@ -69,7 +69,7 @@ def import_(
     import re
     from datetime import date
 
-    from prime_train.dialects.prime_rl.table import to_json
+    from prime_train.config.prime_rl.table import to_json
     from prime_train.facts import prime_rl_schema
 
     today = date.today()
@@ -91,8 +91,8 @@ def import_(
 
 
 def _keep(text: str, name: str) -> None:
-    from prime_train.rundir import write_atomic
-    from prime_train.user_cache import cache_path
+    from prime_train.core.paths import cache_path
+    from prime_train.core.rundir import write_atomic
 
     path = Path(cache_path("prime_rl", f"{name}.json"))
     try:

@@ -35,8 +35,8 @@ def status(
       prime-train status quickstart --json | jq .state
     """
     from prime_train.cli.render import message
-    from prime_train.errors import UserError
-    from prime_train.rundir import RunDir
+    from prime_train.core.errors import UserError
+    from prime_train.core.rundir import RunDir
     from prime_train.views import runs
     from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, read_status
     from prime_train.views.status import as_json as document

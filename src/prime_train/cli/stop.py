@@ -9,8 +9,8 @@ import typer
 from prime_train.cli.options import NoColor, RunName
 
 if TYPE_CHECKING:
-    from prime_train.process_id import Holder
-    from prime_train.rundir import RunDir
+    from prime_train.core.process_id import Holder
+    from prime_train.core.rundir import RunDir
 
 _POLL_S = 0.1
 _REPORT_EVERY_S = 5.0
@@ -35,7 +35,7 @@ def stop(
 
       prime-train stop quickstart --timeout 30
     """
-    from prime_train.supervise.control import request_stop
+    from prime_train.supervise.stop_request import request_stop
     from prime_train.views import status
     from prime_train.views.runs import find
 
@@ -52,9 +52,9 @@ def stop(
 
 def _wait(run_dir: "RunDir", holder: "Holder", timeout_s: float) -> None:
     """Print the events of the run until its supervisor has ended. Raises UserError after `timeout_s`."""
-    from prime_train.errors import ExitCode, UserError
+    from prime_train.core.errors import ExitCode, UserError
     from prime_train.events import Follower
-    from prime_train.supervise.wording import describe
+    from prime_train.supervise.event_text import describe
 
     follower = Follower(run_dir.events)
     follower.poll()

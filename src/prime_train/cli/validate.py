@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import AsJson, Config, NoColor, Python
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 
 
 def validate(
@@ -39,9 +39,9 @@ def validate(
       prime-train validate quickstart --json
     """
     from prime_train.cli.render import paint
-    from prime_train.dialects import dialect
-    from prime_train.dialects.read import read_config
-    from prime_train.facts import asked
+    from prime_train.config import detect
+    from prime_train.config.source import read_config
+    from prime_train.facts import requirements
     from prime_train.facts.facts import Facts, to_json
     from prime_train.facts.gather import ProbeOptions, gather
     from prime_train.facts.gpus import parse_gpus
@@ -50,10 +50,10 @@ def validate(
     from prime_train.views import findings as view
 
     manner = ProbeOptions(offline, deep, python, None if gpus is None else parse_gpus(gpus))
-    reading = dialect.read(*read_config(config))
+    reading = detect.read(*read_config(config))
     run, facts = reading.run, None
     if run is not None:
-        facts = gather(run, asked.run_dir(run), judge.needs(), manner, program_of(run).run_folder)
+        facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program_of(run).run_folder)
     verdict = judge.judge(reading, facts)
     if as_json:
         import json

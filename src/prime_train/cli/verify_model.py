@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import AsJson, NoColor, Offline, Python
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 
 
 def verify_model(
@@ -44,12 +44,12 @@ def verify_model(
 
     from prime_train.cli.render import paint
     from prime_train.estimate import hardware
-    from prime_train.facts.model_evidence import gather_evidence
-    from prime_train.facts.model_source import Refused
-    from prime_train.verify.known import Stack
-    from prime_train.verify.model import judge
-    from prime_train.verify.refusal import access_error
-    from prime_train.views import model_verdict as view
+    from prime_train.models.access_errors import access_error
+    from prime_train.models.evidence import gather_evidence
+    from prime_train.models.judge import judge
+    from prime_train.models.model_files import Refused
+    from prime_train.models.support import Stack
+    from prime_train.views import models as view
 
     _check_version(vllm)
     target = hardware.hardware_from_name(gpus)
@@ -71,7 +71,7 @@ def verify_model(
 def _check_version(version: str) -> None:
     from packaging.version import InvalidVersion, Version
 
-    from prime_train.model_registry import vllm_architectures
+    from prime_train.registry.models import vllm_architectures
 
     if not version:
         return

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from prime_train.diagnose.progress import ENOUGH_PROGRESS
-from prime_train.diagnose.scans import Hit, Scan
+from prime_train.diagnose.prefilter import ENOUGH_PROGRESS
+from prime_train.diagnose.scan_result import Hit, Scan
 from prime_train.diagnose.tracebacks import Raised, root, shorten
 
 UNKNOWN = "UNKNOWN"

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 import tomli
 
-from prime_train.diagnose.screen import ERRORS, holds_any
-from prime_train.gpu_registry import data_file
+from prime_train.diagnose.prefilter import ERRORS, holds_any
+from prime_train.registry.gpus import data_file
 
 CauseClass = Literal["config", "oom", "hardware", "network", "disk", "auth", "env", "bug"]
 Retry = Literal["no", "after_fix", "yes"]

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.units import GIB
 from prime_train.estimate.values import Interval, RoleMemory, Term
-from prime_train.units import GIB
 
 # Keys of a metrics line: of the bundled trainer, of prime-rl (perf/..., time/...) and of a plain JSON of numbers.
 _RESERVED = ("peak_reserved_gib", "max_memory_reserved_gib", "perf/peak_memory")

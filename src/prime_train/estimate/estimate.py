@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from prime_train import gpu_registry
+from prime_train.core.units import GIB
 from prime_train.estimate.calibrate import Calibration
-from prime_train.estimate.estimate_memory import Memory, memory_of
-from prime_train.estimate.estimate_time import Time, time_of
-from prime_train.estimate.interruptions import shipped_rates
-from prime_train.estimate.run_cost import Cost, Work, cost_of
-from prime_train.estimate.shape import ModelShape
+from prime_train.estimate.cost.run_cost import Cost, Work, cost_of, shipped_rates
+from prime_train.estimate.memory.roles import Memory, memory_of
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.time.run_time import Time, time_of
 from prime_train.estimate.values import Hardware
 from prime_train.prices.price import Price
+from prime_train.registry import gpus
 from prime_train.spec import RunSpec
-from prime_train.units import GIB
 
 
 class Estimate(NamedTuple):
@@ -64,7 +63,7 @@ def _gpu_assumption(run: RunSpec, memory: Memory) -> Iterator[str]:
 
 def _uncertainties(hardware: Hardware, shape: ModelShape) -> Iterator[str]:
     """Figures of the GPU and of the model that are less certain than the rest."""
-    gpu = next((gpu for gpu in gpu_registry.gpu_peaks() if gpu.id == hardware.id), None)
+    gpu = next((gpu for gpu in gpus.gpu_peaks() if gpu.id == hardware.id), None)
     if gpu is not None and not gpu.is_looked_up:
         yield f"speed of {gpu.id}: {gpu.source}"
     if gpu is not None and gpu.usable_gib is None:

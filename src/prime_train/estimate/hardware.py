@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from prime_train import gpu_registry
-from prime_train.dialects.nearest import nearest
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.units import GIB
 from prime_train.estimate.values import Hardware
-from prime_train.units import GIB
+from prime_train.registry import gpus
+from prime_train.toml.did_you_mean import nearest
 
 _MAX_GPUS = 100_000  # size of the largest published cluster
 _TYPICAL_USABLE_SHARE = 0.985  # share of the sold memory that torch sees on H200, H100 NVL and MI300X
@@ -36,7 +36,7 @@ def hardware_from_name(text: str, where: str = "--gpus") -> Hardware:
     return hardware_from_entry(gpu, count)
 
 
-def hardware_from_entry(gpu: gpu_registry.GpuPeak, count: int, usable_bytes: float | None = None) -> Hardware:
+def hardware_from_entry(gpu: gpus.GpuPeak, count: int, usable_bytes: float | None = None) -> Hardware:
     """The Hardware of `count` GPUs of one registry entry, with the measured `usable_bytes` if known."""
     if usable_bytes is None and gpu.usable_gib is not None:
         usable_bytes = gpu.usable_gib * GIB
@@ -62,22 +62,22 @@ def hardware_from_devices(devices: Sequence[tuple[str, int]]) -> Hardware | None
     if not devices:
         return None
     name, memory_bytes = min(devices, key=lambda device: device[1])
-    gpu = gpu_registry.gpu_peak(name)
+    gpu = gpus.gpu_peak(name)
     if gpu is None:
         return None
     usable = min(memory_bytes, gpu.usable_gib * GIB) if gpu.usable_gib is not None else memory_bytes
     return hardware_from_entry(gpu, len(devices), usable)
 
 
-def _entry(name: str) -> gpu_registry.GpuPeak | None:
+def _entry(name: str) -> gpus.GpuPeak | None:
     """The GPU of an id; "rtx4090" means "rtx-4090"."""
-    by_id = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks()}
+    by_id = {gpu.id: gpu for gpu in gpus.gpu_peaks()}
     plain = {gpu_id.replace("-", ""): gpu for gpu_id, gpu in by_id.items()}
     return by_id.get(name) or plain.get(name.replace("-", ""))
 
 
 def _unknown(text: str, name: str, where: str) -> UserError:
-    ids = sorted(gpu.id for gpu in gpu_registry.gpu_peaks())
+    ids = sorted(gpu.id for gpu in gpus.gpu_peaks())
     similar = next((known for known in ids if name and known.startswith(name)), None) or nearest(name, ids)
     return UserError(
         what=f"{text!r} names no known GPU",

@@ -1,44 +1,43 @@
 """The events of a run, and the files that store them. Standard library only."""
 
-from prime_train.events.kinds import Event, TrainerEvent, Unrecognised, WatchEvent
 from prime_train.events.log import VERSION, EventLog, Follower, Record, decode, encode, read
-from prime_train.events.supervisors import (
-    AttemptEnded,
-    ChildStarted,
-    ClockJumped,
-    HangFound,
-    LaunchAsked,
-    RunClosed,
-    RunOpened,
-    SignalSent,
-    StopAsked,
-)
-from prime_train.events.trainers import (
-    CheckpointDeleted,
-    CheckpointSaved,
-    CheckpointStarted,
-    CheckpointUnreadable,
-    Evaluated,
-    Phase,
-    Progress,
-    Sampled,
-    TrainerFailed,
-    TrainerFinished,
-    TrainerStarted,
-    TrainerStopped,
-)
-from prime_train.events.watched import (
+from prime_train.events.schema import (
     ActivitySeen,
     AlarmCleared,
     AlarmRaised,
     AlertSent,
+    AttemptEnded,
     BatchShrunk,
+    CheckpointDeleted,
     CheckpointPacked,
+    CheckpointSaved,
+    CheckpointStarted,
+    CheckpointUnreadable,
+    ChildStarted,
+    ClockJumped,
+    Evaluated,
+    Event,
     EvidenceKept,
     GpuLeftOut,
+    HangFound,
+    LaunchAsked,
     LogNoticed,
+    Phase,
+    Progress,
+    RunClosed,
+    RunOpened,
+    Sampled,
     ServiceReady,
+    SignalSent,
     SpaceFreed,
+    StopAsked,
+    TrainerEvent,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStarted,
+    TrainerStopped,
+    Unrecognised,
+    WatchEvent,
 )
 
 __all__ = [

@@ -17,10 +17,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
-from prime_train.errors import UserError
-from prime_train.events.kinds import Event, Unrecognised
-from prime_train.events.trainers import Progress
-from prime_train.redaction import redact, secrets
+from prime_train.core.errors import UserError
+from prime_train.core.redaction import redact, secrets
+from prime_train.events.schema import Event, Progress, Unrecognised
 
 VERSION = 1
 _BLOCK_BYTES = 1 << 20

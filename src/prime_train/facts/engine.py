@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import IO
 
 from prime_train.facts import ports
-from prime_train.facts.child import kill_session
 from prime_train.facts.facts import EngineStart, NotKnown
+from prime_train.facts.probe_process import kill_session
 
 DEADLINE_S = 600.0  # vLLM's own default for an engine to be ready (VLLM_ENGINE_READY_TIMEOUT_S)
 _GRACE_S = 15.0

@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from prime_train.architecture import Architecture
-from prime_train.facts.local import DataLengths, ModelContext, RunFolder
+from prime_train.facts.run_inputs import DataLengths, ModelContext, RunFolder
+from prime_train.spec.decoder_size import Architecture
 
 
 @dataclass(frozen=True, slots=True)

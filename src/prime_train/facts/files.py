@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from prime_train.architecture import architecture_from_config
-from prime_train.facts.asked import is_local
 from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
+from prime_train.facts.requirements import is_local
 from prime_train.spec import Source
+from prime_train.spec.decoder_size import architecture_from_config
 
 _TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")  # read by a source of kind "files"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train import gpu_registry
 from prime_train.facts import (
-    asked,
-    contexts,
     data_lengths,
     disk,
     engine,
@@ -21,12 +18,15 @@ from prime_train.facts import (
     hub,
     interpreter,
     login,
+    model_positions,
     ports,
+    requirements,
 )
-from prime_train.facts.cuda import create_cuda_context
 from prime_train.facts.facts import Facts, Gpus, NotKnown
-from prime_train.facts.local import RunFolder
-from prime_train.facts.packages import find_packages
+from prime_train.facts.gpus import create_cuda_context
+from prime_train.facts.interpreter import find_packages
+from prime_train.facts.run_inputs import RunFolder
+from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 
 
@@ -59,7 +59,7 @@ class ProbeInput:
 
     @property
     def python(self) -> str:
-        return self.options.python or asked.python(self.run)
+        return self.options.python or requirements.python(self.run)
 
     @property
     def is_named(self) -> bool:
@@ -79,11 +79,11 @@ _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vl
 
 
 def _interpreter(question: ProbeInput) -> Any:
-    environments = asked.environment_modules(question.run)
+    environments = requirements.environment_modules(question.run)
     clashing = {name for clash in gpu_registry.clashes() for name in clash.packages}
     found = interpreter.interpreter(
         question.python,
-        {*asked.STACK, *clashing},
+        {*requirements.STACK, *clashing},
         [*environments, *_FEATURE_MODULES],
         environments if question.options.deep else (),
     )
@@ -96,7 +96,7 @@ def _interpreter(question: ProbeInput) -> Any:
 
 
 def _engine(question: ProbeInput) -> Any:
-    arguments = asked.engine_arguments(question.run)
+    arguments = requirements.engine_arguments(question.run)
     if arguments is None:
         return None
     if not question.options.deep:
@@ -126,15 +126,17 @@ PROBES: dict[str, Probe] = {
     "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
     "busy_ports": lambda question: ports.find_busy_ports(
-        (service.port for service in asked.services(question.run)), offline=question.options.offline
+        (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),
-    "hub": lambda question: hub.check_repositories(asked.repositories(question.run), offline=question.options.offline),
-    "wandb": lambda question: login.find_wandb_login() if asked.reports_to_wandb(question.run) else None,
+    "hub": lambda question: hub.check_repositories(
+        requirements.repositories(question.run), offline=question.options.offline
+    ),
+    "wandb": lambda question: login.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
     "cuda_context": _deep(lambda question: create_cuda_context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
-    "model_contexts": lambda question: contexts.read_contexts(asked.models(question.run)),
+    "model_contexts": lambda question: model_positions.read_contexts(requirements.models(question.run)),
 }
 _ANYWHERE = frozenset(
     ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "model_contexts")
@@ -165,7 +167,7 @@ def _probe(need: str, question: ProbeInput) -> Any:
     if need not in _ANYWHERE or need == "gpus":
         if other is not None:
             return NotKnown("--gpus is for another machine")
-        if asked.on_other_machines(question.run):
+        if requirements.on_other_machines(question.run):
             return NotKnown("the run starts on SLURM nodes, not on this machine")
     try:
         return PROBES[need](question)

@@ -8,11 +8,11 @@ import re
 import sys
 from typing import Any
 
-from prime_train import gpu_registry
-from prime_train.errors import UserError
-from prime_train.facts.child import Answer, run_probe, script
-from prime_train.facts.facts import Gpu, Gpus, GpuUser, NotKnown
-from prime_train.units import GIB
+from prime_train.core.errors import UserError
+from prime_train.core.units import GIB
+from prime_train.facts.facts import CudaContext, Gpu, Gpus, GpuUser, NotKnown
+from prime_train.facts.probe_process import Answer, run_probe, script
+from prime_train.registry import gpus as gpu_registry
 
 DEADLINE_S = 10.0  # eight GPUs without persistence mode need some seconds to start
 
@@ -88,3 +88,30 @@ def parse_gpus(text: str) -> Gpus:
     memory_bytes = round(gpu.usable_gib * GIB) if gpu.usable_gib is not None else round(gpu.memory_gb * 1e9)
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     return Gpus((Gpu(gpu.name, memory_bytes, (major, minor)),) * int(match[1] or 1))
+
+
+CUDA_DEADLINE_S = 120.0  # importing torch from a cold disk, then a context on each of eight GPUs
+
+_PROGRAM = """
+import torch
+if not torch.cuda.is_available():
+    torch.cuda.init()  # raises the reason
+for index in range(torch.cuda.device_count()):
+    with torch.cuda.device(index):
+        torch.ones(8, device="cuda").sum().item()
+print(torch.cuda.device_count())
+"""
+
+
+def create_cuda_context(python: str, deadline_s: float = CUDA_DEADLINE_S) -> CudaContext | NotKnown:
+    """Whether torch computes on every GPU; `failure` is the error of CUDA."""
+    answer = run_probe([python, "-c", _PROGRAM], deadline_s)
+    if isinstance(answer, NotKnown):
+        if answer.reason.startswith("no answer"):
+            return CudaContext(0, f"torch created no CUDA context within {deadline_s:g} s")
+        return answer
+    if answer.code == 0 and answer.out.strip().isdigit():
+        return CudaContext(int(answer.out), "")
+    if "No module named 'torch'" in answer.last_line:
+        return NotKnown(f"{python} has no torch")
+    return CudaContext(0, answer.last_line or f"the child ended with exit code {answer.code}")

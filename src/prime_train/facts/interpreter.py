@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from importlib.util import find_spec
 
-from prime_train.facts.child import run_probe, script
-from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown
+from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, Packages
+from prime_train.facts.probe_process import run_probe, script
 
 DEADLINE_S = 10.0  # an environment on a slow network disk
 IMPORT_DEADLINE_S = 120.0  # a module may import torch and vLLM from a cold disk
@@ -37,3 +38,11 @@ def interpreter(
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return NotKnown(f"{python} is not a Python interpreter: it answered {lines[-1][:80]!r}")
+
+
+# Import names of the `train` extra in pyproject.toml.
+TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "datasets", "transformers", "matplotlib")
+
+
+def find_packages() -> Packages:
+    return Packages(tuple(name for name in TRAIN if find_spec(name) is None))

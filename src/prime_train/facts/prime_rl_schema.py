@@ -6,11 +6,11 @@ import json
 from datetime import date
 from typing import Any
 
-from prime_train.dialects.prime_rl.schema import Generation, shipped_generations
-from prime_train.dialects.prime_rl.table import Origin, compact
-from prime_train.errors import ExitCode, UserError
-from prime_train.facts.child import run_probe, script
+from prime_train.config.prime_rl.schema import Generation, shipped_generations
+from prime_train.config.prime_rl.table import Origin, compact
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.facts.facts import NotKnown
+from prime_train.facts.probe_process import run_probe, script
 
 DEADLINE_S = 300.0  # prime-rl's configs import torch and transformers
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.facts.local import RunFolder, StepFolder
-from prime_train.process_id import live_holder
-from prime_train.rundir import RunDir
+from prime_train.core.process_id import live_holder
+from prime_train.core.rundir import RunDir
+from prime_train.facts.run_inputs import RunFolder, StepFolder
 
 _TIMED_STEPS = 200
 _LINE_BYTES = 1024  # a line of metrics.jsonl has a few hundred

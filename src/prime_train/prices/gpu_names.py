@@ -10,7 +10,7 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from prime_train import gpu_registry
+from prime_train.registry import gpus as gpu_registry
 
 # Names of clouds for a card that differ from the registry's: SkyPilot catalogues v8, Prime Intellect, Vast.
 _SAME = {

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, per_gpu_hour
-from prime_train.prices.regions import gather_rows
+from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, per_gpu_hour
 
 CLOUD = "primeintellect"
 _GONE = frozenset(("unavailable", "out_of_stock"))

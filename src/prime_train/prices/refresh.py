@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.prices import primeintellect, vast
 from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, get_json, is_safe
 from prime_train.prices.price import Rows

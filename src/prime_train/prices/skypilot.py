@@ -18,8 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, number, per_gpu_hour
-from prime_train.prices.regions import gather_rows
+from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, number, per_gpu_hour
 
 _CUT_OFF = "the file is cut off, or is not a SkyPilot catalogue"
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train import gpu_registry
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.paths import cache_path
+from prime_train.core.rundir import write_atomic
 from prime_train.prices import table
 from prime_train.prices.price import Fault, Price, Rows
-from prime_train.rundir import write_atomic
-from prime_train.user_cache import cache_path
+from prime_train.registry import gpus
 
 
 class PriceTable(NamedTuple):
@@ -49,7 +49,7 @@ def load(day: date) -> PriceTable:
 @cache
 def shipped_prices() -> tuple[Price, ...]:
     """The rows of registry/offers.toml."""
-    path = gpu_registry.data_file("offers.toml")
+    path = gpus.data_file("offers.toml")
     rows = table.parse(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
     if isinstance(rows, Fault) or rows.faults:
         raise ValueError(f"registry/offers.toml: {rows if isinstance(rows, Fault) else rows.faults[0]}")

@@ -10,10 +10,9 @@ from typing import Any
 
 import tomli
 
-from prime_train import gpu_registry
-from prime_train.dialects.nearest import nearest
-from prime_train.prices.price import Fault, Price, Rows, age_days, count, per_gpu_hour
-from prime_train.prices.regions import clean_text
+from prime_train.prices.price import Fault, Price, Rows, age_days, clean_text, count, per_gpu_hour
+from prime_train.registry import gpus as gpu_registry
+from prime_train.toml.did_you_mean import nearest
 
 _ROW = re.compile(r"^[ \t]*\[\[[ \t]*price[ \t]*\]\]", re.MULTILINE)
 _REQUIRED = ("provider", "gpu", "gpus", "usd_per_gpu_hour", "source")

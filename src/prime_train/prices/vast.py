@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, per_gpu_hour
-from prime_train.prices.regions import gather_rows
+from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, per_gpu_hour
 
 CLOUD = "vast"
 # Vast's names of the registry's cards, in the form that its filter needs.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from prime_train.errors import UserError
-from prime_train.rundir import RunDir
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.spec import Data, Run, RunSpec
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.step_folders import checkpoints
-from prime_train.errors import UserError
-from prime_train.facts.local import RunFolder
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.facts.run_folder import read_run_folder, read_step_times
+from prime_train.facts.run_inputs import RunFolder
 from prime_train.programs import run_toml
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import Host, Needs, gpu_order, python
 from prime_train.supervise.launch.launch import Launch

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.checkpoints.step_folders import steps
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.events import read
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec, Source
-from prime_train.spec.serving import Server
+from prime_train.spec.server import Server
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import (

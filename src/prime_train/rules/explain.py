@@ -25,7 +25,7 @@ from functools import lru_cache
 from inspect import cleandoc
 from typing import NamedTuple
 
-from prime_train.rules.base import Rule
+from prime_train.rules.rule import Rule
 
 BASE = """\
 [run]

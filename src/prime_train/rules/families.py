@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from prime_train.rules.base import RULES, Rule
+from prime_train.rules.rule import RULES, Rule
 
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 
@@ -28,46 +28,15 @@ def load_all() -> dict[str, Rule]:
 
 def load_for_script() -> list[Rule]:
     """The rules that judge a Python script. Rules on config files are left out, so that none counts as passed."""
-    from prime_train.rules import jax_processes, jax_runtime, schema, secrets  # noqa: F401
+    from prime_train.rules import cfg_schema, jax_processes, jax_runtime, sec_secrets  # noqa: F401
 
     return [rule for rule in RULES.values() if rule.code.startswith(_SCRIPT_CODES)]
 
 
 def load_for_run_toml() -> None:
     """The families with a rule that judges a run.toml without facts."""
-    from prime_train.rules import (  # noqa: F401
-        batch,
-        checkpoint,
-        data,
-        deployment,
-        evaluation,
-        model,
-        optim,
-        paths,
-        run,
-        schedule,
-        schema,
-        secrets,
-        tok_tokenizer,
-    )
 
 
 def load_for_config() -> None:
     """The families with a rule that judges a run.toml or a prime-rl file without facts."""
     load_for_run_toml()
-    from prime_train.rules import (  # noqa: F401
-        context,
-        environment_variables,
-        environments,
-        lora,
-        lora_serving,
-        memory,
-        mesh,
-        network,
-        resume,
-        rollouts,
-        sampling,
-        serving,
-        tokens,
-        weights,
-    )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from prime_train.edits import EditRefused, edited
-from prime_train.findings import Finding, Severity
+from prime_train.core.findings import Finding, Severity
 from prime_train.rules.judge import Verdict
+from prime_train.toml.edit import EditRefused, edited
 
 Judge = Callable[[str], Verdict]
 _MAX_ROUNDS = 12  # a fix may uncover another finding: a renamed table, then its keys

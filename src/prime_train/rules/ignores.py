@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from prime_train.dialects.reading import Fault, Reading
-from prime_train.document import Comment, Document
-from prime_train.findings import Finding, Severity, Span
-from prime_train.rules.base import RULES, file_rule
+from prime_train.config.parsed_config import Fault, Reading
+from prime_train.core.findings import Finding, Severity, Span
+from prime_train.rules.rule import RULES, file_rule
+from prime_train.toml.document import Comment, Document
 
 UNUSED = "IGN001"
 _MARK = "ignore["  # checked before the comments are parsed

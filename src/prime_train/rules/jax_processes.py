@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prime_train.dialects.reading import WRONG_ARGUMENT, Fault, Reading
-from prime_train.findings import Problem, Severity
-from prime_train.rules.base import file_rule, rule
+from prime_train.config.parsed_config import WRONG_ARGUMENT, Fault, Reading
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import file_rule, rule
 from prime_train.spec import RunSpec
-from prime_train.spec.scripts import Jax, JaxStart
+from prime_train.spec.jax import Jax, JaxStart
 
 _ADDRESS = "JAX_COORDINATOR_ADDRESS"
 

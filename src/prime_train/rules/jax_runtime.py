@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prime_train.findings import Problem, Severity
-from prime_train.rules.base import rule
+from prime_train.core.findings import Problem, Severity
 from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
 from prime_train.rules.jax_processes import starts
+from prime_train.rules.rule import rule
 from prime_train.spec import RunSpec
 
 _ADDRESS = "JAX_COORDINATOR_ADDRESS"

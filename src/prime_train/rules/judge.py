@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from prime_train.dialects import dialect, native
-from prime_train.dialects.reading import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, WRONG_TYPE, Fault, Reading
-from prime_train.document import dotted, to_toml
-from prime_train.findings import Finding, Patch, Problem, Severity, Skipped
-from prime_train.rules.base import RULES, Rule
+from prime_train.config import detect as dialect
+from prime_train.config import run_toml
+from prime_train.config.parsed_config import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, WRONG_TYPE, Fault, Reading
+from prime_train.core.findings import Finding, Patch, Problem, Severity, Skipped
 from prime_train.rules.ignores import silence
-from prime_train.rules.placing import key_path, locate, locate_syntax_fault
+from prime_train.rules.locate import key_path, locate, locate_syntax_fault
+from prime_train.rules.rule import RULES, Rule
 from prime_train.spec import RunSpec
+from prime_train.toml.document import dotted, to_toml
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -121,7 +122,7 @@ def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
         return families.load_for_script()
     if facts is not None:
         families.load_all()
-    elif reading.dialect == native.DIALECT and (reading.run is None or reading.run.server is None):
+    elif reading.dialect == run_toml.DIALECT and (reading.run is None or reading.run.server is None):
         families.load_for_run_toml()
     else:
         families.load_for_config()

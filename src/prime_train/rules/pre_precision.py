@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prime_train.findings import Problem, Severity
-from prime_train.rules.base import facts_rule, known
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import facts_rule, known
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:

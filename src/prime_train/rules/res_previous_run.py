@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prime_train.dialects.prime_rl.features import features_of
-from prime_train.findings import Problem, Severity
-from prime_train.rules.base import facts_rule, known
+from prime_train.config.prime_rl.features import features_of
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import facts_rule, known
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
-    from prime_train.facts.local import RunFolder
+    from prime_train.facts.run_inputs import RunFolder
 
 _SHOWN = 6  # steps that a message lists
 

@@ -13,8 +13,9 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from prime_train.spec import elsewhere, scripts
-from prime_train.spec.notes import Doc, Elsewhere, Key
+from prime_train.spec import jax as scripts
+from prime_train.spec import prime_rl_parts
+from prime_train.spec.annotations import Doc, Elsewhere, Key
 from prime_train.spec.run import (
     Batch,
     Checkpoint,
@@ -30,7 +31,7 @@ from prime_train.spec.run import (
     Source,
     Tokenizer,
 )
-from prime_train.spec.serving import Server
+from prime_train.spec.server import Server
 from prime_train.spec.supervision import PrimeTrain
 
 __all__ = [
@@ -77,21 +78,21 @@ class RunSpec:
     precision: Precision = Precision()
     server: Annotated[Server | None, Key("inference"), Doc("A vLLM server beside the training, or alone.")] = None
     prime_train: PrimeTrain = PrimeTrain()
-    launch: Annotated[elsewhere.Launch | None, Elsewhere()] = None
-    resume: Annotated[elsewhere.Resume | None, Elsewhere()] = None
-    saving: Annotated[elsewhere.Saving | None, Elsewhere()] = None
-    deployment: Annotated[elsewhere.Deployment | None, Elsewhere()] = None
-    trainer: Annotated[elsewhere.Trainer | None, Elsewhere()] = None
-    finetune: Annotated[elsewhere.Finetune | None, Elsewhere()] = None
-    lora: Annotated[elsewhere.Lora | None, Elsewhere()] = None
-    rollout: Annotated[elsewhere.Rollout | None, Elsewhere()] = None
-    environments: Annotated[elsewhere.Environments | None, Elsewhere()] = None
-    evaluation: Annotated[elsewhere.Evaluation | None, Elsewhere()] = None
-    inference: Annotated[elsewhere.Inference | None, Elsewhere()] = None
-    weight_broadcast: Annotated[elsewhere.WeightBroadcast | None, Elsewhere()] = None
-    transport: Annotated[elsewhere.Transport | None, Elsewhere()] = None
-    monitor: Annotated[elsewhere.Monitor | None, Elsewhere()] = None
-    recipe: Annotated[elsewhere.Recipe | None, Elsewhere()] = None
+    launch: Annotated[prime_rl_parts.Launch | None, Elsewhere()] = None
+    resume: Annotated[prime_rl_parts.Resume | None, Elsewhere()] = None
+    saving: Annotated[prime_rl_parts.Saving | None, Elsewhere()] = None
+    deployment: Annotated[prime_rl_parts.Deployment | None, Elsewhere()] = None
+    trainer: Annotated[prime_rl_parts.Trainer | None, Elsewhere()] = None
+    finetune: Annotated[prime_rl_parts.Finetune | None, Elsewhere()] = None
+    lora: Annotated[prime_rl_parts.Lora | None, Elsewhere()] = None
+    rollout: Annotated[prime_rl_parts.Rollout | None, Elsewhere()] = None
+    environments: Annotated[prime_rl_parts.Environments | None, Elsewhere()] = None
+    evaluation: Annotated[prime_rl_parts.Evaluation | None, Elsewhere()] = None
+    inference: Annotated[prime_rl_parts.Inference | None, Elsewhere()] = None
+    weight_broadcast: Annotated[prime_rl_parts.WeightBroadcast | None, Elsewhere()] = None
+    transport: Annotated[prime_rl_parts.Transport | None, Elsewhere()] = None
+    monitor: Annotated[prime_rl_parts.Monitor | None, Elsewhere()] = None
+    recipe: Annotated[prime_rl_parts.Recipe | None, Elsewhere()] = None
     jax: Annotated[scripts.Jax | None, Elsewhere()] = None
 
     @property

@@ -8,7 +8,7 @@ together is a rule in `rules/`.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from prime_train.spec.notes import Doc, Ge, Gt, Key, Le, Lt, MinLen
+from prime_train.spec.annotations import Doc, Ge, Gt, Key, Le, Lt, MinLen
 
 Positive = Annotated[int, Gt(0)]
 NotNegative = Annotated[int, Ge(0)]

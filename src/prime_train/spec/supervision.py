@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from prime_train.spec.notes import Doc, Elsewhere, Ge, Gt, Le
+from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Le
 
 Positive = Annotated[int, Gt(0)]
 

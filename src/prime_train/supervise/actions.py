@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.process_id import Identity, identify
+from prime_train.core.redaction import redact, secrets
 from prime_train.events import AlertSent
-from prime_train.process_id import Identity, identify
-from prime_train.redaction import redact, secrets
 
 VERSION = 1
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")  # of processes of an attempt; this one belongs to none

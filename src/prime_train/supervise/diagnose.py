@@ -9,16 +9,24 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prime_train.core.errors import ExitCode
 from prime_train.diagnose import cause as root_cause
-from prime_train.diagnose.match import scan
+from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import catalogue
-from prime_train.errors import ExitCode
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.kills import BY_ITSELF, OOM_KILLER, aborted_at, killed_rank, meaning, name_of, number_of
+from prime_train.supervise.fatal_errors import (
+    BY_ITSELF,
+    OOM_KILLER,
+    aborted_at,
+    killed_rank,
+    meaning,
+    name_of,
+    number_of,
+)
 from prime_train.supervise.state import Live, State
-from prime_train.supervise.watches.activity import STOPPED
-from prime_train.supervise.watches.host_program import oom_kills as counters
-from prime_train.supervise.watches.host_program import own_groups
+from prime_train.supervise.watches.hang.activity import STOPPED
+from prime_train.supervise.watches.host.host_program import oom_kills as counters
+from prime_train.supervise.watches.host.host_program import own_groups
 
 _TAIL_BYTES = 256 * 1024
 _DISK_ANSWERS_S = 1.0

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.facts.child import Answer, run_probe
+from prime_train.core.process_id import Identity
 from prime_train.facts.facts import NotKnown
-from prime_train.process_id import Identity
-from prime_train.supervise.evidence_items import Item, Keep
-from prime_train.supervise.evidence_stacks import stands_at, tell
+from prime_train.facts.probe_process import Answer, run_probe
+from prime_train.supervise.evidence_items import Item, Keep, stands_at, tell
 from prime_train.supervise.state import Child
 
 _PROGRAM = Path(__file__).with_name("evidence_program.py")

@@ -25,8 +25,8 @@ from prime_train.events import (
     StopAsked,
     TrainerEvent,
 )
+from prime_train.supervise.event_text import describe
 from prime_train.supervise.fold_trainer import fold_trainer
-from prime_train.supervise.hang import learn, moved
 from prime_train.supervise.state import (
     Attempt,
     Child,
@@ -42,7 +42,7 @@ from prime_train.supervise.state import (
     with_attempt,
     with_live,
 )
-from prime_train.supervise.wording import describe
+from prime_train.supervise.watches.hang.silence_limits import learn, moved
 
 ATTEMPTS_KEPT = 100
 SERVED_S = 600.0  # so long must a service have answered for its failure to be no fruitless attempt

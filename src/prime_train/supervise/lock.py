@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from prime_train.errors import UserError
-from prime_train.process_id import Holder, live_holder, own_mark
-from prime_train.rundir import RunDir
+from prime_train.core.errors import UserError
+from prime_train.core.process_id import Holder, live_holder, own_mark
+from prime_train.core.rundir import RunDir
 
 
 class Lock:

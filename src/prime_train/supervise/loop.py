@@ -17,7 +17,9 @@ from queue import Empty, SimpleQueue
 
 from prime_train import __version__
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
+from prime_train.core.process_id import Identity, own_identity
+from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import (
     ActivitySeen,
     BatchShrunk,
@@ -35,26 +37,25 @@ from prime_train.events import (
     SignalSent,
     StopAsked,
 )
-from prime_train.process_id import Identity, own_identity
-from prime_train.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec
-from prime_train.supervise import actions, process, surroundings
+from prime_train.supervise import actions, process
 from prime_train.supervise import policy as rules
-from prime_train.supervise.children import Children
-from prime_train.supervise.clock import Clock
-from prime_train.supervise.companions import Companions
+from prime_train.supervise.attempt_end import ended, evidence, of_the_dead
+from prime_train.supervise.child_processes import Children
+from prime_train.supervise.clock_jump import Clock
 from prime_train.supervise.diagnose import Cause, judge, oom_kills
-from prime_train.supervise.endings import ended, evidence, of_the_dead
+from prime_train.supervise.fatal_errors import lost, not_started, nothing_loads, still_there, unkillable, unwritable
 from prime_train.supervise.fold import fold
-from prime_train.supervise.impasses import lost, not_started, nothing_loads, still_there, unkillable, unwritable
 from prime_train.supervise.launch import environment
+from prime_train.supervise.launch import environment as surroundings
 from prime_train.supervise.launch.launch import Launch, to_json
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import with_micro_batch
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.resume_choice import choice, would_lose_much
-from prime_train.supervise.signals import signals_into
+from prime_train.supervise.services import Companions
 from prime_train.supervise.state import State
+from prime_train.supervise.stop_request import signals_into
 from prime_train.supervise.watches.standard import standard
 from prime_train.supervise.watches.watch import Watches
 

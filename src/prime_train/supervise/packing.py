@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.process_id import Identity
-from prime_train.rundir import RunDir
+from prime_train.core.process_id import Identity
+from prime_train.core.rundir import RunDir
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.sampler import Sampler
 

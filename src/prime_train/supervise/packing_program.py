@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from prime_train.checkpoints import archive, in_use, layout, packing_plan
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 
 
 def main() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from prime_train.errors import ExitCode
+from prime_train.core.errors import ExitCode
 from prime_train.spec import RunSpec
-from prime_train.supervise import hang
 from prime_train.supervise.actions import (
     Action,
     AskStop,
@@ -25,10 +24,11 @@ from prime_train.supervise.actions import (
     Suspect,
     Wait,
 )
-from prime_train.supervise.kills import OOM_KILLER
+from prime_train.supervise.fatal_errors import OOM_KILLER
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.state import Attempt, Doom, Live, State
-from prime_train.supervise.watches.disk_words import NO_ROOM, REFUSES
+from prime_train.supervise.watches.disk.messages import NO_ROOM, REFUSES
+from prime_train.supervise.watches.hang import silence_limits
 
 # Where no signature says otherwise. "oom": the same step needs the same memory again.
 NEVER_RETRIED = frozenset({"config", "auth", "bug", "disk", "env", "oom"})
@@ -198,14 +198,16 @@ def _watch(state: State, live: Live, policy: Policy, now_s: float) -> Action:
         return Wait(deadline_s - SUSPECT_S)
     if now_s < deadline_s:
         return Suspect(live.number, deadline_s)
-    until_s = hang.until_s(live.last_sign_s, limit_s, now_s)
+    until_s = silence_limits.until_s(live.last_sign_s, limit_s, now_s)
     return FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase, until_s)
 
 
 def silence_limit_s(state: State, live: Live, policy: Policy) -> float:
     """How long the attempt may be silent in the phase it is in."""
-    limits = hang.Limits(policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports)
-    return hang.limit_s(state.learned, live.phase, limits)
+    limits = silence_limits.Limits(
+        policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports
+    )
+    return silence_limits.limit_s(state.learned, live.phase, limits)
 
 
 def _end_doomed(live: Live, doom: Doom, policy: Policy, now_s: float) -> Action:

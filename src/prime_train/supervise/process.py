@@ -21,7 +21,7 @@ from queue import SimpleQueue
 
 import psutil
 
-from prime_train.process_id import Identity, identify
+from prime_train.core.process_id import Identity, identify
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import SHIM, Launch
 

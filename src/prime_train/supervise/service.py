@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from prime_train.facts import child
+from prime_train.core.process_id import Identity
+from prime_train.facts import probe_process
 from prime_train.facts.facts import NotKnown
-from prime_train.process_id import Identity
 from prime_train.supervise.launch.launch import Ready
-from prime_train.supervise.loopback import ask
+from prime_train.supervise.local_http import ask
 
 _POLL_S = 0.5
 _HEALTH_S = 5.0  # for one answer of /health; while vLLM loads its model nothing listens, and the answer is at once "no"
@@ -213,7 +213,7 @@ def held(devices: Sequence[Mapping[str, Any]], before: Mapping[str, int], gpus: 
 
 def _devices() -> list[dict[str, Any]]:
     """What NVML says, asked in a child: a wedged driver holds the child, never this process."""
-    answer = child.run_probe([sys.executable, child.script("nvml_program")], _NVML_S)
+    answer = probe_process.run_probe([sys.executable, probe_process.script("nvml_program")], _NVML_S)
     if isinstance(answer, NotKnown) or answer.code != 0:
         return []
     with contextlib.suppress(json.JSONDecodeError):

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from prime_train.events import AlarmRaised, HangFound, Record, Sampled, TrainerFailed, TrainerStarted
 from prime_train.spec import ENDLESS_STEPS
-from prime_train.supervise.hang import Learned
+from prime_train.supervise.watches.hang.silence_limits import Learned
 
 Value = TypeVar("Value")
 

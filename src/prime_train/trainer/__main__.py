@@ -14,9 +14,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec, from_json
 from prime_train.trainer import failure
 from prime_train.trainer.attempt import Attempt

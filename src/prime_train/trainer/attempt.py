@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 
 

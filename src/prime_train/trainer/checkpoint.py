@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from prime_train.checkpoints import in_use, layout, removal
-from prime_train.checkpoints.retention import find_superseded
-from prime_train.errors import ExitCode, UserError
+from prime_train.checkpoints.cleanup import find_superseded
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt

@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
-from prime_train import gpu_registry
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.registry import gpus
 
 CPUINFO = Path("/proc/cpuinfo")
 _BF16_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
@@ -68,7 +68,7 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
         raise _unsupported(
             f"bf16 on {name}, whose compute capability is below 8.0", "it has no bf16 tensor cores and emulates it"
         )
-    peak = gpu_registry.gpu_peak(name)
+    peak = gpus.gpu_peak(name)
     return Device(
         torch.device("cuda", local_rank),
         name,

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from prime_train.errors import UserError
-from prime_train.rundir import sync
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import sync
 from prime_train.trainer.hf_config import Export, folder_error, read_json, to_hf_config
 from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
 

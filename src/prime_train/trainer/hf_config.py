@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer.model import ModelConfig
 
 # The defaults of transformers for keys that config.json omits (LlamaConfig and Qwen3Config, 5.23).

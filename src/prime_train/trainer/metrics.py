@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core.rundir import write_atomic
 from prime_train.events import Progress
-from prime_train.rundir import write_atomic
 from prime_train.trainer.attempt import Attempt
 
 _PROGRESS_INTERVAL_S = 0.3

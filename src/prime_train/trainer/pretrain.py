@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.events import Phase, TrainerFinished, TrainerStarted, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
@@ -20,12 +20,11 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
-from prime_train.trainer.data.held_out import held_out_batches
+from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import Decoder, ModelConfig, build, config_of, flops_per_token
-from prime_train.trainer.optim import adamw
-from prime_train.trainer.schedule import lr_ratio
+from prime_train.trainer.optim import adamw, lr_ratio
 from prime_train.trainer.step import StepResult, Training, train_step
 from prime_train.trainer.stop import StopFlag
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer

@@ -11,7 +11,7 @@ from torch import nn
 
 from prime_train.checkpoints import archive, layout, packing_plan
 from prime_train.checkpoints.archive import DamagedError
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt

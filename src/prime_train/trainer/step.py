@@ -16,7 +16,7 @@ from prime_train.trainer import optim
 from prime_train.trainer.attention import plan_attention
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.loss import cross_entropy_sum
+from prime_train.trainer.model import cross_entropy_sum
 from prime_train.trainer.parallel import World, sync_gradients
 
 

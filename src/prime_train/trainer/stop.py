@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from prime_train.process_id import Identity, parse_identity
+from prime_train.core.process_id import Identity, parse_identity
 
 SUPERVISOR_ENV = "PRIME_TRAIN_SUPERVISOR"  # "PID:START_TICKS"
 _WATCH_INTERVAL_S = 1.0

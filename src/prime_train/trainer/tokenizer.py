@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
-from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, digest, locate
+from prime_train.trainer.data.sources import Documents, digest, locate, open_documents
 
 EOS = "<|endoftext|>"
 FORMAT = 2  # of a trained tokenizer; another number trains it again

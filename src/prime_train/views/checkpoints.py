@@ -10,10 +10,10 @@ from typing import Any, Literal
 from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
 from prime_train.checkpoints.packing_plan import StoredSize
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
-from prime_train.rundir import RunDir
-from prime_train.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from prime_train.core.units import counted, format_count, format_seconds
 from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
@@ -20,12 +21,11 @@ from prime_train.events import (
     TrainerFinished,
     TrainerStopped,
 )
+from prime_train.supervise.event_text import describe
 from prime_train.supervise.state import State
-from prime_train.supervise.wording import describe
-from prime_train.units import counted, format_count, format_seconds
-from prime_train.views.cause import attempt_lines
-from prime_train.views.printable import sanitize
-from prime_train.views.service_log import ServiceLog
+from prime_train.views.diagnosis import attempt_lines
+from prime_train.views.logs import ServiceLog
+from prime_train.views.sanitize import sanitize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from prime_train.findings import Finding, Severity
-from prime_train.units import counted
+from prime_train.core.findings import Finding, Severity
+from prime_train.core.units import counted
 
 if TYPE_CHECKING:
     from prime_train.rules.judge import Verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import MISSING, is_dataclass
 from typing import Any
 
-from prime_train.dialects.shapes import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
+from prime_train.config.schema import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
 
 _KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
 

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from prime_train.views.printable import sanitize
+from prime_train.views.sanitize import sanitize
 
 _ROWS = 20  # the middle of a longer table is left out
 

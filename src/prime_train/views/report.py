@@ -7,13 +7,13 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from prime_train.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.supervise.state import Attempt
-from prime_train.units import counted, format_bytes, format_count, format_seconds
-from prime_train.views.happenings import alarms, changes, deletions, warnings
 from prime_train.views.history import PHASES, History, Restart, gather
+from prime_train.views.incidents import alarms, changes, deletions, warnings
 from prime_train.views.markdown import date, fenced, plain, table
-from prime_train.views.printable import sanitize
+from prime_train.views.sanitize import sanitize
 
 _PHASE_NAMES = {
     "data_s": "wait for data",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prime_train.dialects.nearest import nearest
-from prime_train.errors import UserError
-from prime_train.rundir import RunDir
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.toml.did_you_mean import nearest
 
 RUNS = "runs"  # the default of run.dir
 _LISTED = 12  # more names do not fit into a message

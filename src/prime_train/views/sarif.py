@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from prime_train import __version__
-from prime_train.findings import Finding, Severity
+from prime_train.core.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from prime_train.rules.judge import Verdict

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prime_train.core.process_id import Identity
+from prime_train.core.rundir import RunDir
+from prime_train.core.units import GIB, counted, format_count, format_seconds
 from prime_train.events import read
-from prime_train.process_id import Identity
 from prime_train.programs import recorded
-from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import holder
 from prime_train.supervise.resume_choice import newest_complete
 from prime_train.supervise.state import Attempt, Standing, State
-from prime_train.units import GIB, counted, format_count, format_seconds
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
 _OVER = ("stopped", "finished", "failed")

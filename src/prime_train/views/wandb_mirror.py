@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.redaction import secrets
+from prime_train.core.rundir import RunDir
 from prime_train.events import Follower, Record, RunClosed, RunOpened
-from prime_train.redaction import secrets
-from prime_train.rundir import RunDir
 from prime_train.supervise.lock import holder
 from prime_train.views import wandb_rows as rows
 from prime_train.views import wandb_state as state

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from prime_train.core.redaction import redact
 from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
@@ -20,7 +21,6 @@ from prime_train.events import (
     RunClosed,
     SpaceFreed,
 )
-from prime_train.redaction import redact
 
 _GIB = 2**30
 Level = Literal["INFO", "WARN", "ERROR"]

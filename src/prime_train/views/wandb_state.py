@@ -7,8 +7,8 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Record
-from prime_train.rundir import RunDir, write_atomic
 
 _FOLDER = "wandb"  # W&B writes its own files there as well
 _ID_BYTES = 6

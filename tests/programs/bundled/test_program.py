@@ -5,8 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled.program import plan
-from prime_train.rundir import RunDir
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.supervise.launch.launch import to_json
 

@@ -12,7 +12,7 @@ from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import QUIET_S, Keep, list_deletable
 from prime_train.checkpoints.inventory import Places, Stock, places_from
 from prime_train.checkpoints.step_folders import checkpoints
-from prime_train.programs.prime_rl.layout import places as places_of
+from prime_train.programs.prime_rl.layout import locate_places as places_of
 from tests.fakes.prime_rl_launcher.standin import metadata
 
 METADATA = metadata({"__0_0.distcp": 1000})

@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_train.dialects import dialect
+from prime_train.config import detect
+from prime_train.core.process_id import identify
+from prime_train.core.rundir import RunDir
 from prime_train.events import (
     ChildStarted,
     Event,
@@ -27,12 +29,10 @@ from prime_train.events import (
     TrainerStopped,
     read,
 )
-from prime_train.process_id import identify
 from prime_train.programs.prime_rl.judge import Limits
 from prime_train.programs.prime_rl.launcher import Installed, Launcher
 from prime_train.programs.prime_rl.observer import Observer
 from prime_train.programs.prime_rl.settings import named
-from prime_train.rundir import RunDir
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch import environment
 from prime_train.supervise.state import State
@@ -94,7 +94,7 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
     """A stand-in that behaves as `options` say, begun as the supervisor begins it."""
     python = install(folder / "env")
     text = config(kind, python, max_steps)
-    reading = dialect.read(text, "words.toml")
+    reading = detect.read(text, "words.toml")
     assert reading.run is not None
     run, run_dir = named(reading.run, "words", folder), RunDir(folder / "runs" / "words")
     found_here = Installed((str(python.parent / reading.root),), python.parent)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import tomli
 
-from prime_train.dialects import dialect
-from prime_train.errors import UserError
-from prime_train.programs.prime_rl import folders, launcher
+from prime_train.config import detect
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.programs.prime_rl import launcher, layout
 from prime_train.programs.prime_rl.launcher import Installed, Launcher
 from prime_train.programs.prime_rl.settings import named, written
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec, from_json, to_json
 from tests.fakes.prime_rl_launcher.standin import metadata
 
@@ -73,7 +73,7 @@ RUN_DIR = RunDir(Path("/runs/words"))
 
 
 def launcher_of(text: str, root: str = "rl", path: str = "rl.toml") -> tuple[Launcher, RunSpec]:
-    reading = dialect.read(text, path)
+    reading = detect.read(text, path)
     assert (reading.root, reading.faults) == (root, ())
     assert reading.run is not None
     started = Launcher(text, reading.run, root, Installed(("/venv/bin/rl",), Path("/venv/bin")), "abc", "/bin", CWD)
@@ -184,7 +184,7 @@ def test_a_layout_that_cannot_be_edited_is_told() -> None:
 
 def test_sft_has_its_own_launcher_and_no_orchestrator() -> None:
     _, run = launcher_of(SFT, "sft", "sft.toml")
-    assert folders.folder(run) == Path("/work here/trained/words/words")
+    assert layout.folder(run) == Path("/work here/trained/words/words")
     assert launcher.processes(run) == 2
     assert copy_of(SFT, root="sft", path="sft.toml")[1]["ckpt"] == {"interval": 10, "keep_last": 2}
     assert launcher.stop_grace_s(run) == 70.0
@@ -214,12 +214,12 @@ def test_checkpoints_are_read_in_each_layout(tmp_path: Path) -> None:
             path = folder / f"step_{step}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(metadata({"__0_0.distcp": 3}) if path.name == ".metadata" else b"abc")
-    found = folders.checkpoints(run)
+    found = layout.checkpoints(run)
     assert [(checkpoint.step, checkpoint.complete) for checkpoint in found] == [(6, False), (4, False), (2, True)]
     assert found[2].size_bytes == 6 + len(metadata({"__0_0.distcp": 3}))
     assert "progress.pt" in found[1].problem
     sft = replace(run, rollout=None)
-    assert [checkpoint.step for checkpoint in folders.checkpoints(sft) if checkpoint.complete] == [4, 2]
+    assert [checkpoint.step for checkpoint in layout.checkpoints(sft) if checkpoint.complete] == [4, 2]
 
 
 def test_logs_are_those_written_since_the_attempt_began(tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_logs_are_those_written_since_the_attempt_began(tmp_path: Path) -> None:
         path.write_text("x")
     (logs / "latest").symlink_to("attempt_2")
     os.utime(before, (1000, 1000))
-    assert folders.logs(run, run_dir, 2) == sorted([run_dir.log(2, "prime_rl"), now])
-    assert folders.logs(run, run_dir, 3) == []
+    assert layout.logs(run, run_dir, 2) == sorted([run_dir.log(2, "prime_rl"), now])
+    assert layout.logs(run, run_dir, 3) == []
 
 
 def test_what_is_kept_of_a_run_can_be_read_back() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.step_folders import Layout, Marker, checkpoints
+from prime_train.core.process_id import Identity
+from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, EventLog, Progress, TrainerFinished, TrainerStopped
-from prime_train.process_id import Identity
 from prime_train.programs.base import RunTomlProgram
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Observer, Role

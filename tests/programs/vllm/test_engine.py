@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from prime_train.programs.vllm.engine import Limits, Memory, Sample, Subject, judge, learn, sample
 from prime_train.programs.vllm.engine_metrics import Engine
+from prime_train.programs.vllm.engine_watch import Limits, Memory, Sample, Subject, judge, learn, sample
 from prime_train.supervise.watches.watch import Alarm
 
 LIMITS = Limits()

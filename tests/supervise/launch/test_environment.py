@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.programs.bundled import environment as of_bundled
-from prime_train.programs.prime_rl import environment as of_prime_rl
-from prime_train.programs.vllm import environment as of_vllm
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
+from prime_train.programs.bundled import program as of_bundled
+from prime_train.programs.prime_rl import launcher as of_prime_rl
+from prime_train.programs.vllm import server as of_vllm
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.environment import MASK, Host, Needs, Told, plan, redact, secrets, told
+from prime_train.supervise.launch.environment import MASK, Host, Needs, Told, plan, redact, secrets, told, visible
 from prime_train.supervise.launch.launch import Launch, Variable, to_json
-from prime_train.supervise.launch.placement import visible
 
 RUN_DIR = RunDir(Path("/runs/a"))
 ROLES = ("trainer", "inference", "prime_rl")

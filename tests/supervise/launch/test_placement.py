@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from prime_train.programs import program_of
 from prime_train.spec import Data, Parallel, Run, RunSpec
-from prime_train.spec.serving import Server
+from prime_train.spec.server import Server
+from prime_train.supervise.launch.environment import placed
 from prime_train.supervise.launch.launch import Variable
-from prime_train.supervise.launch.placement import placed
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 SERVER = Server(model="m", arguments={"data-parallel-size": 2})

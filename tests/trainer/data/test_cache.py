@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.trainer.data.cache import entry
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.trainer.data import corpus
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.sources import locate

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.trainer.data import order
 from prime_train.trainer.data.corpus import open_corpora
-from prime_train.trainer.data.held_out import held_out_batches
-from prime_train.trainer.data.stream import TrainStream
+from prime_train.trainer.data.stream import TrainStream, held_out_batches
 from prime_train.trainer.tokenizer import load_tokenizer
 from tests.trainer.data.small_runs import files, small_run, write_texts
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec, to_json
 from prime_train.trainer.data import corpus
 from prime_train.trainer.data.stream import TrainStream, prepare

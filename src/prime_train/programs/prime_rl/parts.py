@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from prime_train.process_id import Identity, identify
-from prime_train.programs.prime_rl.folders import COPY
+from prime_train.core.process_id import Identity, identify
+from prime_train.programs.prime_rl.layout import COPY
 
 LAUNCHER = "launcher"
 INFERENCE = "inference"

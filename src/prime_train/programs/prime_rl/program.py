@@ -13,24 +13,24 @@ from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import READ_AT_ONCE, Keep
 from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.dialects.prime_rl.features import features_of
-from prime_train.document import to_toml
-from prime_train.errors import UserError
-from prime_train.facts.local import RunFolder, StepFolder
+from prime_train.config.prime_rl.features import features_of
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.facts.run_folder import read_run_folder, times_between
-from prime_train.programs.prime_rl import folders, installed, run_directory
-from prime_train.programs.prime_rl.environment import needs
-from prime_train.programs.prime_rl.folders import ROLE, ROOTS
-from prime_train.programs.prime_rl.launcher import Launcher, gpus_needed, stop_grace_s
+from prime_train.facts.run_inputs import RunFolder, StepFolder
+from prime_train.programs.prime_rl import launcher as installed
+from prime_train.programs.prime_rl import layout, run_directory
+from prime_train.programs.prime_rl.launcher import Launcher, gpus_needed, needs, stop_grace_s
+from prime_train.programs.prime_rl.layout import ROLE, ROOTS
 from prime_train.programs.prime_rl.observer import Observer
 from prime_train.programs.prime_rl.settings import named
-from prime_train.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import Host, Needs
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Config, Role
 from prime_train.supervise.launch.run_directory import Opened, Resume
 from prime_train.supervise.watches.watch import Watch
+from prime_train.toml.document import to_toml
 
 # What the copy of the config cures by itself: a name, checkpoints, no cleaning, a folder that this run has used before.
 _CURED = ("RUN004", "RES001", "RES002", "RES005", "RES008", "CKP003", "CKP004", "CKP005")
@@ -91,11 +91,11 @@ class PrimeRl:
 
     def write_dir(self, run: RunSpec, run_dir: RunDir) -> Path:
         del run_dir
-        return folders.folder(run)
+        return layout.folder(run)
 
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
         path = write_dir.absolute()
-        places = folders.places(run, path)
+        places = layout.places(run, path)
         found = step_folders.checkpoints(places.checkpoints, places.layout)
         return read_run_folder(path, found, _leftovers(run, path), _target(run), times_between(found))
 
@@ -133,7 +133,7 @@ class PrimeRl:
         """Where prime-rl writes, and what is set in the copy of its config."""
         grace_s = run.prime_train.stop_grace_s
         return (
-            ("prime-rl writes", str(folders.folder(run))),
+            ("prime-rl writes", str(layout.folder(run))),
             *self._set_in_copy(run, resume_step),
             ("when it stops", f"SIGTERM to the launcher, which saves nothing; {grace_s:g} s to end"),
         )
@@ -162,7 +162,7 @@ class PrimeRl:
         return needs(run_dir, attempt, host)
 
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
-        return (folders.folder(run) / "logs", folders.folder(run) / "torchrun")
+        return (layout.folder(run) / "logs", layout.folder(run) / "torchrun")
 
     def observer(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Observer:
         return Observer(run, run_dir, attempt, resume_step)
@@ -175,7 +175,7 @@ class PrimeRl:
 
     def places(self, run: RunSpec, run_dir: RunDir) -> Places:
         del run_dir
-        return folders.places(run, folders.folder(run))
+        return layout.places(run, layout.folder(run))
 
     def keep(self, run: RunSpec) -> Keep:
         """A launcher that is not ours may be writing, so unfinished folders have to be quiet before they go."""
@@ -185,7 +185,7 @@ class PrimeRl:
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
         del run_dir
-        return folders.checkpoints(run)
+        return layout.checkpoints(run)
 
 
 PROGRAM = PrimeRl()
@@ -239,7 +239,7 @@ def _target(run: RunSpec) -> StepFolder | None:
     if run.resume is None or run.resume.dir is None:
         return None
     folder = Path(run.resume.dir).absolute()
-    form = folders.places(run, folder).layout
+    form = layout.places(run, folder).layout
     step = step_folders.step_of(folder, form)
     if not folder.is_dir():
         return StepFolder(-1 if step is None else step, folder, "there is no such folder")

@@ -14,10 +14,10 @@ from itertools import chain, count
 from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import read
-from prime_train.programs.prime_rl import folders
-from prime_train.rundir import RunDir, write_atomic
+from prime_train.programs.prime_rl import layout
 from prime_train.spec import RunSpec
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.run_directory import (
@@ -49,26 +49,26 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     make_writable(run_dir)
     before = resolved(run_dir)
     state = fold_all(read(run_dir.events))
-    found = folders.checkpoints(run)
+    found = layout.checkpoints(run)
     if before is not None and found:
         _refuse_changes(before, run, run_dir)
     if not state.attempts:
         _refuse_foreign(run, found)
     wanted = _asked(run, resume) if not state.attempts else resume
-    aside = newer_than(wanted, found, run_dir, folders.folder(run), hashes=False)
-    notes = [_set_aside(part) for checkpoint in aside for part in folders.parts_of(run, checkpoint)]
+    aside = newer_than(wanted, found, run_dir, layout.folder(run), hashes=False)
+    notes = [_set_aside(part) for checkpoint in aside for part in layout.parts_of(run, checkpoint)]
     write(text, run, run_dir, before)
     finished = not aside and is_finished(state, run)
     if finished:
         notes.append(f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}")
     elif not state.attempts and any(checkpoint.complete for checkpoint in found):
-        notes.append(f"{folders.folder(run)} has checkpoints of an earlier start: the run goes on from there")
+        notes.append(f"{layout.folder(run)} has checkpoints of an earlier start: the run goes on from there")
     return Opened(run, run_dir, state, fresh=not state.attempts, finished=finished, notes=tuple(notes))
 
 
 def run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
     """The id that prime-rl and W&B know the run by: that of its first start. Written down where there is none yet."""
-    file = run_dir.path / folders.RUN_ID
+    file = run_dir.path / layout.RUN_ID
     try:
         known = file.read_text(encoding="ascii").strip()
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
 
 def known_run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
     """The id as it would be, for a plan that writes nothing."""
-    file = run_dir.path / folders.RUN_ID
+    file = run_dir.path / layout.RUN_ID
     return file.read_text(encoding="ascii").strip() if file.exists() else environment.get("PRL_RUN_ID", "(a fresh one)")
 
 
@@ -118,7 +118,7 @@ def _refuse_changes(before: RunSpec, after: RunSpec, run_dir: RunDir) -> None:
 
 def _refuse_foreign(run: RunSpec, found: Sequence[Checkpoint]) -> None:
     """A folder that this run has never written to: files in it are somebody's, and may be in use."""
-    folder = folders.folder(run)
+    folder = layout.folder(run)
     left = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     left = [name for name in left if name not in _LAUNCHERS_OWN and not name.startswith(("job_", "aside."))]
     if not left:

@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from prime_train.dialects.prime_rl.features import features_of
-from prime_train.edits import EditRefused, edited
-from prime_train.errors import UserError
-from prime_train.spec import ENDLESS_STEPS, RunSpec, elsewhere, from_json, to_json
+from prime_train.config.prime_rl.features import features_of
+from prime_train.core.errors import UserError
+from prime_train.spec import ENDLESS_STEPS, RunSpec, from_json, prime_rl_parts, to_json
+from prime_train.toml.edit import EditRefused, edited
 
 OURS = "prime_train"  # prime-rl refuses a table that it does not know
 _OUTPUT_DIR = "outputs"  # prime-rl's own default, in every generation
@@ -40,7 +40,7 @@ def named(run: RunSpec, name: str, cwd: Path) -> RunSpec:
 
     Relative folders are those of `cwd`, where the launcher is started.
     """
-    launch = run.launch or elsewhere.Launch()
+    launch = run.launch or prime_rl_parts.Launch()
     said = Path(launch.output_dir or _OUTPUT_DIR).expanduser()
     is_shared = launch.output_dir in (None, _OUTPUT_DIR)  # the default is a folder for every run there is
     output_dir = cwd / said if features_of(run).names_runs or not is_shared else cwd / said / name
@@ -54,7 +54,7 @@ def named(run: RunSpec, name: str, cwd: Path) -> RunSpec:
         run=replace(run.run, name=name),
         checkpoint=replace(run.checkpoint, interval_steps=interval),
         launch=launch._replace(output_dir=str(output_dir), run_name=name if features_of(run).names_runs else None),
-        saving=(saving or elsewhere.Saving())._replace(keep_last=_KEPT) if _keeps_all(run) else saving,
+        saving=(saving or prime_rl_parts.Saving())._replace(keep_last=_KEPT) if _keeps_all(run) else saving,
     )
 
 

@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from prime_train.programs.vllm.engine_metrics import engines
-from prime_train.supervise.loopback import Answer, ask
+from prime_train.supervise.local_http import Answer, ask
 
 _DEADLINE_S = 5.0  # for one answer; an API server that is starved of CPU may take a second
 _ASK_AFTER_S = 15.0  # of no token

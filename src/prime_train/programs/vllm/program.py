@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm import server
-from prime_train.programs.vllm.environment import needs, version
-from prime_train.programs.vllm.watches import engine_watches
-from prime_train.rundir import RunDir
+from prime_train.programs.vllm.engine_watch import EngineWatch
+from prime_train.programs.vllm.server import needs, version
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import Host, Needs
 from prime_train.supervise.launch.launch import Launch
@@ -44,7 +44,7 @@ class Serving(RunTomlProgram):
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         del role, run_dir, attempt
-        return needs(host, version(server.python(run.server)) if run.server is not None else None)
+        return needs(host, version(server.python_of(run.server)) if run.server is not None else None)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         return engine_watches(run, run_dir)
@@ -55,3 +55,13 @@ class Serving(RunTomlProgram):
 
 
 PROGRAM = Serving()
+
+
+def engine_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
+    """The engine watch; none where the run has no server, or watch.engine is off."""
+    answer = run.prime_train.watch.engine
+    if answer == "off" or run.server is None:
+        return ()
+    log = run_dir.watches / "engine.log"
+    url, model = server.base_url(run.server), run.server.requests_name
+    return (EngineWatch(url, server.ROLE, answer=answer, model=model, log=log),)

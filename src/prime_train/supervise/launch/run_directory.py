@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from prime_train.checkpoints.layout import Checkpoint, inspect
-from prime_train.errors import ExitCode, UserError
-from prime_train.rundir import RunDir, write_atomic
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.supervise.lock import unwritable
 from prime_train.supervise.state import State

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from prime_train.process_id import Identity, identify
+from prime_train.core.process_id import Identity, identify
 from prime_train.supervise.launch.launch import SHIM
 
 _KEPT = 1000  # samples that nobody has taken yet: more than an hour of them

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from prime_train.rundir import RunDir
+from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.policy import Policy
-from prime_train.supervise.watches.disk_watch import DiskWatch
-from prime_train.supervise.watches.gpu import GpuWatch
-from prime_train.supervise.watches.host import HostWatch
-from prime_train.supervise.watches.silence import SilenceWatch
+from prime_train.supervise.watches.disk.watch import DiskWatch
+from prime_train.supervise.watches.gpu.watch import GpuWatch
+from prime_train.supervise.watches.hang.hang_alert import SilenceWatch
+from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.watch import Watch, Watches
 
 

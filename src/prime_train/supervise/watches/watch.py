@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from prime_train.process_id import Identity
+    from prime_train.core.process_id import Identity
     from prime_train.supervise.state import State
-    from prime_train.supervise.watches.disk_watch import Freed
+    from prime_train.supervise.watches.disk.watch import Freed
 
 # What a watch asks for, least urgent first. "note": told once, in grey. "alert": told wherever alerts go, and the run
 # goes on. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one made.

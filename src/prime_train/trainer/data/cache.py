@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from prime_train.errors import UserError
-from prime_train.user_cache import cache_path
+from prime_train.core.errors import UserError
+from prime_train.core.paths import cache_path
 
 
 def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:

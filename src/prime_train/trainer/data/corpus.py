@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
-from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, Origin, digest, locate
+from prime_train.trainer.data.sources import Documents, Origin, digest, locate, open_documents
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.tokenizer import Tokenizer
 

@@ -18,7 +18,7 @@ from multiprocessing.context import ForkProcess
 import numpy as np
 import torch
 
-from prime_train.errors import UserError
+from prime_train.core.errors import UserError
 from prime_train.trainer import seed
 from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import Rows

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prime_train.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.paths import cache_path
 from prime_train.spec import Source
 from prime_train.trainer.data.sources import Documents, reading
-from prime_train.user_cache import cache_path
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:

@@ -1,0 +1,1 @@
+"""Reads Python scripts that start jax.distributed, without running them."""

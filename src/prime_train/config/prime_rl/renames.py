@@ -1,0 +1,199 @@
+"""Knows where the keys of one prime-rl generation went in another. Reads its table once, when it is first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import tomli
+
+from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.core.paths import shipped
+from prime_train.toml.document import KeyPath
+
+# What the keys of a root leave out in front: the rename table says every key as the `rl` root has it.
+_FRONTS = {
+    "rl": ("",),
+    "sft": ("", "trainer."),
+    "trainer": ("trainer.", ""),
+    "orchestrator": ("orchestrator.", ""),
+    "inference": ("inference.",),
+    "evals": ("evals:", "", "orchestrator."),  # "evals:" marks keys that no other root has
+}
+
+
+class Move(NamedTuple):
+    """Where a key went. `to` is () where nothing took its place; `how` says what its value becomes."""
+
+    was_of: str  # the generation that has the key
+    to: KeyPath
+    how: str  # "": the value as it is; else a name that `moved_value` knows; "person": nobody but the user can say
+    why: str  # where nothing took its place, and nothing more is to be said: ""
+
+
+class _Entry(NamedTuple):
+    names: tuple[str, ...]  # one per generation of the file, "" where it has none
+    how: str
+    why: str
+
+
+class Renames(NamedTuple):
+    """The rows of renames.toml. `columns` are the generations that each row has a name for."""
+
+    columns: tuple[str, ...]
+    entries: tuple[_Entry, ...]
+
+
+@cache
+def renames() -> Renames:
+    with open(shipped("prime_rl", "renames.toml"), "rb") as file:
+        return renames_of(tomli.load(file))
+
+
+def renames_of(table: Mapping[str, Any]) -> Renames:
+    """The groups of a table, which have a name for each generation in it, followed by each section for a newer one."""
+    columns = (f"before {table['generations'][0]}", *table["generations"])
+    found = []
+    for group in table["group"]:
+        for row in group["keys"]:
+            written = row if group.get("before") else ["", *row]
+            names, rest = tuple(written[: len(columns)]), written[len(columns) :]
+            found.append(_Entry(names, rest[0] if rest else group.get("how", ""), group.get("why", "")))
+    rows = Renames(columns, tuple(found))
+    for section in table.get("section", ()):
+        rows = _with_section(rows, section)
+    return rows
+
+
+def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
+    """The rows with one generation more. A row of its section is (key in the generation before, key in this one)."""
+    why = section.get("why", "")
+    moved = {row[0]: _Entry((row[1],), row[2] if len(row) > 2 else "", why) for row in section["keys"]}
+    entries = [entry._replace(names=(*entry.names, entry.names[-1])) for entry in rows.entries]
+    for number, entry in enumerate(rows.entries):
+        was = _longest(entry.names[-1], moved)
+        if was:
+            now = moved[was].names[0] and f"{moved[was].names[0]}{_rest(entry.names[-1], was)}"
+            entries[number] = _Entry((*entry.names, now), moved[was].how or entry.how, moved[was].why or entry.why)
+    older = {entry.names[-1]: entry.names for entry in rows.entries}
+    for was in moved.keys() - older.keys():
+        above = _longest(was, older)
+        names = older[above] if above else (was,) * len(rows.columns)  # else no older generation is known to differ
+        below = _rest(was, above) if above else ""
+        before = (name and f"{name}{below}" for name in names[1:])
+        entries.append(moved[was]._replace(names=("", *before, *moved[was].names)))
+    return Renames((*rows.columns, section["generation"]), tuple(entries))
+
+
+def _longest(path: str, names: Iterable[str]) -> str:
+    """The longest of the names that is the path or holds it; "" for none."""
+    return max((name for name in names if name and _rest(path, name) is not None), key=len, default="")
+
+
+def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
+    """Where a key that `generation` does not have went; None where no generation is known to have had it."""
+    columns, entries = renames()
+    target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
+    written, indices = _as_pattern(path)
+    fronts = _FRONTS.get(root, ("",))
+    best: tuple[int, Move] | None = None
+    for front in fronts:
+        for entry in entries:
+            for column, name in enumerate(entry.names):
+                rest = _rest(front + written, name) if name and column != target else None
+                if rest is None or (best is not None and len(name) <= best[0]):
+                    continue
+                went = entry.names[target]
+                below = "" if entry.how == "person" else rest  # what stands below it went its own way
+                to = _in_root(generation, root, went + below, indices) if went else ()
+                if went and (not to or to == path):
+                    continue
+                best = len(name), Move(columns[column], to, entry.how, entry.why)
+    if best is not None:
+        return best[1]
+    had = next((name for name in reversed(generations()) if name != generation.name and _has(name, root, path)), None)
+    return None if had is None else Move(had, (), "", "")
+
+
+def _has(name: str, root: str, path: KeyPath) -> bool:
+    schema = load(name)
+    return root in schema.roots and schema.find(root, path) is not None
+
+
+def _rest(path: str, name: str) -> str | None:
+    """What of a path stands below a name: "" where it is the name itself, None where it is elsewhere."""
+    if path == name:
+        return ""
+    return path[len(name) :] if path.startswith((f"{name}.", f"{name}[]")) else None
+
+
+def _as_pattern(path: KeyPath) -> tuple[str, list[int]]:
+    """A key path with [] in place of array indices, and these."""
+    written, indices = "", []
+    for part in path:
+        if isinstance(part, int):
+            written += "[]"
+            indices.append(part)
+        else:
+            written += f".{part}" if written else part
+    return written, indices
+
+
+def _in_root(generation: Generation, root: str, written: str, indices: list[int]) -> KeyPath:
+    """The key path in a root's own words; () where the root has no such key."""
+    for front in _FRONTS.get(root, ("",)):
+        if not written.startswith(front):
+            continue
+        left = iter(indices)
+        path: list[str | int] = []
+        for part in written[len(front) :].split("."):
+            path.append(part.removesuffix("[]"))
+            if part.endswith("[]"):
+                path.append(next(left, 0))
+        row = generation.find(root, tuple(path))
+        around = generation.find(root, tuple(path[:-1]))
+        below = generation.below(around) if around is not None else None
+        if row is not None or (below is not None and below.open is True):
+            return tuple(path)
+    return ()
+
+
+def moved_value(how: str, value: Any) -> Any:
+    """What the value of a moved key becomes; None where only the user can say."""
+    match how, value:
+        case "", _:
+            return value
+        case "count", list():
+            return len(value)
+        case "resume", int() if value >= 1:
+            return {"step": value}
+        case "resume", -1:
+            return {}
+        case "sources", list():
+            sources = [_source(item) for item in value]
+            return sources if all(sources) else None
+        case "algorithm", "rl":
+            return "grpo"
+        case _:
+            return None
+
+
+_OF_A_SOURCE = {
+    "name": "name",
+    "ratio": "ratio",
+    "group_size": "group_size",
+    "rollouts_per_example": "group_size",
+    "num_examples": "num_examples",
+}
+
+
+def _source(environment: Any) -> dict[str, Any] | None:
+    """A source of 2026-08 for an environment of an earlier generation; None where only a person can say what its
+    arguments are called in the taskset."""
+    if not isinstance(environment, dict) or not isinstance(environment.get("id"), str):
+        return None
+    kept = {_OF_A_SOURCE[key]: value for key, value in environment.items() if key in _OF_A_SOURCE}
+    if environment.keys() - _OF_A_SOURCE.keys() - {"id"} or len(kept) < len(environment) - 1:
+        return None
+    return {"name": environment["id"]} | kept | {"env": {"taskset": {"id": environment["id"]}}}

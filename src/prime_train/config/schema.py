@@ -1,0 +1,141 @@
+"""What a config format allows, as values: tables, fields, types and bounds. Judges nothing.
+
+Every dialect is a `Table`. prime-train's own is read from the dataclasses of the RunSpec by `table_of`.
+Named tuples, not dataclasses: a lint makes these classes at each start, at a seventh of the cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from prime_train.spec.annotations import Doc, Elsewhere, Key, Limit, MinLen
+
+
+class Bound(NamedTuple):
+    """One limit on a number: `sign` is one of >, >=, <, <=."""
+
+    sign: str
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        match self.sign:
+            case ">":
+                return value > self.limit
+            case ">=":
+                return value >= self.limit
+            case "<":
+                return value < self.limit
+            case _:
+                return value <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.limit:g}"
+
+
+class Number(NamedTuple):
+    """An integer, or with `whole` false any finite number."""
+
+    whole: bool
+    bounds: tuple[Bound, ...] = ()
+
+
+class Text:
+    """A string."""
+
+
+class Flag:
+    """true or false."""
+
+
+class Choice(NamedTuple):
+    """One of a few strings."""
+
+    values: tuple[str, ...]
+
+
+class Array(NamedTuple):
+    """A list of `item`s, at least `min_len` of them."""
+
+    item: Shape
+    min_len: int = 0
+
+
+class Field(NamedTuple):
+    """One key of a table. `name` is the RunSpec's, `key` the file's; `default` is MISSING where it is required."""
+
+    name: str
+    key: str
+    shape: Shape
+    doc: str
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+
+class Table(NamedTuple):
+    """The legal keys of a table, by the file's name. `make` builds the value from RunSpec field names."""
+
+    fields: Mapping[str, Field]
+    make: Callable[..., Any]
+
+
+class Scalars:
+    """A table of any keys, each a string, a number, true or false."""
+
+
+Shape = Number | Text | Flag | Choice | Array | Scalars | Table
+
+
+@cache
+def table_of(cls: type[Any]) -> Table:
+    """The table that a dataclass describes. Raises TypeError for an annotation that TOML cannot hold."""
+    hints = get_type_hints(cls, include_extras=True)
+    table_fields: dict[str, Field] = {}
+    for item in fields(cls):
+        if any(isinstance(note, Elsewhere) for note in getattr(hints[item.name], "__metadata__", ())):
+            continue
+        shape, metadata = _shape(hints[item.name])
+        key = next((note.name for note in metadata if isinstance(note, Key)), item.name)
+        doc = next((note.text for note in metadata if isinstance(note, Doc)), "")
+        table_fields[key] = Field(item.name, key, shape, doc, item.default)
+    return Table(table_fields, cls)
+
+
+def _shape(hint: Any) -> tuple[Shape, tuple[Any, ...]]:
+    """The shape of an annotation and its metadata. `X | None` is X: TOML has no null, an unset key is None."""
+    metadata: tuple[Any, ...] = ()
+    while True:
+        origin, arguments = get_origin(hint), get_args(hint)
+        if origin is Annotated:
+            hint, metadata = arguments[0], (*arguments[1:], *metadata)
+        elif origin is Union or origin is UnionType:
+            (hint,) = (argument for argument in arguments if argument is not type(None))
+        else:
+            return _bare_shape(hint, origin, arguments, metadata), metadata
+
+
+def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tuple[Any, ...]) -> Shape:
+    if hint is bool:
+        return Flag()
+    if hint is int or hint is float:
+        return Number(hint is int, _bounds(metadata))
+    if hint is str:
+        return Text()
+    if origin is Literal:
+        return Choice(tuple(arguments))
+    if origin is Mapping:
+        return Scalars()
+    if origin is tuple and arguments[1:] == (Ellipsis,):
+        min_len = next((note.length for note in metadata if isinstance(note, MinLen)), 0)
+        return Array(_shape(arguments[0])[0], min_len)
+    return table_of(hint)
+
+
+def _bounds(metadata: tuple[Any, ...]) -> tuple[Bound, ...]:
+    return tuple(Bound(note.sign, note.limit) for note in metadata if isinstance(note, Limit))

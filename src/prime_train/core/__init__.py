@@ -1,0 +1,1 @@
+"""Values and formats that every layer uses. Imports nothing else of the project."""

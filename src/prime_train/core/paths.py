@@ -1,0 +1,34 @@
+"""Finds the files that ship with the package, in `registry/` and `presets/`, and the user's cache folder.
+
+Reads and creates none of them. Uses os.path because importing pathlib takes longer than a lint may.
+"""
+
+from __future__ import annotations
+
+import os
+
+# ruff: noqa: PTH100, PTH111, PTH112, PTH118, PTH120
+
+
+def shipped(*names: str) -> str:
+    """The path of a file or folder below `registry/`."""
+    return os.path.join(_folder("registry"), *names)
+
+
+def presets_folder() -> str:
+    return _folder("presets")
+
+
+def _folder(name: str) -> str:
+    """Inside the package in a wheel; at the top of the checkout, beside src/, in an editable install."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    inside = os.path.join(package, "_shipped", name)
+    return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(os.path.dirname(package)), name)
+
+
+def cache_path(*names: str) -> str:
+    """A path below $PRIME_TRAIN_CACHE, else below $XDG_CACHE_HOME/prime-train, else below ~/.cache/prime-train."""
+    folder = os.environ.get("PRIME_TRAIN_CACHE")
+    if not folder:
+        folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "prime-train")
+    return os.path.join(os.path.abspath(folder), *names)

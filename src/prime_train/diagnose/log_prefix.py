@@ -1,0 +1,163 @@
+"""Removes the prefixes of a log line (colours, rank, process, time, level) and returns them as values. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal, NamedTuple
+
+from prime_train.diagnose import timestamps
+from prime_train.diagnose.timestamps import Stamp
+
+Level = Literal["", "debug", "info", "warning", "error"]
+
+# Colours and cursor moves (CSI), window titles and links (OSC), and the short sequences.
+ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_LEVELS: dict[str, Level] = {
+    **dict.fromkeys(("trace", "debug", "d"), "debug"),
+    **dict.fromkeys(("info", "success", "notice", "i"), "info"),
+    **dict.fromkeys(("warning", "warn", "w"), "warning"),
+    **dict.fromkeys(("error", "critical", "fatal", "e", "f", "c", "exception"), "error"),
+}
+_NAMES = "TRACE|DEBUG|INFO|SUCCESS|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL"
+_ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
+_MOST_PREFIXES = 8
+
+
+class Line(NamedTuple):
+    """A line without its prefixes. `stream` names its writer ("rank3", "EngineCore pid=12"); empty where unknown."""
+
+    text: str
+    stream: str = ""
+    level: Level = ""
+    stamp: Stamp | None = None
+
+
+# Each pattern removes one prefix and the separator after it; the indentation of a traceback stays.
+_PREFIXES = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"\[([A-Za-z_]+[ :]?\d+)\]: ?", "stream"),  # torchrun: [rank0]:, [default0]:, [trainer3]:
+        (r"\(([^()\n]{1,80} pid=\d+[^()\n]{0,60})\) ?", "stream"),  # vLLM and Ray
+        (r"( ?\d{1,4}): (?=\S| {2}File)", "stream"),  # srun --label
+        (r"([\w.-]{1,60}-\d+) +\| ?", "stream"),  # docker compose
+        (rf"({_NAMES}) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]\n]*\] ?", "vllm"),
+        (r"\[?([IWEFC])(\d{1,2})(\d\d) (\d\d:\d\d:\d\d\.\d+) +(?:\d+ )?[^\s\]]+\] ?", "glog"),
+        (rf"[\[(]?({_ISO})[\])]?:?(?: [-|] | \| ?| |$)", "iso"),
+        (r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) \d{4}\] ?", "syslog"),
+        (r"([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ [\w./()-]+(?:\[\d+\])?: ?", "syslog"),
+        (r"(?:<\d+>)?\[ *(\d{1,10}\.\d{6})\](?:\[[^\]\n]{1,12}\])? ?", "boot"),
+        (r"\[?(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\]?(?: [-|] | \| ?| |$) *", "clock"),
+        (r"\[([IWEF]) \w+\.cpp:\d+\] ?", "level"),  # torch before 2.3
+        (rf"\[({_NAMES})\](?: [-|])? ?", "level"),
+        (rf"({_NAMES}):? *(?:[-|] |$|(?<=[ :|])(?=\S))", "level"),
+        (r"([\w.<>-]+:[\w.<>-]+:\d+) +?- ", "place"),  # loguru: module:function:line
+        (r"\[[\w./-]+\.py:\d+(?::\w+)?\] ", "place"),
+        (r"[\w.]+ +- (?=\S)", "place"),  # logging: a logger's name
+    )
+)
+_WANDB = re.compile(r"wandb: (ERROR|WARNING|WARN)\b")
+_GROUP = re.compile(r"\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
+_GROUP_RULE = re.compile(r"\s*\+-[-+]")
+
+
+def strip_prefixes(raw: str) -> Line:
+    """The message of one line (without newline), and the values of its prefixes. `raw` must have no colours."""
+    line = Line(raw.rstrip())
+    for _ in range(_MOST_PREFIXES):
+        shorter = _strip_one(line)
+        if shorter is None:
+            break
+        line = shorter
+    if line.text.startswith((" ", "|", "+")):
+        line = line._replace(text=_without_group(line.text))
+    wandb = _WANDB.match(line.text)
+    return line._replace(level=_LEVELS[wandb[1].lower()]) if wandb else line
+
+
+def _strip_one(line: Line) -> Line | None:
+    for pattern, kind in _PREFIXES:
+        found = pattern.match(line.text)
+        if found is None or (kind == "place" and line.stamp is None and not line.level):
+            continue
+        return _apply_prefix(line, found, kind)
+    return None
+
+
+def _apply_prefix(line: Line, found: re.Match[str], kind: str) -> Line:
+    line = line._replace(text=line.text[found.end() :])
+    match kind:
+        case "stream":
+            return line._replace(stream=f"{line.stream} {found[1].strip()}".strip())
+        case "level":
+            return line._replace(level=_LEVELS[found[1].lower()])
+        case "vllm" | "glog":
+            stamp = timestamps.parse_month_and_day(int(found[2]), int(found[3]), found[4])
+            return line._replace(level=_LEVELS[found[1].lower()], stamp=stamp or line.stamp)
+        case "syslog":
+            return line._replace(stamp=timestamps.parse_month_and_day(found[1], int(found[2]), found[3]) or line.stamp)
+        case "iso":
+            return line._replace(stamp=timestamps.parse_iso(found[1].replace(" +", "+")) or line.stamp)
+        case "clock":
+            return line._replace(stamp=line.stamp or timestamps.parse_clock(found[1]))
+        case "boot":
+            return line._replace(stamp=line.stamp or timestamps.parse_boot(found[1]))
+    return line
+
+
+def _without_group(text: str) -> str:
+    """The text without the tree that Python draws before the lines of an exception group."""
+    if _GROUP_RULE.match(text):
+        return ""
+    return _GROUP.sub("", text, count=1)
+
+
+# --- lines that are JSON ------------------------------------------------------------------------------
+
+_MESSAGE_KEYS = ("message", "msg", "log", "text", "event", "body", "MESSAGE")
+_TRACE_KEYS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack", "error")
+_LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log_level")
+_TIME_KEYS = ("timestamp", "time", "ts", "asctime", "@timestamp", "created", "datetime")
+
+
+def unwrap(raw: str) -> list[Line]:
+    """The line itself, or for a JSON object the lines of its message and its traceback."""
+    if not raw.startswith("{"):
+        return [strip_prefixes(raw)]
+    try:
+        record = json.loads(raw)
+    except (ValueError, RecursionError):
+        return [strip_prefixes(raw)]
+    if not isinstance(record, dict):
+        return [strip_prefixes(raw)]
+    nested = record.get("record")
+    fields = {**nested, **record} if isinstance(nested, dict) else record
+    texts = [value for key in (*_MESSAGE_KEYS, *_TRACE_KEYS) if isinstance(value := fields.get(key), str) and value]
+    if not texts:
+        return [strip_prefixes(raw)]
+    level, stamp = _level(fields), _stamp(fields)
+    inner = [strip_prefixes(part) for text in dict.fromkeys(texts) for part in text.splitlines()]
+    return [line._replace(level=line.level or level, stamp=line.stamp or stamp) for line in inner]
+
+
+def _level(fields: dict[str, Any]) -> Level:
+    for key in _LEVEL_KEYS:
+        value = fields.get(key)
+        name = value.get("name") if isinstance(value, dict) else value  # loguru has an object
+        if isinstance(name, str) and name.lower() in _LEVELS:
+            return _LEVELS[name.lower()]
+    return ""
+
+
+def _stamp(fields: dict[str, Any]) -> Stamp | None:
+    for key in _TIME_KEYS:
+        value = fields.get(key)
+        if isinstance(value, dict):
+            value = value.get("timestamp")
+        if isinstance(value, str):
+            stamp = timestamps.parse_iso(re.sub(r"(\.\d{6})\d+", r"\1", value))
+            if stamp is not None:
+                return stamp
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and 1e9 < value < 1e14:
+            return Stamp("wall", value / 1000 if value > 1e11 else float(value))
+    return None

@@ -1,0 +1,302 @@
+"""Scans one log, in pieces of bytes as it grows, and collects the lines that match. Decides nothing; opens no file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
+
+from prime_train.diagnose.log_prefix import ANSI, Line, strip_prefixes, unwrap
+from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, is_error, measure_progress
+from prime_train.diagnose.repeat_filter import RepeatFilter
+from prime_train.diagnose.scan_result import Hit, Scan, WriteWindow
+from prime_train.diagnose.signatures import Catalogue, Match, catalogue
+from prime_train.diagnose.timestamps import Clock, Stamp
+from prime_train.diagnose.tracebacks import HEADER, Builder, exception_alone
+
+_HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # the parts of a long line that are scanned
+_LONGEST_REST = 64 * 1024
+_LONGEST_TEXT = 2000
+_LOOK_BACK = 60  # lines that are searched for the time of a line without one
+_FIRST_HITS, _LAST_HITS = 200, 50  # kept of each kind
+_LIMITED_PER_KIND = 5  # lines of each kind that are scanned beyond `most_scans`
+_SILENT_LINES = 5000  # of other writers, after which an unfinished traceback is closed
+_TRACEBACK = HEADER.lower()
+_INDENTED = (b"  ", b"\t")  # a line that starts so has no time
+# Advice in a message is not a symptom: "this can cause ... Too many open files".
+_ADVICE = re.compile(
+    r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
+)
+_IGNORED = "Exception ignored in"  # Python's message for an error at interpreter exit
+# All words are ASCII, and on other text the regex engine is a thousand times slower: 26 s for 3 MB of progress bars.
+_ASCII = bytes(range(128)) + b"?" * 128
+
+
+class Scanner:
+    """Scans one log. Call `feed` with its bytes, cut anywhere, and `finish` once at the end."""
+
+    def __init__(self, name: str, changed_s: float | None = None, known: Catalogue | None = None) -> None:
+        self._name, self._changed_s = name, changed_s
+        self._known = known or catalogue()
+        self._clock = Clock(changed_s)
+        self._rest = b""
+        self._count = 0
+        self._first: dict[str, list[Hit]] = defaultdict(list)
+        self._later: dict[str, deque[Hit]] = defaultdict(lambda: deque(maxlen=_LAST_HITS))
+        self._open: dict[str, Builder] = {}  # unfinished tracebacks by writer
+        self._raised: dict[int, Hit] = {}  # the first exception of each, by incident
+        self._incident = 0
+        self._done, self._done_at_last_hit = 0, -ENOUGH_PROGRESS
+        self._first_stamp: Stamp | None = None
+        self._stamp: Stamp | None = None
+        self._lines: list[bytes] = []  # of the current block
+        self._timed = 0  # lines of the block that were searched for a time
+        self._index = 0
+        self._lowered: list[str] = []  # the same lines in lower case
+        self._repeats, self._repeated_until = RepeatFilter(), 0
+        self._scans_left: int | None = None
+        self._written: WriteWindow | None = None
+        self._received: tuple[Stamp, float] | None = None
+        self._limited: Counter[tuple[bool, ...]] = Counter()
+        self._skipped = 0
+
+    def feed(self, data: bytes, most_scans: int | None = None, written: WriteWindow | None = None) -> None:
+        """Scan the next bytes of the log.
+
+        `most_scans`: the number of lines to scan closely; beyond it a few of each kind are scanned and the others
+        counted as skipped. None scans all. Repetitions do not count. `written`: when `data` was written.
+        """
+        self._scans_left, self._written = most_scans, written
+        self._limited.clear()
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        self._rest = data[end:]
+        if len(self._rest) > _LONGEST_REST:
+            self._rest = _cut(self._rest)
+        if end:
+            self._block(data[:end])
+
+    def finish(self) -> Scan:
+        """The final result. The last line needs no newline."""
+        if self._rest:
+            self._block(self._rest + b"\n")
+            self._rest = b""
+        self._close_all()
+        return self.so_far()
+
+    def so_far(self, changed_s: float | None = None) -> Scan:
+        """The result for the complete lines so far. `feed` may be called again. `changed_s`: the file's change time."""
+        if changed_s is not None:
+            self._changed_s, self._clock = changed_s, self._clock.with_change_at(changed_s)
+        hits = [hit for hits in (*self._first.values(), *self._later.values()) for hit in hits]
+        hits += (
+            self._raised[builder.incident]._replace(chain=builder.chain)
+            for builder in self._open.values()
+            if builder.incident in self._raised
+        )
+        hits.sort(key=lambda hit: (hit.at, hit.incident))
+        return Scan(
+            self._name, self._count, tuple(hits), self._done, self._clock,
+            self._first_stamp, self._stamp, self._changed_s, self._received, self._skipped,
+        )  # fmt: skip
+
+    @property
+    def skipped(self) -> int:
+        """Lines that were not scanned, because there were too many at once."""
+        return self._skipped
+
+    def find_notices(self) -> Iterator[Hit]:
+        """The first hit of each notice, once it was found often enough."""
+        for hits in self._first.values():
+            match = hits[0].match if hits else None
+            if match is not None and match.signature.notice and len(hits) >= match.signature.repeats:
+                yield hits[0]
+
+    def _block(self, block: bytes) -> None:
+        if b"\x1b" in block:
+            block = ANSI.sub(b"", block)
+        before = self._stamp
+        self._lines, self._timed = block.split(b"\n"), 0
+        self._lines.pop()
+        if self._first_stamp is None:
+            self._first_stamp = self._earliest()
+        lowered = block.lower().translate(_ASCII).decode("ascii")  # a byte stays a character
+        if self._open or self._waits or self._known.may_hold_error(lowered):
+            self._lowered, self._repeated_until = lowered.split("\n"), 0
+            for index, line in enumerate(self._lowered[: len(self._lines)]):
+                self._index = index
+                self._line(line)
+            self._close_broken()
+        self._index = len(self._lines)
+        if self._time_before() is not before and self._stamp is not None and self._written is not None:
+            self._received = (self._stamp, self._written.until_s)
+        self._count += len(self._lines)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the last hit is not followed by enough progress yet."""
+        return self._done - self._done_at_last_hit < ENOUGH_PROGRESS
+
+    def _line(self, lowered: str) -> None:
+        if self._waits:
+            self._done += measure_progress(lowered)
+        if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
+            return
+        if not self._may_scan(lowered):
+            self._skipped += 1
+            return
+        raw = self._lines[self._index]
+        if len(raw) > _HEAD_BYTES + _TAIL_BYTES:
+            raw = _cut(raw)
+        text = raw.decode("utf-8", "replace")
+        if not (self._open or is_error(lowered) or self._known.may_match(text, text.lower())):
+            return
+        for part in text.split("\r"):
+            for line in unwrap(part):
+                self._scan(line)
+
+    def _may_scan(self, lowered: str) -> bool:
+        """Whether the line may be scanned closely. Beyond the limit a few lines of each kind are still scanned,
+        because another failure may be hidden in the flood."""
+        if self._scans_left is None:
+            return True
+        if self._scans_left:
+            self._scans_left -= 1
+            return True
+        kind = self._known.families(lowered)
+        self._limited[kind] += 1
+        return self._limited[kind] <= _LIMITED_PER_KIND
+
+    def _is_repeated(self, lowered: str) -> bool:
+        """Whether the line only repeats lines that were scanned often enough."""
+        if self._index < self._repeated_until:
+            return True
+        if self._open and not (_TRACEBACK in lowered and all(item.has_ended for item in self._open.values())):
+            return False
+        at = self._count + self._index + 1
+        if _TRACEBACK in lowered:
+            size = 0
+            if not self._follows_ignored():
+                size = self._repeats.count_skipped(self._lowered, self._index, at, self._done)
+            self._repeated_until = self._index + size
+            if size:
+                self._close_all()
+            return size > 0
+        return self._repeats.skips_line(lowered, at, self._done)
+
+    def _close_broken(self) -> None:
+        """Close tracebacks whose writer was killed, because an open traceback makes every line be scanned."""
+        here = self._count + len(self._lines)
+        for stream in [name for name, builder in self._open.items() if here - builder.last_at > _SILENT_LINES]:
+            self._close(self._open.pop(stream))
+
+    def _scan(self, line: Line) -> None:
+        at = self._count + self._index + 1
+        builder = self._open.get(line.stream)
+        if builder is not None:
+            was_in_frames = builder.in_frames
+            placement = builder.add(line.text, at)
+            if placement == "own":
+                if not builder.in_frames:
+                    self._match(line, builder.text_to_match(line.text, was_in_frames), builder)
+                return
+            if placement == "over":
+                self._close(self._open.pop(line.stream))
+        if HEADER in line.text and not line.text.startswith(_IGNORED):
+            self._incident += 1
+            if not self._follows_ignored():
+                self._open[line.stream] = Builder(self._incident, at, line.level in ("debug", "info", "warning"))
+            return
+        self._match(line, line.text, None)
+
+    def _follows_ignored(self) -> bool:
+        return self._index > 0 and _IGNORED.encode() in self._lines[self._index - 1]
+
+    def _match(self, line: Line, text: str, builder: Builder | None) -> None:
+        """Keep a hit for every signature that matches, or one for an unknown error."""
+        if builder is None:
+            self._incident += 1
+        elif builder.incident not in self._raised:
+            self._raised[builder.incident] = self._hit(line, text, builder, None, builder.is_calm)
+            self._done_at_last_hit = self._done
+        found = False
+        for match in self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]):
+            signature = match.signature
+            found = True
+            if line.level in ("debug", "info") and signature.level != "any":
+                continue
+            if _ADVICE.search(text, 0, match.start):
+                continue
+            weak = signature.weak or (line.level == "warning" and signature.level != "any")
+            self._keep(self._hit(line, text, builder, match, weak), signature.id)
+        if not found and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
+            self._keep(self._hit(line, text, None, None, True), "error")
+
+    def _close_all(self) -> None:
+        for builder in self._open.values():
+            self._close(builder)
+        self._open.clear()
+
+    def _close(self, builder: Builder) -> None:
+        """Keep a finished traceback even where no signature matches it."""
+        first = self._raised.pop(builder.incident, None)
+        if first is not None:
+            self._hits_of("traceback").append(first._replace(chain=builder.chain))
+
+    def _hit(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> Hit:
+        stamp = self._time(line)
+        self._first_stamp = self._first_stamp or stamp
+        return Hit(
+            at=self._count + self._index + 1,
+            text=text.strip()[:_LONGEST_TEXT],
+            stamp=stamp,
+            incident=builder.incident if builder else self._incident,
+            weak=weak,
+            match=match,
+            chain=builder.chain if builder else (),
+            done_before=self._done,
+            written=self._written,
+        )
+
+    def _keep(self, hit: Hit, kind: str) -> None:
+        self._hits_of(kind).append(hit)
+        if not (hit.match and hit.match.signature.notice):
+            self._done_at_last_hit = self._done
+
+    def _hits_of(self, kind: str) -> list[Hit] | deque[Hit]:
+        first = self._first[kind]
+        return first if len(first) < _FIRST_HITS else self._later[kind]
+
+    def _time_before(self) -> Stamp | None:
+        """The time of the nearest line above that has one. Each line is searched once."""
+        for raw in self._lines[max(self._timed, self._index - _LOOK_BACK) : self._index][::-1]:
+            if raw.startswith(_INDENTED):
+                continue
+            stamp = strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp
+            if stamp is not None:
+                self._stamp = self._clock.record(stamp)
+                break
+        self._timed = max(self._timed, self._index)
+        return self._stamp
+
+    def _time(self, line: Line) -> Stamp | None:
+        if line.stamp is None:
+            return self._time_before()
+        self._stamp, self._timed = self._clock.record(line.stamp), self._index + 1
+        return self._stamp
+
+    def _earliest(self) -> Stamp | None:
+        heads = (strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp for raw in self._lines[:_LOOK_BACK])
+        return next((self._clock.record(stamp) for stamp in heads if stamp is not None), None)
+
+
+def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, known: Catalogue | None = None) -> Scan:
+    """The hits of a complete log. `changed_s`: when it was last written (seconds since 1970), where that is known."""
+    scanner = Scanner(name, changed_s, known)
+    for chunk in chunks:
+        scanner.feed(chunk)
+    return scanner.finish()
+
+
+def _cut(line: bytes) -> bytes:
+    return line[:_HEAD_BYTES] + b" ... " + line[-_TAIL_BYTES:]

@@ -1,1 +1,0 @@
-"""Config formats: text to RunSpec, with positions."""

@@ -1,0 +1,156 @@
+"""Lists the changes that make a run smaller, the cheapest first. Tries nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from prime_train.spec import RunSpec, prime_rl_parts
+
+Value = bool | int | float | str | tuple[str, ...] | tuple[int, ...]
+_TOKEN_CHUNK = 1024
+_LORA_RANK = 16
+_LEAST_SEQUENCES = 8
+_LEAST_TOKENS = 256
+_MORE_MICRO_BATCHES = "more micro-batches for the same step"
+_MOST_FRACTION = 0.95  # above it the CUDA context has no room: rule MEM001
+TABLES = frozenset({"trainer.activation_checkpointing", "trainer.activation_offloading"})  # on if the table exists
+_PARTS = {
+    "trainer": prime_rl_parts.Trainer,
+    "finetune": prime_rl_parts.Finetune,
+    "lora": prime_rl_parts.Lora,
+    "inference": prime_rl_parts.Inference,
+    "deployment": prime_rl_parts.Deployment,
+    "rollout": prime_rl_parts.Rollout,
+    "recipe": prime_rl_parts.Recipe,
+}
+
+
+class Change(NamedTuple):
+    """One change. `assignments` are RunSpec fields and their values; `costs` is the disadvantage of the change.
+
+    With `least`, the first value is an upper bound: the largest value that fits, from `least` up, is used. It must
+    divide `divides`, if set, because a step consists of whole micro-batches.
+    """
+
+    assignments: tuple[tuple[str, Value], ...]
+    costs: str
+    least: int | None = None
+    divides: int | None = None
+
+
+def value_of(run: RunSpec, field: str) -> Any:
+    """The value of a field such as "trainer.ctx_tokens"; None if the run has no such part."""
+    part, _, name = field.partition(".")
+    owner = getattr(run, part)
+    return None if owner is None else getattr(owner, name)
+
+
+def apply_changes(run: RunSpec, assignments: tuple[tuple[str, Value], ...]) -> RunSpec:
+    """The run with these fields set. A missing part is created."""
+    for field, value in assignments:
+        part, _, name = field.partition(".")
+        owner = getattr(run, part)
+        if owner is None:
+            owner = _PARTS[part]()
+        if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
+            other: Any = dataclasses.replace(owner, **{name: value})
+        else:
+            other = owner._replace(**{name: value})
+        run = dataclasses.replace(run, **{part: other})
+    return run
+
+
+def training_changes(run: RunSpec) -> tuple[Change, ...]:
+    """Changes to the training of a run, the cheapest first, without those that the run already has."""
+    if run.recipe is not None:
+        return tuple(_of_recipe(run.recipe))
+    return tuple(_of_run_toml(run)) if run.config_format == "run.toml" else tuple(_of_prime_rl(run))
+
+
+def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> Change:
+    return Change(((field, value),), costs, least, divides)
+
+
+def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> tuple[Change, ...]:
+    """Changes to the server of a run. `sequences` and `ctx_tokens` are the values it has now."""
+    inference = run.inference or prime_rl_parts.Inference()
+    changes = []
+    if sequences > _LEAST_SEQUENCES:
+        changes.append(_set("inference.max_sequences", sequences, "fewer requests at once", least=_LEAST_SEQUENCES))
+    if (inference.gpu_memory_fraction or 0.9) < _MOST_FRACTION:
+        changes.append(_set("inference.gpu_memory_fraction", _MOST_FRACTION, "nothing else may run on that GPU"))
+    if not inference.enforce_eager:
+        changes.append(_set("inference.enforce_eager", True, "slower decoding: no CUDA graphs"))
+    if ctx_tokens > _LEAST_TOKENS:
+        changes.append(_set("inference.ctx_tokens", ctx_tokens, "shorter prompts and answers", least=_LEAST_TOKENS))
+    tensor = inference.tensor_parallel or 1
+    if tensor < 8:
+        changes.append(_set("inference.tensor_parallel", 2 * tensor, f"{2 * tensor} GPUs for one server"))
+    if not inference.quantization:
+        changes.append(_set("inference.quantization", "fp8", "samples from rounded weights"))
+    return tuple(changes)
+
+
+def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
+    trainer = run.trainer or prime_rl_parts.Trainer()
+    if not trainer.activation_checkpointing and not trainer.activation_offloading:
+        yield _set("trainer.activation_checkpointing", True, "about a third more compute")
+    if (trainer.head_chunk_tokens or 2**30) > _TOKEN_CHUNK:
+        yield _set("trainer.head_chunk_tokens", _TOKEN_CHUNK, "almost nothing: the head is computed in chunks")
+    micro_batch = (run.finetune.micro_batch_sequences if run.finetune else None) or 1
+    if micro_batch > 1:
+        batch = run.finetune.batch_sequences if run.finetune else None
+        yield _set("finetune.micro_batch_sequences", micro_batch - 1, _MORE_MICRO_BATCHES, least=1, divides=batch)
+    if not trainer.optim_cpu_offload and not trainer.fsdp_cpu_offload:
+        yield _set("trainer.optim_cpu_offload", True, "time to move the states over PCIe each step")
+    if not trainer.activation_offloading:
+        offload = (("trainer.activation_checkpointing", True), ("trainer.activation_offloading", True))
+        yield Change(offload, "PCIe traffic in every block, and host memory")
+    if (trainer.dp_replicate or 1) > 1:
+        yield _set("trainer.dp_replicate", 1, "more traffic: weights gathered over all GPUs")
+    if not trainer.fsdp_cpu_offload and not trainer.optim_cpu_offload:
+        yield _set("trainer.fsdp_cpu_offload", True, "weights over PCIe in every micro-batch")
+    part = "finetune" if run.finetune is not None else "trainer"
+    ctx_tokens = value_of(run, f"{part}.ctx_tokens")
+    if ctx_tokens and ctx_tokens > _LEAST_TOKENS:
+        yield _set(f"{part}.ctx_tokens", ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+    if run.lora is None:
+        yield _set("lora.rank", _LORA_RANK, "an adapter is trained instead of all weights")
+
+
+def _of_run_toml(run: RunSpec) -> Iterator[Change]:
+    parallel, micro_batch = run.parallel, run.batch.micro_batch
+    if run.precision.compute == "fp32":
+        yield _set("precision.compute", "bf16", "activations in 16 bits")
+    if micro_batch > 1:
+        kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", run.global_batch),)
+        fewer: tuple[tuple[str, Value], ...] = (("batch.micro_batch", micro_batch - 1), *kept)
+        of_each = run.global_batch // parallel.processes
+        yield Change(fewer, _MORE_MICRO_BATCHES, least=1, divides=of_each)
+    if parallel.dp_shard < parallel.processes:
+        shards = (("parallel.dp_replicate", 1), ("parallel.dp_shard", parallel.processes))
+        yield Change(shards, "more traffic: weights gathered over all GPUs")
+    if run.data.ctx_tokens > _LEAST_TOKENS:
+        yield _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+
+
+def _of_recipe(recipe: prime_rl_parts.Recipe) -> Iterator[Change]:
+    if recipe.activation_checkpointing in (None, "none", "selective"):
+        yield _set("recipe.activation_checkpointing", "full", "about a third more compute")
+    if recipe.head in (None, "full"):
+        yield _set("recipe.head", "token-chunked", "almost nothing: the head is computed in chunks")
+    if (recipe.micro_batch or 1) > 1:
+        yield _set("recipe.micro_batch", (recipe.micro_batch or 1) - 1, _MORE_MICRO_BATCHES, least=1)
+    if not recipe.optimizer_offload:
+        yield _set("recipe.optimizer_offload", True, "time to move the states over PCIe each step")
+    if not recipe.activation_offloading:
+        yield _set("recipe.activation_offloading", True, "PCIe traffic in every block, and host memory")
+    if (recipe.gpus or 1) > 1 and recipe.sharding in (None, "none", "ddp", "zero1", "zero2"):
+        yield _set("recipe.sharding", "fsdp", "more traffic: weights gathered over all GPUs")
+    if recipe.ctx_tokens and recipe.ctx_tokens > _LEAST_TOKENS:
+        yield _set("recipe.ctx_tokens", recipe.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+    if recipe.adapter in (None, "none"):
+        lora = (("recipe.adapter", "lora"), ("recipe.adapter_rank", _LORA_RANK), ("recipe.adapter_targets", ("all",)))
+        yield Change(lora, "an adapter is trained instead of all weights")

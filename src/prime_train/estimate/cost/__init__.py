@@ -1,0 +1,1 @@
+"""Estimates the cost of a run, with interruptions, and ranks offers. Pure."""

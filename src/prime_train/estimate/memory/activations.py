@@ -1,0 +1,116 @@
+"""Computes activation memory: tensors kept for the backward, and tensors of one block during its recompute. Pure.
+
+"Numbers" are elements of a tensor; bytes are numbers x bytes per number.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate.memory.adapters import QUANTIZED_BYTES
+from prime_train.estimate.memory.bundled import cast_numbers
+from prime_train.estimate.memory.coefficients import Coefficients
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.values import Term
+
+CHECKPOINTING = "arXiv 1604.06174; selective: arXiv 2205.05198, s. 5"
+OPERATIONS = "saved tensors of the operations of a block, arXiv 2205.05198, s. 4.1"
+
+
+class Widths(NamedTuple):
+    """Numbers per token of one block on one GPU. `visited`: experts per token; `expert_mlp`: their inner numbers."""
+
+    hidden: float
+    query: float
+    kv: float
+    mlp: float
+    visited: float
+    expert_mlp: float
+
+
+def widths_of(setup: TrainSetup) -> Widths:
+    """The widths. Tensor parallelism splits heads, inner numbers and, as sequence parallelism, the residual stream.
+    Source: arXiv 2205.05198, s. 4.2.2."""
+    shape, tensor = setup.shape, setup.layout.tensor
+    has_dense = not shape.is_moe or shape.dense_layers > 0
+    visited = float(shape.experts_per_token) if shape.is_moe else 0.0
+    shared = shape.shared_expert_mlp_size if shape.is_moe else 0
+    return Widths(
+        hidden=shape.hidden_size / tensor,
+        query=shape.heads * shape.head_dim / tensor,
+        kv=2 * shape.kv_heads * shape.head_dim / tensor,
+        mlp=(shape.mlp_size if has_dense and not shape.is_moe else shared) / tensor,
+        visited=visited,
+        expert_mlp=visited * shape.expert_mlp_size / tensor,
+    )
+
+
+def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
+    """Bytes per token that one layer keeps for the backward without checkpointing, residual stream included."""
+    widths, compute = widths_of(setup), setup.numerics.compute
+    mlp = k.kept_mlp if setup.shape.gated_mlp else k.kept_mlp / 2
+    norms = widths.query + widths.kv / 2 if setup.shape.qk_norm else 0.0
+    numbers = k.kept_hidden * widths.hidden + k.kept_query * widths.query + k.kept_kv * widths.kv + norms
+    numbers += mlp * (widths.mlp + widths.expert_mlp) + 2 * widths.visited * widths.hidden
+    if not setup.compiled:
+        numbers += k.kept_eager * widths.hidden
+    numbers += cast_numbers(setup, widths.hidden, norms)
+    if setup.adapter is not None and setup.adapter.kind == "lora":
+        numbers += k.adapter_kept * widths.hidden
+    elif setup.adapter is not None and setup.adapter.kind == "adapter_v2":  # scales the output of each matrix
+        outputs = 2 * widths.hidden + widths.query + widths.kv + (2 if setup.shape.gated_mlp else 1) * widths.mlp
+        numbers += k.scaled_kept * outputs
+    if setup.quantization in QUANTIZED_BYTES:
+        numbers += k.kept_quantized * (widths.mlp + widths.expert_mlp)
+    return compute * numbers
+
+
+def stream_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """Full-width copies of the residual stream around a split matrix product. Source: arXiv 2205.05198, s. 4.2.2."""
+    if setup.layout.tensor == 1:
+        return ()
+    each = k.tensor_gather * setup.numerics.compute * setup.shape.hidden_size
+    formula = f"{setup.tokens} tokens x {each / 1024:.1f} KiB"
+    return (Term("gathered residual stream", each * setup.tokens, formula, OPERATIONS),)
+
+
+def layers_on_gpu(setup: TrainSetup) -> float:
+    """Layers whose activations one GPU holds."""
+    parts = setup.layout.pipeline * (setup.layout.shards if setup.layout.sharding == "device_map" else 1)
+    return setup.shape.layers / parts
+
+
+def saved_terms(setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1) -> tuple[Term, ...]:
+    """Activations that `layers` layers keep at the end of the forward, for `in_flight` micro-batches of a pipeline."""
+    tokens = setup.tokens * in_flight
+    hidden = setup.shape.hidden_size / setup.layout.tensor
+    stream = k.residual * setup.numerics.compute * hidden
+    if setup.offload.activations:
+        count = min(k.in_flight * setup.offload.in_flight / 5, layers)
+        name, each = "offloaded residuals in flight", stream
+    elif setup.checkpointing == "full":
+        name, count, each = "saved residuals", layers, stream
+    else:
+        name, count, each = "saved activations", layers, kept_per_layer(setup, k)
+        if setup.checkpointing == "selective":
+            each *= k.kept_selective
+    formula = f"{count:.3g} layers x {tokens} tokens x {each / 1024:.1f} KiB"
+    return (Term(name, count * tokens * each, formula, CHECKPOINTING if name != "saved activations" else OPERATIONS),)
+
+
+def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """Memory of one block's backward: its recomputed activations, if they were dropped, and their gradients."""
+    widths = widths_of(setup)
+    if setup.checkpointing == "full":
+        each = k.block_hidden * widths.hidden + k.block_query * widths.query + k.block_kv * widths.kv
+        each += k.block_mlp * widths.mlp + k.expert_hidden * widths.visited * widths.hidden
+        each += k.expert_mlp * widths.expert_mlp
+        if not setup.compiled:
+            each += k.eager_hidden * widths.hidden + k.eager_mlp * widths.mlp
+        name = "recomputed block"
+    else:
+        each = k.backward_block * setup.numerics.compute * (widths.hidden + widths.mlp + widths.expert_mlp)
+        name = "gradients of a block's activations"
+    if setup.adapter is not None:
+        each += k.adapter_hidden * widths.hidden + k.adapter_mlp * (widths.mlp + widths.expert_mlp)
+    return (Term(name, each * setup.tokens, f"{setup.tokens} tokens x {each / 1024:.1f} KiB", OPERATIONS),)

@@ -1,0 +1,104 @@
+"""Counts memory that only the bundled trainer needs. Pure; nothing is fitted.
+
+Counted from prime_train/trainer and compared with its live tensors by bench/live_tensors.py. Three things differ from
+other trainers: autocast casts the input of every matrix product, packed documents need an attention mask, and the
+gradients of embedding and head are not sharded.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate.memory.sharding import Groups
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.values import Term
+
+PROGRAM = "bundled"
+_AUTOCAST = "torch.autocast: a cast per matrix product of an activation, one per weight and step"
+_MASK = "torch.nn.functional.scaled_dot_product_attention: a bool mask becomes one of the compute type in each call"
+_LOSS = "prime_train/trainer/model.py: head and embedding, which a tied model has as one"
+_CASTS = 5  # inputs of query, key, value, gate and up: the outputs of two norms, cast once per matrix
+_NORM_OUTPUTS = 2  # of these five, those that a trainer without autocast keeps too
+
+
+class BundledTerms(NamedTuple):
+    """The terms of each phase of a step. `embedding` is the end of the backward, which only this trainer has."""
+
+    head: tuple[Term, ...] = ()
+    first: tuple[Term, ...] = ()
+    last: tuple[Term, ...] = ()
+    embedding: tuple[Term, ...] = ()
+
+
+def bundled_terms(setup: TrainSetup, groups: Groups, early: tuple[Term, ...]) -> BundledTerms:
+    """The terms; none for another trainer. `early`: gradients that exist before the backward starts."""
+    if setup.program != PROGRAM:
+        return BundledTerms()
+    layers = float(setup.shape.layers)
+    casts = _cast_weights(setup, groups, layers)
+    ends = _head_gradient(setup, groups)
+    return BundledTerms(
+        head=(*_cast_weights(setup, groups, layers, head=True), *_stream(setup), *_mask(setup, layers)),
+        first=(*casts, *_mask(setup, layers), *ends),
+        last=(*_cast_weights(setup, groups, 1.0), *_mask(setup, 1.0)),
+        embedding=_embedding_gradients(setup, groups, has_early=bool(early)),
+    )
+
+
+def cast_numbers(setup: TrainSetup, hidden: float, normed: float) -> float:
+    """Extra numbers per token and layer, in units of the compute type, that are kept because of autocast.
+
+    The residual stream and the input of a norm stay in fp32, which is two units each. A norm of queries and keys
+    (`normed` numbers) has a gain of another type, so it is not fused and keeps its input and its output in fp32.
+    """
+    if not setup.numerics.autocast:
+        return 0.0
+    casts = 0.0 if setup.compiled or setup.program != PROGRAM else _CASTS - _NORM_OUTPUTS
+    return (2 + casts) * hidden + (0.0 if setup.compiled else 3 * normed)
+
+
+def _cast_weights(setup: TrainSetup, groups: Groups, layers: float, *, head: bool = False) -> tuple[Term, ...]:
+    """Casts of the weights of `layers` layers, kept until their backward has used them."""
+    if not setup.numerics.autocast:
+        return ()
+    numbers = layers * groups.block + (groups.root if head else 0.0)
+    each = setup.numerics.compute
+    return (Term("cast weights", numbers * each, f"{numbers / 1e6:.1f} M x {each:g} B", _AUTOCAST),)
+
+
+def _stream(setup: TrainSetup) -> tuple[Term, ...]:
+    """The output of the last block, which the last norm keeps in fp32."""
+    size = 4.0 * setup.tokens * setup.shape.hidden_size
+    return (Term("input of the last norm", size, f"{setup.tokens} x {setup.shape.hidden_size} x 4 B", _LOSS),)
+
+
+def _mask(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
+    """The attention masks of `layers` layers, if sequences hold several documents."""
+    if not setup.packed:
+        return ()
+    each = setup.tokens * setup.ctx_tokens * setup.numerics.compute
+    formula = f"{layers:g} layers x {setup.tokens} x {setup.ctx_tokens} x {setup.numerics.compute:g} B"
+    return (Term("attention masks", layers * each, formula, _MASK),)
+
+
+def _is_unsharded(setup: TrainSetup) -> bool:
+    return setup.layout.sharding in ("none", "ddp")
+
+
+def _head_gradient(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+    """The gradient of the head: the first of a backward, kept until the gradient of the embedding is there."""
+    if not _is_unsharded(setup):
+        return ()
+    return (Term("gradient of the head", 4.0 * groups.root, f"{groups.root / 1e6:.1f} M x 4 B", _LOSS),)
+
+
+def _embedding_gradients(setup: TrainSetup, groups: Groups, *, has_early: bool) -> tuple[Term, ...]:
+    """Gradients of the embedding beside all others: of head, of lookup and, if the weights are tied, of their sum."""
+    if not _is_unsharded(setup):
+        return ()
+    tied = not groups.head
+    copies = (3.0 if tied else 1.0) - (0.0 if has_early else 1.0)
+    if not copies:
+        return ()
+    formula = f"{copies:g} x {groups.embedding / 1e6:.1f} M x 4 B"
+    return (Term("gradients of the embedding", copies * 4.0 * groups.embedding, formula, _LOSS),)

@@ -1,0 +1,93 @@
+"""Reads the memory coefficients of each trainer from registry/memory.toml. The comment beside a field names what the
+field multiplies; the formulas are in the module named above each group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.registry import gpus
+
+
+class Coefficients(NamedTuple):
+    """The numbers of one trainer and era. The defaults are counted from the operations, not fitted."""
+
+    # sharding.py: multiples of the bytes of the named group
+    gather_alone: float = 1.0  # a block's compute copy if one GPU holds all shards
+    gather: float = 2.0  # a block's gathered weights: the current block and the prefetched one
+    root_gather_alone: float = 1.0  # the compute copy of the head, or of the tied embedding, on one GPU
+    root_gather: float = 1.0  # the same, gathered from shards
+    embedding_gather: float = 0.0  # an untied embedding, gathered too
+    block_gradient: float = 1.0  # a block's full gradient before it is sharded, in the compute type
+    reduce: float = 1.0  # the same in the reduce type, during the reduction
+    root_gradient: float = 4.0  # bytes per number of the head's full gradient
+    whole_copy: float = 0.0  # the full model in its own type, beside the shards
+    bucket_bytes: float = 0.0  # flat communication buffers
+
+    # activations.py: per token and layer; "kept" in numbers of the compute type, "block" in bytes
+    residual: float = 1.0  # the residual stream that checkpointing keeps at each block
+    kept_hidden: float = 4.0  # two norm inputs, two norm outputs
+    kept_query: float = 2.0  # rotated queries, attention's output
+    kept_kv: float = 1.0  # rotated keys and values together
+    kept_mlp: float = 4.0  # gate, its activation, up, their product; 2 if the MLP has no gate
+    kept_eager: float = 6.0  # of hidden size, if nothing is compiled: norms in fp32
+    kept_quantized: float = 0.0  # of the MLP's inner numbers, if the base is quantised
+    kept_selective: float = 0.6  # share of the kept numbers that selective checkpointing keeps
+    block_hidden: float = 24.0
+    block_query: float = 8.0
+    block_kv: float = 4.0
+    block_mlp: float = 10.0
+    eager_hidden: float = 0.0  # added to block_hidden in runs that are not compiled
+    eager_mlp: float = 0.0  # added to block_mlp in runs that are not compiled
+    expert_hidden: float = 4.0  # per visited expert: tokens sorted by expert and their gradient
+    expert_mlp: float = 10.0  # per inner number of all visited experts together
+    adapter_hidden: float = 0.0  # added to block_hidden if adapters are trained
+    adapter_mlp: float = 0.0  # added to block_mlp if adapters are trained
+    adapter_kept: float = 0.0  # numbers of hidden size that LoRA keeps without checkpointing
+    scaled_kept: float = 1.0  # the same for each output that adapter-v2 scales
+    tensor_gather: float = 4.0  # full-width copies of the residual stream that tensor parallelism gathers, in numbers
+    in_flight: float = 4.0  # residual streams on their way to the host if five are allowed, in layers
+    backward_block: float = 2.0  # without checkpointing: gradients of one block, in bytes of its kept numbers
+
+    # head.py: bytes per logit, per logit of a chunk, per number of the hidden state
+    logit: float = 14.0
+    chunk_logit: float = 24.0
+    tile_logit: float = 9.0  # per logit of a token chunk, if the vocabulary is chunked too
+    chunks_kept: float = 2.0  # token chunks: bytes per logit of all chunks together
+    head_hidden: float = 8.0
+
+    # adapters.py and the optimizer: multiples, and bytes per number
+    embeddings_trained: float = 12.0  # embedding and head that an adapter run trains beside the adapter
+    optimizer_temporary: float = 4.0  # bytes per trained number that the update itself needs
+
+    # allocator.py
+    reserve: float = 1.08  # bytes the allocator holds per byte that comes and goes within a step
+    reserve_static: float = 1.0  # bytes it holds per byte that stays for the whole run
+    workspace_bytes: float = 0.2e9  # cuBLAS workspaces, small tensors, everything else that is measured
+    low: float = 0.9  # the interval, as factors of the typical value
+    high: float = 1.12
+
+
+class Fitted(NamedTuple):
+    """One trainer's entry: its coefficients, and the rows they were fitted to."""
+
+    coefficients: Coefficients
+    source: str
+    models: tuple[str, ...]  # model families of the rows
+    checkpointing: tuple[str, ...]  # kinds of activation checkpointing of the rows
+    compiled: tuple[bool, ...]  # whether the rows were compiled
+
+
+def fitted_entry(program: str, era: str) -> Fitted:
+    """The entry of `program` in its newest era that is not after `era`; the entry of "hf" for an unknown program."""
+    tables = gpus.memory_coefficients()
+    entry = tables.get(program) or tables["hf"]
+    numbers: dict[str, float] = dict(entry.get("coefficients", {}))
+    for since, changed in sorted(entry.get("era", {}).items()):
+        if since <= era:
+            numbers.update(changed)
+    seen = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
+    return Fitted(Coefficients(**numbers), entry["source"], *seen)
+
+
+def is_known(program: str) -> bool:
+    return program in gpus.memory_coefficients()

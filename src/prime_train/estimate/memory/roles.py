@@ -1,0 +1,113 @@
+"""Estimates the memory of each role of a run on each of its GPUs, and whether it fits. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate.calibrate import Calibration, calibrate_memory
+from prime_train.estimate.memory.colocation import Sharing, SharingRequest, share, window_of
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.serving.server_memory import ServeMemory, inference_memory
+from prime_train.estimate.serving.server_setup import serve_setup_of
+from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.spec import RunSpec
+
+
+class Gpus(NamedTuple):
+    """The GPUs of a run per role. `shared`: trainer and server run on the same GPUs."""
+
+    train: int
+    serve: int
+    shared: bool = False
+
+    @property
+    def all(self) -> int:
+        return max(self.train, self.serve) if self.shared else self.train + self.serve
+
+
+class Role(NamedTuple):
+    """Memory of one role on each of its GPUs. `headroom_bytes` is negative if it does not fit; `served` is set for
+    inference only."""
+
+    memory: RoleMemory
+    fits: bool
+    headroom_bytes: float
+    served: ServeMemory | None = None
+
+
+class Memory(NamedTuple):
+    """All roles of a run. `enough_gpus`: the hardware has as many GPUs as the run needs. `sharing`: set if roles share
+    a GPU."""
+
+    gpus: Gpus
+    roles: tuple[Role, ...]
+    enough_gpus: bool
+    sharing: Sharing | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.enough_gpus and all(role.fits for role in self.roles)
+
+
+def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
+    """The GPUs that train and serve by the config; without a number in the config, training takes all other GPUs."""
+    train = run.train_gpus
+    return Gpus(max(1, hardware.gpus - run.server_gpus) if train is None else train, run.server_gpus, run.shares_gpus)
+
+
+def memory_of(
+    run: RunSpec, hardware: Hardware, shape: ModelShape, calibration: Calibration | None = None
+) -> tuple[Memory, TrainSetup | None]:
+    """The memory of every role, and the training's setup, None without a training."""
+    gpus = gpus_of(run, hardware)
+    setup = setup_of(run, hardware, shape) if gpus.train else None
+    enough = gpus.all <= hardware.gpus
+    trained = calibrate_memory(training_memory(setup, hardware), calibration) if setup is not None else None
+    served = inference_memory(serve_setup_of(run, hardware, shape), hardware) if gpus.serve else None
+    if gpus.shared and setup is not None and trained is not None and served is not None:
+        return _share(
+            run, hardware, Memory(gpus, _separate_roles(gpus, trained, served, hardware), enough), setup
+        ), setup
+    return Memory(gpus, _separate_roles(gpus, trained, served, hardware), enough), setup
+
+
+def _separate_roles(
+    gpus: Gpus, trained: RoleMemory | None, served: ServeMemory | None, hardware: Hardware
+) -> tuple[Role, ...]:
+    roles: list[Role] = []
+    if trained is not None:
+        headroom = hardware.usable_bytes - trained.needed_bytes
+        roles.append(Role(trained, headroom >= 0, headroom))
+    if served is not None:
+        headroom = hardware.usable_bytes - served.memory.needed_bytes
+        on_all = served.memory._replace(gpus=gpus.serve)  # every replica needs the same on its GPUs
+        roles.append(Role(on_all, headroom >= 0 and served.starts, headroom, served))
+    return tuple(roles)
+
+
+def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup) -> Memory:
+    """The memory of two roles on one GPU. Both report the same headroom; the fraction must lie in the window."""
+    server = serve_setup_of(run, hardware, setup.shape)
+    rollout = run.rollout
+
+    def trainer(ctx_tokens: int) -> RoleMemory:
+        tokens = max(1, setup.tokens * ctx_tokens // setup.ctx_tokens)
+        return training_memory(setup._replace(ctx_tokens=ctx_tokens, tokens=tokens), hardware)
+
+    if run.inference is None or not run.inference.ctx_tokens:
+        server = server._replace(ctx_tokens=setup.ctx_tokens)
+    request = SharingRequest(
+        server,
+        hardware,
+        trainer,
+        rollout.batch_rollouts if rollout is not None else None,
+        rollout.group_size if rollout is not None else None,
+    )
+    window = window_of(request, server.ctx_tokens)
+    fits = window.is_open and window.smallest <= server.gpu_memory_fraction <= window.largest
+    left = hardware.usable_bytes - sum(role.memory.needed_bytes for role in memory.roles)
+    roles = tuple(role._replace(fits=fits and role.fits, headroom_bytes=left) for role in memory.roles)
+    return memory._replace(roles=roles, sharing=share(request))

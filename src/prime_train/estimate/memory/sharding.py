@@ -1,0 +1,121 @@
+"""Splits the weights of a model into groups and computes the memory of gathers and reductions. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate.memory.adapters import QUANTIZED_BYTES
+from prime_train.estimate.memory.coefficients import Coefficients
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.values import Term
+
+FSDP2 = "torch.distributed.fsdp.fully_shard; SimpleFSDP, arXiv 2411.00284, s. 3"
+ZERO = "ZeRO, arXiv 1910.02054, s. 5"
+
+
+class Groups(NamedTuple):
+    """Parameter counts of groups that are gathered together. `head` is 0 if it is tied to the embedding."""
+
+    embedding: float
+    head: float
+    block: float  # the largest block
+    experts: float  # the part of `block` that is routed experts
+    total: float
+
+    @property
+    def root(self) -> float:
+        """The matrix that computes the logits."""
+        return self.head or self.embedding
+
+
+def groups_of(shape: ModelShape) -> Groups:
+    """The groups of a model. The largest block is the average block, plus the experts in a mixture of experts."""
+    embedding = float(shape.vocab_size * shape.hidden_size)
+    head = 0.0 if shape.tie_embeddings else embedding
+    blocks = max(0.0, shape.parameters - shape.vision_parameters - embedding - head - shape.hidden_size)
+    if not shape.is_moe:
+        return Groups(embedding, head, blocks / max(1, shape.layers), 0.0, shape.parameters)
+    matrices = 3 if shape.gated_mlp else 2
+    experts = float(shape.experts * matrices * shape.hidden_size * shape.expert_mlp_size)
+    expert_layers = max(1, shape.layers - shape.dense_layers)
+    rest = max(0.0, blocks - expert_layers * experts) / max(1, shape.layers)
+    return Groups(embedding, head, rest + experts, experts, shape.parameters)
+
+
+def block_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The gathered weights of blocks, beside their shards, in the compute type."""
+    layout = setup.layout
+    if not _gathers(setup):
+        return ()
+    numbers = (groups.block - groups.experts) / layout.tensor + groups.experts / layout.tensor / layout.expert
+    held = setup.shape.layers / layout.pipeline
+    blocks = min(k.gather if layout.shards > 1 else k.gather_alone, held) if layout.reshards else held
+    each = QUANTIZED_BYTES.get(setup.quantization, setup.numerics.compute)
+    formula = f"{blocks:.2f} blocks x {numbers / 1e6:.1f} M x {each:g} B"
+    return (Term("block gather", blocks * each * numbers, formula, FSDP2),)
+
+
+def root_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The gathered head and embedding, beside their shards, in the compute type."""
+    if not _gathers(setup):
+        return ()
+    compute, tensor = setup.numerics.compute, setup.layout.tensor
+    copies = k.root_gather if setup.layout.shards > 1 else k.root_gather_alone
+    size = copies * groups.root * compute / tensor
+    if groups.head and setup.layout.shards > 1:
+        size += k.embedding_gather * groups.embedding * compute / tensor
+    formula = f"{copies:.2f} x {groups.root / 1e6:.1f} M x {compute:g} B / {tensor} (tensor parallel)"
+    return (Term("embedding and head gather", size, formula, FSDP2),)
+
+
+def block_reduction_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The full gradient of one block before and during its reduction, in the compute type and the reduce type."""
+    numerics, trained = setup.numerics, trained_block_numbers(setup, groups)
+    if not _gathers(setup) or trained <= 0:
+        return ()
+    if setup.layout.pipeline > 1:  # full gradients are summed over the micro-batches and sharded at the end of the step
+        layers = setup.shape.layers / setup.layout.pipeline
+        formula = f"{layers:g} blocks x {trained / 1e6:.1f} M x {numerics.reduce:g} B"
+        return (Term("whole gradients of a stage", layers * trained * numerics.reduce, formula, FSDP2),)
+    name = "gradient of a block and its reduction"
+    each = k.block_gradient * numerics.compute + k.reduce * numerics.reduce
+    kinds = f"{k.block_gradient:.2f} x {numerics.compute:g} B + {k.reduce:.2f} x {numerics.reduce:g} B"
+    formula = f"{trained / 1e6:.1f} M x ({kinds})"
+    return (Term(name, trained * each, formula, FSDP2),)
+
+
+def trained_block_numbers(setup: TrainSetup, groups: Groups) -> float:
+    """Trained numbers of one gathered block; with expert parallelism only this GPU's experts."""
+    layout = setup.layout
+    if setup.adapter is not None:
+        return setup.adapter.parameters * setup.adapter.slots / max(1, setup.shape.layers) / layout.tensor
+    return ((groups.block - groups.experts) + groups.experts / layout.expert) / layout.tensor
+
+
+def root_gradient_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The full gradient of the head, if it is trained and sharded."""
+    if setup.adapter is not None or not _gathers(setup):
+        return ()
+    size = k.root_gradient * groups.root / setup.layout.tensor
+    return (Term("gradient of the head", size, f"{groups.root / 1e6:.1f} M x {k.root_gradient:.2f} B", FSDP2),)
+
+
+def load_copy_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """The full model that a loader leaves on each GPU beside the shard."""
+    if setup.layout.shards == 1 or not k.whole_copy:
+        return ()
+    each = setup.numerics.base if setup.adapter else setup.numerics.weight
+    size = k.whole_copy * groups.total * each
+    return (Term("whole model at load", size, f"{k.whole_copy:.2f} x {groups.total / 1e9:.2f} B x {each:g} B", ZERO),)
+
+
+def bucket_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
+    """Flat communication buffers of ZeRO. DDP needs none, because its gradients are views of its buckets."""
+    if not k.bucket_bytes or setup.layout.sharding not in ("zero1", "zero2", "zero3"):
+        return ()
+    return (Term("communication buckets", k.bucket_bytes, "reduce and gather buckets", ZERO),)
+
+
+def _gathers(setup: TrainSetup) -> bool:
+    return setup.layout.sharding in ("fsdp", "zero3")

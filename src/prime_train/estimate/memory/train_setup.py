@@ -1,0 +1,105 @@
+"""Defines everything that the memory of a training depends on. Values only; reads no config."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from prime_train.estimate.model.shape import ModelShape
+
+Sharding = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"]
+Checkpointing = Literal["none", "selective", "full"]
+HeadKind = Literal["full", "in_place", "vocab_chunked", "token_chunked", "tiled"]
+AdapterKind = Literal["lora", "adapter", "adapter_v2"]
+
+
+class Layout(NamedTuple):
+    """How the model is distributed. `shards` GPUs hold one copy of the weights; there are `replicas` copies.
+
+    `context` of the shards split one sequence, `expert` of them the experts of a block. `tensor` splits every matrix,
+    `pipeline` the layers.
+    """
+
+    sharding: Sharding = "none"
+    shards: int = 1
+    replicas: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    pipeline: int = 1
+    in_flight: int = 1  # micro-batches whose activations the first stage of a pipeline holds at once
+    reshards: bool = True  # a block's gathered weights are dropped after its forward
+
+    @property
+    def gpus(self) -> int:
+        return self.shards * self.replicas * self.tensor * self.pipeline
+
+    @property
+    def split(self) -> int:
+        """Number of parts into which the weights of all layers are split."""
+        return self.shards * self.tensor * self.pipeline
+
+
+class Numerics(NamedTuple):
+    """Bytes of one number of each kind. `state` is both moments of the optimizer together."""
+
+    weight: float = 4.0  # trained weights
+    base: float = 4.0  # frozen weights that are not quantised
+    compute: float = 2.0
+    gradient: float = 4.0
+    reduce: float = 4.0  # gradients while they are summed over GPUs
+    state: float = 8.0
+    master: float = 0.0  # a second copy of the trained weights beside `weight`
+    quantized_ends: float = 2.0  # embedding and head beside a quantised base
+    autocast: bool = False  # weights are cast to `compute` at use; the casts are kept until the step ends
+
+
+class Head(NamedTuple):
+    """How the logits are computed. `in_place`: the gradient reuses the fp32 buffer; `tiled`: tokens x vocabulary."""
+
+    kind: HeadKind = "full"
+    chunk_tokens: int = 0
+    chunk_vocab: int = 0
+
+
+class Adapter(NamedTuple):
+    """What is trained beside a frozen base. `parameters` counts one slot; every slot has weights and gradients."""
+
+    kind: AdapterKind
+    rank: int
+    parameters: int
+    slots: int = 1
+    trains_embeddings: bool = False
+
+
+class Offload(NamedTuple):
+    """What is kept in the host's memory instead of the GPU's."""
+
+    optimizer: bool = False
+    parameters: bool = False
+    activations: bool = False
+    in_flight: int = 5  # most residual streams that are copied at once; prime-rl's default
+
+
+class TrainSetup(NamedTuple):
+    """One training. `tokens`: tokens of one micro-batch on one GPU, after the split by context parallelism."""
+
+    program: str  # selects the coefficients: "bundled", "prime-rl", "torchtitan", "hf", ...
+    era: str  # date of the program's version, such as "2026-01"; "" if versions do not matter
+    shape: ModelShape
+    layout: Layout
+    numerics: Numerics
+    head: Head
+    tokens: int
+    ctx_tokens: int
+    micro_batches: int = 1  # per optimizer step and GPU; from the second on, gradients exist from the start
+    checkpointing: Checkpointing = "none"
+    optimizer: str = "adamw"
+    optimizer_in_backward: bool = False
+    fused_optimizer: bool = False
+    offload: Offload = Offload()
+    adapter: Adapter | None = None
+    quantization: str = ""  # of the frozen base: "nf4", "nf4-dq", "int4", "int8"; "float8": of matrix products
+    compiled: bool = False
+    attention: str = ""
+    packed: bool = False  # sequences hold several documents, separated by an attention mask
+    assumptions: tuple[str, ...] = ()

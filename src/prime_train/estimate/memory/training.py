@@ -1,0 +1,253 @@
+"""Estimates the memory of a training on one GPU as named terms: those of its highest phase. Pure.
+
+Five phases of a step may be the highest: the head, with all activations and the logits; the first block of the
+backward; the last block, with gradients in place of activations; the embedding, whose gradient is not sharded; and the
+optimizer's update. Gradients exist from the start if a step has several micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from prime_train.core.units import GIB
+from prime_train.estimate.memory.activations import block_terms, layers_on_gpu, saved_terms, stream_terms
+from prime_train.estimate.memory.adapters import QUANTIZED_BYTES, quantized_bytes
+from prime_train.estimate.memory.bundled import bundled_terms
+from prime_train.estimate.memory.coefficients import Coefficients, Fitted, fitted_entry, is_known
+from prime_train.estimate.memory.logits_memory import logits_terms
+from prime_train.estimate.memory.sharding import (
+    Groups,
+    block_gather_terms,
+    block_reduction_terms,
+    bucket_terms,
+    groups_of,
+    load_copy_terms,
+    root_gather_terms,
+    root_gradient_terms,
+)
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
+
+MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
+_STAYS = frozenset(
+    {"parameters", "frozen base", "adapter parameters", "gradients", "optimizer states", "trained embeddings",
+     "master weights", "whole model at load"}
+)  # fmt: skip
+ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_size
+WIDER_FOR_UNKNOWN_PROGRAM = 2.0
+WIDER_FOR_UNLIKE = 1.25  # for each of model family, checkpointing and compilation that no measured run had
+
+
+class Phase(NamedTuple):
+    """One phase of a step and the memory that is alive in it."""
+
+    name: str
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> float:
+        return sum(term.bytes for term in self.terms)
+
+
+def training_memory(setup: TrainSetup, hardware: Hardware) -> RoleMemory:
+    """Memory of the trainer on each of its GPUs, in bytes, with the terms of the highest phase."""
+    entry = fitted_entry(setup.program, setup.era)
+    peak = peak_of(setup, entry.coefficients)
+    *tensors, reserve = peak.terms
+    terms = (*tensors, trim_reserve(reserve, sum(term.bytes for term in tensors), hardware.usable_bytes))
+    typical = sum(term.bytes for term in terms)
+    reserved = reserved_interval(typical, peak.bytes, entry.coefficients, _interval_factor(setup, entry))
+    return RoleMemory("trainer", setup.layout.gpus, terms, reserved, outside_terms(setup), peak.name)
+
+
+def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
+    """The highest phase, with the allocator's reserve as its last term."""
+    whole = (Phase(phase.name, (*phase.terms, reserve_term(phase.terms, _STAYS, k))) for phase in phases(setup, k))
+    return max(whole, key=lambda phase: phase.bytes)
+
+
+def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
+    """The phases of a step that may be the highest."""
+    groups = groups_of(setup.shape)
+    states = (*_states(setup, groups, k), *load_copy_terms(setup, groups, k), *bucket_terms(setup, k))
+    gradients = _gradients(setup, groups)
+    early = gradients if setup.micro_batches > 1 or setup.layout.sharding == "ddp" else ()
+    layers = layers_on_gpu(setup)
+    kept, piped = (saved_terms(setup, k, layers, count) for count in (1, setup.layout.in_flight))
+    last = saved_terms(setup, k, min(1.0, layers))
+    stream = stream_terms(setup, k)
+    block = (*block_terms(setup, k), *stream)
+    root = root_gather_terms(setup, groups, k)
+    gathered = block_gather_terms(setup, groups, k)
+    reduced = block_reduction_terms(setup, groups, k)
+    head_gradient = root_gradient_terms(setup, groups, k)
+    own = bundled_terms(setup, groups, early)
+    return (
+        Phase("head", (*states, *early, *kept, *logits_terms(setup, k), *stream, *root, *head_gradient, *own.head)),
+        Phase("first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient, *own.first)),
+        Phase(
+            "last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient, *own.last)
+        ),
+        Phase("embedding", (*states, *gradients, *own.embedding)),
+        Phase("update", (*states, *gradients, *_returned_states(setup, groups), *_update(setup, groups, k))),
+    )
+
+
+def _trained_numbers(setup: TrainSetup, groups: Groups) -> float:
+    """Trained numbers on one GPU, for one adapter slot."""
+    numbers = setup.adapter.parameters if setup.adapter else groups.total
+    return numbers / _weight_parts(setup)
+
+
+def _weight_parts(setup: TrainSetup) -> int:
+    """The number of parts into which one copy of the weights is split."""
+    layout = setup.layout
+    sharded = layout.shards if layout.sharding in ("fsdp", "zero3", "device_map") else 1
+    return sharded * layout.tensor * layout.pipeline
+
+
+def _state_parts(setup: TrainSetup) -> int:
+    layout = setup.layout
+    sharded = layout.shards if layout.sharding != "ddp" else 1
+    return sharded * layout.tensor * layout.pipeline
+
+
+def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """Weights and optimizer states, which stay from step to step."""
+    numerics, parts = setup.numerics, _weight_parts(setup)
+    terms: list[Term] = []
+    if setup.adapter is None:
+        weights = 0.0 if setup.offload.parameters else groups.total * numerics.weight / parts
+        terms.append(Term("parameters", weights, _share(groups.total, numerics.weight, parts), MODEL_STATES))
+    else:
+        terms += _adapter_states(setup, groups, k)
+    trained = setup.adapter.parameters if setup.adapter else groups.total
+    state_parts = _state_parts(setup)
+    if numerics.master:
+        size = trained * numerics.master / state_parts
+        terms.append(Term("master weights", size, _share(trained, numerics.master, state_parts), MODEL_STATES))
+    if not setup.offload.optimizer and not setup.offload.parameters:
+        size = trained * numerics.state / state_parts
+        terms.append(Term("optimizer states", size, _share(trained, numerics.state, state_parts), MODEL_STATES))
+    return tuple(term for term in terms if term.bytes)
+
+
+def _adapter_states(setup: TrainSetup, groups: Groups, k: Coefficients) -> list[Term]:
+    adapter, numerics, parts = setup.adapter, setup.numerics, _weight_parts(setup)
+    assert adapter is not None
+    if setup.quantization in QUANTIZED_BYTES:
+        base = quantized_bytes(setup.shape, setup.quantization, numerics.quantized_ends) / parts
+        ends = numerics.quantized_ends
+        formula = f"{groups.total / 1e9:.2f} B in {setup.quantization}, embeddings in {ends:g} B, / {parts}"
+    else:
+        base, formula = groups.total * numerics.base / parts, _share(groups.total, numerics.base, parts)
+    weights = adapter.slots * adapter.parameters * numerics.weight / parts
+    slots = f"{adapter.slots} slots x {_share(adapter.parameters, numerics.weight, parts)}"
+    terms = [
+        Term("frozen base", 0.0 if setup.offload.parameters else base, formula, MODEL_STATES),
+        Term("adapter parameters", weights, slots, "LoRA, arXiv 2106.09685, s. 4"),
+    ]
+    if adapter.trains_embeddings:
+        trained = groups.embedding + groups.head
+        size, formula = trained * k.embeddings_trained / parts, _share(trained, k.embeddings_trained, parts)
+        terms.append(Term("trained embeddings", size, formula, MODEL_STATES))
+    return terms
+
+
+def _gradients(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+    """All gradients of a step; none if the backward uses and drops each of them."""
+    if setup.optimizer_in_backward or setup.offload.parameters:
+        return ()
+    parts = _weight_parts(setup) if setup.layout.sharding == "zero1" else _state_parts(setup)
+    slots = setup.adapter.slots if setup.adapter else 1
+    trained = setup.adapter.parameters if setup.adapter else groups.total
+    size = slots * trained * setup.numerics.gradient / parts
+    return (Term("gradients", size, f"{slots} x {_share(trained, setup.numerics.gradient, parts)}", MODEL_STATES),)
+
+
+def _update(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+    """Temporary memory of the update: a foreach implementation copies every trained number."""
+    on_host = setup.offload.parameters or (setup.offload.optimizer and setup.program != "prime-rl")
+    if setup.fused_optimizer or setup.optimizer_in_backward or on_host:
+        return ()
+    trained = _trained_numbers(setup, groups) * (_weight_parts(setup) / _state_parts(setup))
+    if setup.layout.sharding == "zero3":
+        trained = min(trained, ZERO3_SUBGROUP)
+    each = k.optimizer_temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
+    formula = f"{trained / 1e6:.1f} M x {each:.2f} B"
+    return (Term("optimizer temporaries", trained * each, formula, "torch.optim.AdamW(foreach=True)"),)
+
+
+def _returned_states(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+    """Optimizer states that prime-rl keeps on the host between updates and copies back for the update."""
+    if setup.program != "prime-rl" or not setup.offload.optimizer or setup.offload.parameters:
+        return ()
+    trained, parts = setup.adapter.parameters if setup.adapter else groups.total, _state_parts(setup)
+    size, formula = trained * setup.numerics.state / parts, _share(trained, setup.numerics.state, parts)
+    return (Term("returned optimizer states", size, formula, "prime-rl optim_cpu_offload"),)
+
+
+def _share(numbers: float, each: float, parts: int) -> str:
+    return f"{numbers / 1e6:.1f} M x {each:g} B / {parts}"
+
+
+def _interval_factor(setup: TrainSetup, entry: Fitted) -> float:
+    """The factor by which the interval grows because no similar run was measured."""
+    family = setup.shape.name.split("/")[-1].split("-")[0].lower()
+    unlike = (
+        bool(entry.models) and family not in entry.models,
+        bool(entry.checkpointing) and setup.checkpointing not in entry.checkpointing,
+        bool(entry.compiled) and setup.compiled not in entry.compiled,
+    )
+    known = 1.0 if is_known(setup.program) else WIDER_FOR_UNKNOWN_PROGRAM
+    return known * WIDER_FOR_UNLIKE ** sum(unlike)
+
+
+# What nvidia-smi shows above max_memory_reserved: 0.45 to 0.6 GiB per process for the CUDA context (Ampere to
+# Blackwell), 0.2 to 1.0 GiB for NCCL, depending on the number of communicators and channels.
+CUDA_CONTEXT_BYTES = 0.55 * GIB
+NCCL_BYTES = 0.6 * GIB
+_SEEN = "nvidia-smi less torch.cuda.max_memory_reserved"
+
+
+def reserve_term(terms: Sequence[Term], stays: frozenset[str], k: Coefficients) -> Term:
+    """Memory the allocator holds beyond the terms: rounding, free parts of its segments, and library workspaces."""
+    staying = sum(term.bytes for term in terms if term.name in stays)
+    moving = sum(term.bytes for term in terms) - staying
+    size = (k.reserve - 1) * moving + (k.reserve_static - 1) * staying + k.workspace_bytes
+    formula = (
+        f"{k.reserve - 1:.1%} of the {moving / GIB:.1f} GiB that come and go, {k.reserve_static - 1:.1%} of the "
+        f"{staying / GIB:.1f} GiB that stay, and {k.workspace_bytes / GIB:.2f} GiB"
+    )
+    return Term("allocator reserve", size, formula, "fitted: registry/memory.toml")
+
+
+def trim_reserve(term: Term, tensors_bytes: float, usable_bytes: float) -> Term:
+    """The reserve, cut to the free memory of a nearly full GPU, because the allocator frees cached segments first.
+
+    `usable_bytes` is 0 for an unknown GPU. Source: CUDACachingAllocator, release_cached_blocks before an out-of-memory.
+    """
+    left = usable_bytes - CUDA_CONTEXT_BYTES - tensors_bytes
+    if not usable_bytes or term.bytes <= left:
+        return term
+    size = max(0.0, left)
+    return term._replace(bytes=size, formula=f"{term.formula}, cut to the free {size / GIB:.2f} GiB of the GPU")
+
+
+def outside_terms(setup: TrainSetup) -> tuple[Term, ...]:
+    """GPU memory that a process holds outside the allocator."""
+    context = Term("CUDA context", CUDA_CONTEXT_BYTES, "0.45 to 0.6 GiB a process", _SEEN)
+    if setup.layout.gpus == 1:
+        return (context,)
+    return (context, Term("NCCL", NCCL_BYTES, "0.2 to 1.0 GiB a process", _SEEN))
+
+
+def reserved_interval(typical: float, untrimmed: float, k: Coefficients, widened: float) -> Interval:
+    """The interval that holds nine runs in ten. `untrimmed` is the estimate on a GPU without a memory limit.
+
+    `widened` multiplies the distance of both ends if no similar run was measured.
+    """
+    low = untrimmed * max(0.0, 1 - (1 - k.low) * widened)
+    high = untrimmed * (1 + (k.high - 1) * widened)
+    return Interval(min(low, typical), typical, max(high, typical))

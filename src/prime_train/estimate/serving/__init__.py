@@ -1,0 +1,1 @@
+"""Estimates the GPU memory of a vLLM server. Pure."""

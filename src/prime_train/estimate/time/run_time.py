@@ -1,0 +1,199 @@
+"""Estimates how long a step and the whole run take. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.estimate.calibrate import Calibration, calibrate_step
+from prime_train.estimate.memory.roles import Memory
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.serving.kv_cache import token_bytes
+from prime_train.estimate.serving.server_setup import serve_setup_of
+from prime_train.estimate.time.rl_step_time import Overlap, Way, overlap_of
+from prime_train.estimate.time.rollouts import RolloutSetup, RolloutTime, rollout_time
+from prime_train.estimate.time.step_flops import Kernel, Objective, StepSetup
+from prime_train.estimate.time.throughput import Throughput, throughput_of
+from prime_train.estimate.values import Hardware, Interval
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+
+STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
+_LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
+_PROMPT_TOKENS = 512  # if the length of prompts is not known
+_KERNELS: dict[str, Kernel] = {
+    "flash": "fa2",
+    "flash_attention_2": "fa2",
+    "flash_attention_3": "fa3",
+    "flash_attention_4": "fa4",
+    "fa4": "fa4",
+    "sdpa": "sdpa",
+    "eager": "eager",
+}
+
+
+class Time(NamedTuple):
+    """The speed of the trainer, the time of a whole step, and the number of steps.
+
+    `step_s` includes the trainer, the transfer of weights, and the wait for rollouts. `rollouts` and `overlap` are set
+    for RL with a server whose cache holds one rollout. `is_endless`: the config sets no end, and `steps` is
+    STEPS_WITHOUT_END.
+    """
+
+    throughput: Throughput
+    step_s: Interval
+    steps: int
+    is_endless: bool
+    rollouts: RolloutTime | None = None
+    overlap: Overlap | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def time_of(
+    run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory, calibration: Calibration | None = None
+) -> Time:
+    """The time of a run on the GPUs it uses. Raises UserError if their speed is not known."""
+    work, assumptions = step_setup_of(run, setup, hardware)
+    throughput = throughput_of(work, hardware._replace(gpus=work.gpus), _way(run))
+    throughput = _calibrate(throughput, calibration)
+    handover = throughput.broadcast_s or Interval(0.0, 0.0, 0.0)
+    step = Interval(*(part + more for part, more in zip(throughput.step_s, handover, strict=True)))
+    rollouts = _rollouts(run, setup, hardware, memory)
+    overlap = None
+    if rollouts is not None:
+        overlap = overlap_of(throughput.step_s, rollouts.seconds, handover, _async_level(run), memory.gpus.shared)
+        step = overlap.step_s
+    is_endless = run.run.max_steps >= ENDLESS_STEPS
+    steps = STEPS_WITHOUT_END if is_endless else run.run.max_steps
+    return Time(throughput, step, steps, is_endless, rollouts, overlap, assumptions)
+
+
+def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throughput:
+    """The throughput with step, tokens per second and MFU of the measured run; the terms stay as estimated."""
+    if calibration is None or calibration.step_ratio is None:
+        return throughput
+    before, step = throughput.step_s, calibrate_step(throughput.step_s, calibration)
+    wait = throughput.broadcast_s.typical if throughput.broadcast_s is not None else 0.0
+    tokens = throughput.tokens_per_s.typical * (before.typical + wait)
+    return throughput._replace(
+        step_s=step,
+        tokens_per_s=Interval(*(tokens / (seconds + wait) for seconds in (step.high, step.typical, step.low))),
+        mfu=throughput.mfu * before.typical / step.typical,
+        basis=f"measured by {calibration.source}; before: {throughput.basis}",
+    )
+
+
+def _way(run: RunSpec) -> Way:
+    return "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
+
+
+def _async_level(run: RunSpec) -> int:
+    """How many steps inference may be ahead of the trainer; one if the generation has no such key."""
+    rollout = run.rollout
+    if rollout is None:
+        return 1
+    levels = (rollout.max_async_level, rollout.max_off_policy_steps)
+    return next((level for level in levels if level is not None), 1)
+
+
+class _Lengths(NamedTuple):
+    """Tokens of a prompt, of a mean completion, and of the longest completion."""
+
+    prompt: int
+    mean: int
+    longest: int
+
+
+def _lengths(run: RunSpec, ctx_tokens: int) -> _Lengths:
+    limit = run.rollout.max_completion_tokens if run.rollout is not None else None
+    prompt = min(run.prime_train.expected_prompt_tokens or _PROMPT_TOKENS, max(1, ctx_tokens // 2))
+    longest = max(1, min(limit or ctx_tokens, ctx_tokens - prompt))
+    return _Lengths(prompt, max(1, round(longest * _LENGTH_SHARE)), longest)
+
+
+def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory) -> RolloutTime | None:
+    """The time of a step's rollouts; None if the run starts no server or its cache cannot hold a rollout."""
+    served = next((role.served for role in memory.roles if role.served is not None), None)
+    batch = run.rollout.batch_rollouts if run.rollout is not None else None
+    if served is None or not batch or run.rollout is None:
+        return None
+    server = serve_setup_of(run, hardware, setup.shape)
+    lengths = _lengths(run, setup.ctx_tokens)
+    engine = server.tensor_parallel * server.pipeline_parallel
+    if served.kv_tokens < lengths.prompt + lengths.longest or memory.gpus.serve % engine:
+        return None
+    rollouts = RolloutSetup(
+        shape=setup.shape,
+        rollouts=batch,
+        prompt_tokens=lengths.prompt,
+        completion_tokens=lengths.mean,
+        longest_completion_tokens=lengths.longest,
+        kv_tokens=served.kv_tokens,
+        kv_token_bytes=token_bytes(server) * engine,
+        sequences=server.sequences,
+        group_size=min(batch, run.rollout.group_size or 1),
+        gpus=memory.gpus.serve,
+        tp=engine,
+        weight_bytes=server.number_bytes if not server.quantization else setup.shape.weight_bytes,
+    )
+    return rollout_time(rollouts, hardware)
+
+
+def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[StepSetup, tuple[str, ...]]:
+    """What the time of a step depends on, and the assumptions made for it."""
+    layout = setup.layout
+    micro_batches, assumptions = _micro_batches(run, setup)
+    objective: Objective = "rl" if _is_rl(run) else "sft" if run.finetune is not None else "pretrain"
+    return (
+        StepSetup(
+            shape=setup.shape,
+            ctx_tokens=setup.ctx_tokens,
+            micro_batch_tokens=setup.tokens * layout.context,
+            micro_batches=micro_batches,
+            dp_shard=max(1, layout.shards // layout.context),
+            dp_replicate=layout.replicas,
+            tp=layout.tensor,
+            cp=layout.context,
+            pp=layout.pipeline,
+            ep=layout.expert,
+            trainer=setup.program,
+            generation=setup.era,
+            objective=objective,
+            recompute=setup.checkpointing,
+            reshard=layout.reshards,
+            activation_offload=setup.offload.activations,
+            optimizer_offload=setup.offload.optimizer,
+            parameter_offload=setup.offload.parameters,
+            lora_rank=setup.adapter.rank if setup.adapter is not None else 0,
+            head=setup.head.kind,
+            kernel=_kernel(setup, hardware),
+            fused=setup.compiled,
+            precision="fp8" if setup.quantization == "float8" else "bf16",
+        ),
+        assumptions,
+    )
+
+
+def _is_rl(run: RunSpec) -> bool:
+    return run.config_format == "prime-rl" and run.finetune is None
+
+
+def _micro_batches(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:
+    """Micro-batches of one step on one data-parallel rank, and assumptions: RL packs rollouts of unknown length."""
+    batch = run.rollout.batch_rollouts if run.rollout is not None else None
+    if not _is_rl(run) or not batch:
+        return setup.micro_batches, ()
+    layout, lengths = setup.layout, _lengths(run, setup.ctx_tokens)
+    ranks = max(1, layout.shards // layout.context * layout.replicas)
+    tokens = batch * (lengths.prompt + lengths.mean)
+    packed = max(1, -(-tokens // (setup.tokens * layout.context * ranks)))
+    prompts = "" if run.prime_train.expected_prompt_tokens else f"prompts of {lengths.prompt} tokens, "
+    completions = f"completions of {lengths.mean} on average and {lengths.longest} at most"
+    return packed, (f"{prompts}{completions}: {packed} micro-batches in a step on each GPU",)
+
+
+def _kernel(setup: TrainSetup, hardware: Hardware) -> Kernel:
+    """The attention kernel of the config; prime-rl's "auto" is FlashAttention 3 on Hopper and 2 elsewhere."""
+    named = _KERNELS.get(setup.attention)
+    if named is not None:
+        return named
+    is_hopper = hardware.compute_capability is not None and hardware.compute_capability[0] == 9
+    return "fa3" if is_hopper and setup.program == "prime-rl" else "fa2"

@@ -1,0 +1,167 @@
+"""Converts the work of a step into seconds at the peak of the hardware, term by term. Fits nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.config.prime_rl.features import features_of_generation
+from prime_train.estimate.time.rates import Rates, gpu_class, links_of
+from prime_train.estimate.time.step_flops import Flops, Kernel, StepSetup, Work, work_of
+from prime_train.estimate.values import Hardware
+
+_PER_MICRO_BATCH = {
+    *("linear", "experts", "attention", "head", "elementwise", "adapters", "dispatch"),
+    *("layer_visits", "moe_visits", "adapter_visits", "expert_visits"),
+}
+_FP8_SPEED = 2  # fp8 peak over bf16 peak: NVIDIA data sheets of H100, B200, L40S
+
+
+class IdealTerm(NamedTuple):
+    """One part of a step at full speed. `cost` and `keys` select the rate that multiplies it.
+
+    A visit counts as one millisecond, because its rate is in milliseconds per visit.
+    """
+
+    name: str
+    cost: str
+    keys: tuple[str, ...]
+    seconds: float
+    formula: str
+
+
+class TimeTerm(NamedTuple):
+    """One part of a step. `measured`: its rate was fitted to rows of this trainer on this GPU class."""
+
+    name: str
+    seconds: float
+    formula: str
+    measured: bool
+
+
+def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
+    """The attention kernel that runs: the configured one if the GPU supports it.
+
+    FlashAttention-3 needs Hopper, 4 needs Hopper or Blackwell. prime-rl's SFT of early 2026 uses neither for mixtures
+    of experts: its rows with fa4 and fa2 on 8 B200 (Qwen3-30B-A3B, 16384 tokens) differ by 0.03 %, and the row with
+    fa3 on 8 H200 is as slow as fa2. Source: prime-rl benchmarks/baselines@bffbdd057.
+    """
+    name = gpu_class(hardware)
+    is_moe_sft = setup.trainer == "prime-rl" and setup.objective == "sft" and setup.shape.is_moe
+    if is_moe_sft and setup.kernel in ("fa3", "fa4") and _has_slow_attention(setup.generation):
+        return "fa2"
+    if setup.kernel == "fa4":
+        return {"blackwell": "fa4", "hopper": "fa3"}.get(name, "fa2")  # type: ignore[return-value]
+    if setup.kernel == "fa3":
+        return "fa3" if name == "hopper" else "fa2"
+    if setup.kernel == "sdpa" and name in ("ampere", "workstation"):
+        return "fa2"  # torch's scaled_dot_product_attention uses it there
+    return setup.kernel
+
+
+def _has_slow_attention(generation: str) -> bool:
+    return features_of_generation(generation or None).slow_moe_attention
+
+
+def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1.0) -> list[IdealTerm]:
+    """Every part of a step that takes time, at the peak of the hardware."""
+    work = work_of(setup, hardware.gpus_per_node)
+    terms = [*_compute_terms(setup, hardware, work, recompute_share), *_memory_terms(hardware, work)]
+    terms += [*_link_terms(hardware, work), *_visit_terms(setup, hardware, work)]
+    return [term for term in terms if term.seconds > 0]
+
+
+def step_terms(setup: StepSetup, hardware: Hardware, rates: Rates) -> list[TimeTerm]:
+    """Every part of a step with its seconds. A pipeline idles for the time of pp - 1 micro-batches.
+    Source: GPipe, arXiv 1811.06965, s. 2.3."""
+    terms, in_micro_batches_s = [], 0.0
+    for term in ideal_terms(setup, hardware, rates.recompute_share):
+        cost, measured = rates.cost(term.cost, term.keys)
+        seconds = term.seconds * cost
+        terms.append(TimeTerm(term.name, seconds, f"{term.formula} x {cost:.3g}", measured))
+        in_micro_batches_s += seconds if term.cost in _PER_MICRO_BATCH else 0.0
+    if setup.pp > 1:
+        share = (setup.pp - 1) / setup.micro_batches
+        formula = f"{setup.pp - 1} of {setup.micro_batches} micro-batches, {in_micro_batches_s:.3g} s in all"
+        terms.append(TimeTerm("pipeline bubble", share * in_micro_batches_s, formula, measured=False))
+    return [term for term in terms if term.seconds > 0]
+
+
+def _compute_terms(setup: StepSetup, hardware: Hardware, work: Work, share: float) -> list[IdealTerm]:
+    name, peak = gpu_class(hardware), hardware.peak_flops_bf16
+    kernel = kernel_in_use(setup, hardware)
+    is_fp8 = setup.precision == "fp8"
+    linear_keys = (f"{name}/fp8", "any/fp8", "any") if is_fp8 else (name, "any")
+    linear_peak = peak * _FP8_SPEED if is_fp8 else peak
+
+    def term(label: str, cost: str, keys: tuple[str, ...], flops: float, at: float) -> IdealTerm:
+        return IdealTerm(label, cost, keys, flops / at, f"{flops:.3g} FLOP / {at:.3g} FLOP/s")
+
+    def weigh(flops: Flops) -> float:
+        return flops.once + share * flops.again
+
+    narrow = _narrow_head_cost(kernel, setup.shape.head_dim)
+    attention_keys = (f"{name}/{kernel}", f"any/{kernel}", "any")
+    return [
+        term("linear layers", "linear", linear_keys, weigh(work.linear), linear_peak),
+        term("head", "linear", (name, "any"), work.head_flops, peak),
+        term("experts", "experts", (name, "any"), weigh(work.experts), peak),
+        term(f"attention ({kernel})", "attention", attention_keys, narrow * weigh(work.attention), peak),
+    ]
+
+
+def _narrow_head_cost(kernel: Kernel, head_dim: int) -> float:
+    """The cost of a FLOP of attention relative to heads of 128 numbers.
+
+    The exponential of a score takes the same time for any head width, so narrow heads are slower: at 64
+    FlashAttention-3 reaches three quarters of its speed at 128 (arXiv 2407.08608, s. 4.1), FlashAttention-2 nine
+    tenths (arXiv 2307.08691, s. 4.1).
+    """
+    share = 0.3 if kernel in ("fa3", "fa4") else 0.1
+    return 1 - share + share * 128 / max(1, head_dim)
+
+
+def _memory_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
+    bandwidth = hardware.bandwidth_bytes_per_s
+    moved = {
+        "logits and loss": ("head", work.head_bytes),
+        "norms, gates and sums": ("elementwise", work.elementwise_bytes),
+        "adapters": ("adapters", work.adapter_bytes),
+        "expert dispatch": ("dispatch", work.dispatch_bytes),
+        "weights and their gradients": ("weights", work.weight_bytes),
+        "optimizer": ("optimizer", work.optimizer_bytes),
+    }
+    return [
+        IdealTerm(label, cost, ("any",), size / bandwidth, f"{size:.3g} B / {bandwidth:.3g} B/s")
+        for label, (cost, size) in moved.items()
+    ]
+
+
+def _link_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
+    name, links = gpu_class(hardware), links_of(hardware)
+    # A ring over full machines uses all network ports of a machine together.
+    between = min(links.node, links.network * hardware.gpus_per_node)
+    sent = {
+        "activations to the host": ("offload", work.offload_bytes, links.host),
+        "exchange within the machine": ("node", work.node_bytes, links.node),
+        "exchange between machines": ("network", work.network_bytes, between),
+    }
+    return [
+        IdealTerm(label, cost, (name, "any"), size / rate, f"{size:.3g} B / {rate:.3g} B/s")
+        for label, (cost, size, rate) in sent.items()
+    ]
+
+
+def _visit_terms(setup: StepSetup, hardware: Hardware, work: Work) -> list[IdealTerm]:
+    name = gpu_class(hardware)
+    counted: dict[str, tuple[str, tuple[str, ...], float]] = {
+        "collectives": ("network_visits", ("any",), work.network_visits),
+        "kernel launches": ("layer_visits", ("any",), work.layer_visits),
+        "routing": ("moe_visits", ("any",), work.moe_visits),
+        "adapter launches": ("adapter_visits", (name, "any"), work.adapter_visits),
+        "adapters of experts": ("expert_visits", (f"{name}/{setup.generation}", name, "any"), work.expert_visits),
+        "the step itself": ("step", (setup.objective, "any"), 1.0),
+    }
+    return [
+        IdealTerm(label, cost, keys, count * 1e-3, f"{count:.4g} x 1 ms")
+        for label, (cost, keys, count) in counted.items()
+    ]

@@ -1,0 +1,237 @@
+"""Estimates how long an optimizer step takes and names the basis of the estimate. Pure; measures nothing."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from prime_train.core.errors import UserError
+from prime_train.core.paths import shipped
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.model.shape import shape_from_registry
+from prime_train.estimate.time.rates import Rates, Spread, gpu_class, rates_of
+from prime_train.estimate.time.rl_step_time import Way, broadcast_s
+from prime_train.estimate.time.step_flops import StepSetup, work_of
+from prime_train.estimate.time.step_terms import TimeTerm, kernel_in_use, step_terms
+from prime_train.estimate.time.token_flops import active_expert_parameters, linear_parameters
+from prime_train.estimate.values import Hardware, Interval
+
+_WIDEST = math.log(8)  # an interval never exceeds a factor of eight, even if the nearest row is far away
+
+
+class Throughput(NamedTuple):
+    """The speed of a training. `step_s` is one optimizer step without the transfer of weights to inference, which is
+    `broadcast_s` (None if there is none); `tokens_per_s` includes both and is of all GPUs. `mfu` counts forward and
+    backward without recompute. `terms` add up to `step_s.typical`."""
+
+    step_s: Interval
+    tokens_per_s: Interval
+    mfu: float
+    basis: str
+    broadcast_s: Interval | None
+    terms: tuple[TimeTerm, ...]
+
+
+def throughput_of(
+    setup: StepSetup,
+    hardware: Hardware,
+    way: Way = "filesystem",
+    rates: Rates | None = None,
+    rows: Sequence[MeasuredRow] | None = None,
+) -> Throughput:
+    """The time of a step, tokens per second and MFU of a setup, with intervals and their basis.
+
+    `way` is how weights reach inference, for RL only. `rates` and `rows` replace the shipped ones.
+    Raises UserError if the GPU's peak is not known or a size is not positive.
+    """
+    _check_sizes(setup, hardware)
+    rates = rates or rates_of(setup.trainer)
+    around = find_nearby(setup, hardware, measured_rows() if rows is None else rows)
+    terms = tuple(step_terms(setup, hardware, rates))
+    typical = sum(term.seconds for term in terms)
+    low, high = spread_factors(rates.spread, around)
+    step = Interval(typical * low, typical, typical * high)
+    handover = None
+    if setup.objective == "rl":
+        handover = broadcast_s(setup.shape, hardware, way, setup.lora_rank)
+    wait = handover or Interval(0.0, 0.0, 0.0)
+    tokens = setup.tokens_per_step
+    return Throughput(
+        step_s=step,
+        tokens_per_s=Interval(
+            tokens / (step.high + wait.typical),
+            tokens / (step.typical + wait.typical),
+            tokens / (step.low + wait.typical),
+        ),
+        mfu=work_of(setup, hardware.gpus_per_node).model_flops / typical / hardware.peak_flops_bf16,
+        basis=_basis(setup, hardware, rates, around, terms),
+        broadcast_s=handover,
+        terms=terms,
+    )
+
+
+def spread_factors(spread: Spread, around: Nearby | None) -> tuple[float, float]:
+    """Factors of the estimate between which nine of ten rows lie, wider if the nearest row is farther away."""
+    grown = 1.0 if around is None else 1 + spread.growth * around.distance
+    return (
+        math.exp(max(-_WIDEST, math.log(spread.low) * grown)),
+        math.exp(min(_WIDEST, math.log(spread.high) * grown)),
+    )
+
+
+def _basis(setup: StepSetup, hardware: Hardware, rates: Rates, around: Nearby | None, terms: Sequence[TimeTerm]) -> str:
+    """The basis as text: "41 measured rows of prime-rl on hopper GPUs, nearest: ...", or a roofline and why."""
+    if around is None:
+        return f"roofline of published kernel speeds; no measurement of {setup.trainer}"
+    near = around.nearest
+    where = (
+        f"{near.setup.shape.name} on {near.hardware.gpus}x{near.hardware.id}, {near.setup.ctx_tokens} tokens"
+        f"{', LoRA' if near.setup.lora_rank else ''}, {near.tokens_per_s:.0f} tokens/s"
+    )
+    name = gpu_class(hardware)
+    if not around.same_class:
+        share = sum(term.seconds for term in terms if term.measured) / sum(term.seconds for term in terms)
+        return (
+            f"no measurement of {setup.trainer} on {name} GPUs: its rates on other GPUs for {share:.0%} of the step, "
+            f"a roofline of published speeds for the rest; nearest: {where}"
+        )
+    if around.distance > NEARBY:
+        return (
+            f"rates fitted to {rates.fitted_rows} rows of {setup.trainer}, {around.same_class} of them on {name} GPUs; "
+            f"no measurement nearby, nearest: {where}"
+        )
+    return (
+        f"{around.same_class} measured rows of {setup.trainer} on {name} GPUs, nearest: {where}; "
+        f"rates fitted to {rates.fitted_rows} rows"
+    )
+
+
+def _check_sizes(setup: StepSetup, hardware: Hardware) -> None:
+    sizes = {
+        "ctx_tokens": setup.ctx_tokens,
+        "micro_batch_tokens": setup.micro_batch_tokens,
+        "micro_batches": setup.micro_batches,
+        "gpus": setup.gpus,
+    }
+    for name, value in sizes.items():
+        if value < 1:
+            raise UserError(
+                what=f"{name} = {value}",
+                where="the batch and the mesh",
+                why="a step needs tokens and GPUs",
+                fix=f"{name} = 1 or more",
+            )
+    if not hardware.peak_flops_bf16 > 0 or not hardware.bandwidth_bytes_per_s > 0:
+        raise UserError(
+            what=f"peak {hardware.peak_flops_bf16:g} FLOP/s, bandwidth {hardware.bandwidth_bytes_per_s:g} B/s",
+            where=f"the GPU {hardware.id}",
+            why="the time of a step is computed from both",
+            fix="--gpus 8xh100-80gb, or another GPU of registry/gpus.toml",
+        )
+
+
+NEARBY = 3.0  # largest distance of a nearby row: a factor of 8 in one size, or of 2 in each of three
+_CLASS_APART, _KERNEL_APART, _ADAPTER_APART, _MOE_APART, _PRECISION_APART = 4.0, 1.5, 1.5, 2.0, 2.0
+_HEAD_APART, _RECOMPUTE_APART, _MODEL_APART = 0.5, 0.5, 0.25
+
+
+class MeasuredRow(NamedTuple):
+    """One published measurement. `tokens_per_s` is of all GPUs."""
+
+    setup: StepSetup
+    hardware: Hardware
+    tokens_per_s: float
+    source: str
+
+    @property
+    def counts_handover(self) -> bool:
+        """Whether the measured time includes writing the weights for inference, as prime-rl's does for full models."""
+        return self.setup.objective == "rl" and not self.setup.lora_rank
+
+
+class Nearby(NamedTuple):
+    """Measurements around a setup: the number of rows of the same trainer and GPU class, and the nearest row of all."""
+
+    same_class: int
+    nearest: MeasuredRow
+    distance: float
+
+
+@cache
+def measured_rows() -> tuple[MeasuredRow, ...]:
+    """The rows that ship in registry/measured_rows/throughput.csv."""
+    with open(shipped("measured_rows", "throughput.csv"), encoding="utf-8", newline="") as file:
+        return tuple(row_from_columns(row) for row in csv.DictReader(file))
+
+
+def row_from_columns(row: Mapping[str, str]) -> MeasuredRow:
+    """The row of one line of that file. Raises ValueError if the registry lacks the model or a number is invalid."""
+    shape = shape_from_registry(row["model"])
+    if shape is None:
+        raise ValueError(f"{row['model']} has no shape in the registry")
+    return MeasuredRow(
+        StepSetup(
+            shape=shape,
+            ctx_tokens=int(row["ctx_tokens"]),
+            micro_batch_tokens=int(row["micro_batch_tokens"]),
+            micro_batches=int(row["micro_batches"]),
+            dp_shard=int(row["gpus"]),
+            trainer=row["trainer"],
+            generation=row["generation"],
+            objective=row["objective"],  # type: ignore[arg-type]
+            recompute=row["recompute"],  # type: ignore[arg-type]
+            reshard=row["reshard"] == "yes",
+            activation_offload=row["activation_offload"] == "yes",
+            optimizer_offload=row["optimizer_offload"] == "yes",
+            parameter_offload=row["parameter_offload"] == "yes",
+            lora_rank=int(row["lora_rank"]),
+            head=row["head"],  # type: ignore[arg-type]
+            kernel=row["kernel"],  # type: ignore[arg-type]
+            fused=row["fused"] == "yes",
+            precision=row["precision"],  # type: ignore[arg-type]
+        ),
+        hardware_from_name(f"{row['gpus']}x{row['gpu']}"),
+        float(row["tokens_per_s"]),
+        row["source"],
+    )
+
+
+def find_nearby(setup: StepSetup, hardware: Hardware, rows: Iterable[MeasuredRow]) -> Nearby | None:
+    """The rows of the same trainer around a setup; None if that trainer was never measured."""
+    same = [row for row in rows if row.setup.trainer == setup.trainer]
+    if not same:
+        return None
+    distance, nearest = min(((_distance(setup, hardware, row), row) for row in same), key=lambda pair: pair[0])
+    here = gpu_class(hardware)
+    return Nearby(sum(gpu_class(row.hardware) == here for row in same), nearest, distance)
+
+
+def _distance(setup: StepSetup, hardware: Hardware, row: MeasuredRow) -> float:
+    """Doublings between two setups, summed over their sizes, plus a fixed step for each other difference."""
+    other = row.setup
+    sizes = (
+        (_active(setup), _active(other), 1.0),
+        (setup.ctx_tokens, other.ctx_tokens, 0.5),
+        (setup.micro_batch_tokens, other.micro_batch_tokens, 0.5),
+        (setup.gpus, other.gpus, 0.25),
+    )
+    total = sum(weight * abs(math.log2(a / b)) for a, b, weight in sizes)
+    here, there = gpu_class(hardware), gpu_class(row.hardware)
+    apart: Sequence[tuple[bool, float]] = (
+        (here != there, _CLASS_APART),
+        (here == there and kernel_in_use(setup, hardware) != kernel_in_use(other, row.hardware), _KERNEL_APART),
+        ((setup.lora_rank > 0) != (other.lora_rank > 0), _ADAPTER_APART),
+        (setup.shape.is_moe != other.shape.is_moe, _MOE_APART),
+        (setup.precision != other.precision, _PRECISION_APART),
+        (setup.head != other.head, _HEAD_APART),
+        (setup.recompute != other.recompute, _RECOMPUTE_APART),
+        (setup.shape.name != other.shape.name, _MODEL_APART),
+    )
+    return total + sum(step for differs, step in apart if differs)
+
+
+def _active(setup: StepSetup) -> float:
+    return max(1.0, linear_parameters(setup.shape) + active_expert_parameters(setup.shape))

@@ -1,0 +1,92 @@
+"""Reads the metrics of a previous run: a run directory, a metrics.jsonl, or a JSON object of numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir
+from prime_train.spec import RunSpec
+
+_MAX_BYTES = 256 * 2**20  # a million steps of metrics
+
+
+class PreviousRun(NamedTuple):
+    """The lines of its metrics, and its RunSpec if `source` is a run directory of prime-train, else None."""
+
+    lines: tuple[dict[str, Any], ...]
+    run: RunSpec | None
+    source: str
+
+
+def read_previous_run(named: str) -> PreviousRun:
+    """The metrics in a run directory or a file. Raises UserError if it cannot be read or has none."""
+    path = Path(named).expanduser()
+    if not path.exists() and (Path("runs") / named).is_dir():
+        path = Path("runs") / named
+    is_run = path.is_dir()
+    run_dir = RunDir(path.resolve())
+    metrics = run_dir.metrics if is_run else path
+    lines = _lines(metrics, named)
+    return PreviousRun(lines, _read_spec(run_dir, named) if is_run else None, named)
+
+
+def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise UserError(
+            what=f"{path} cannot be read: {error.strerror or error}",
+            where=f"--calibrate {named}",
+            why="it accepts a run, a metrics.jsonl, or a JSON object of numbers",
+            fix='a file with {"peak_reserved_gib": 41.5, "step_s": 3.2} is enough',
+        ) from None
+    if len(content) > _MAX_BYTES:
+        raise _unreadable(named, f"{path} has more than {_MAX_BYTES} bytes")
+    text = content.decode("utf-8", errors="replace")
+    whole = _parse(text)
+    if whole is None:  # a torn line, such as the last one of a live run, is left out
+        whole = [_parse(line) for line in text.splitlines() if line.strip()]
+    values = whole if isinstance(whole, list) else [whole]
+    lines = tuple(value for value in values if isinstance(value, dict))
+    if not lines:
+        raise _unreadable(named, f"{path} has no JSON object")
+    return lines
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_spec(run_dir: RunDir, named: str) -> RunSpec | None:
+    """The RunSpec of the run; None if the folder has none (a prime-rl run)."""
+    try:
+        text = run_dir.resolved.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(named, f"{run_dir.resolved} cannot be read: {error.strerror or error}") from None
+    from pydantic import ValidationError
+
+    from prime_train.spec import from_json
+
+    try:
+        return from_json(text)
+    except ValidationError:
+        raise _unreadable(named, f"{run_dir.resolved} is of another version of prime-train") from None
+
+
+def _unreadable(named: str, what: str) -> UserError:
+    return UserError(
+        what=what,
+        where=f"--calibrate {named}",
+        why="peak memory and step time are read from lines of JSON",
+        fix='a file with {"peak_reserved_gib": 41.5, "step_s": 3.2} is enough',
+        exit_code=ExitCode.FINDINGS,
+    )

@@ -1,0 +1,1 @@
+"""What is known of a model, and the verdict on it: `verify-model`."""

@@ -1,0 +1,137 @@
+"""Finds a model's chat template, and renders it in a child with a deadline. Judges nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.probe_process import run_probe, script
+from prime_train.models.chat_questions import ANSWER, QUESTIONS, TOOL, Question, in_parts
+
+DEADLINE_S = 10.0
+_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class ChatTemplate(NamedTuple):
+    """`text` as written in `file`; `names` are the names of its variants, if it has several."""
+
+    file: str
+    text: str
+    names: tuple[str, ...] = ()
+
+
+class Renderings(NamedTuple):
+    """Question -> rendered text or error message. `fault` is the template's syntax error.
+
+    `parts`: the contents were lists of parts, because the template does not accept plain text.
+    """
+
+    texts: Mapping[str, str]
+    errors: Mapping[str, str]
+    fault: str = ""
+    parts: bool = False
+
+
+def find_template(folder: Path) -> ChatTemplate | str | None:
+    """The template, a description of the fault in its file, or None. The order of files is that of transformers."""
+    try:
+        if (folder / "chat_template.jinja").is_file():
+            text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+            return ChatTemplate("chat_template.jinja", text)
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            path = folder / name
+            if path.is_file():
+                found = _from_value(name, _object(path).get("chat_template"))
+                if found is not None:
+                    return found
+    except OSError as error:
+        return f"{error.filename} cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        return "chat_template.jinja is not UTF-8"
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _from_value(file: str, value: object) -> ChatTemplate | str | None:
+    """`value` is a string or a list of {name, template}. Prefers the template for tools, because tools are tested."""
+    if value is None or isinstance(value, str):
+        return ChatTemplate(file, value) if value else None
+    if isinstance(value, list):
+        named = {str(item.get("name")): item.get("template") for item in value if isinstance(item, dict)}
+        text = named.get("tool_use", named.get("default"))
+        if isinstance(text, str):
+            return ChatTemplate(file, text, tuple(named))
+    return f"{file}: chat_template is neither a string nor a list of named templates with a default"
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path.name} is not JSON") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return found
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """bos_token and the like, as a template receives them."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        try:
+            tokens = _object(folder / name)
+        except (OSError, ValueError):
+            continue
+        for key in _SPECIAL:
+            value = tokens.get(key)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[key] = text
+    return found
+
+
+def render_all(
+    template: ChatTemplate, tokens: Mapping[str, str], python: str = sys.executable
+) -> Renderings | NotKnown:
+    """Every question rendered: with contents as plain text, or as lists of parts if the template needs those."""
+    plain = _render(template, tokens, python, QUESTIONS)
+    if isinstance(plain, NotKnown) or plain.fault or ANSWER in plain.texts.get("chat_2", ""):
+        return plain
+    in_lists = _render(template, tokens, python, map(in_parts, QUESTIONS))
+    if isinstance(in_lists, Renderings) and ANSWER in in_lists.texts.get("chat_2", ""):
+        return in_lists._replace(parts=True)
+    return plain
+
+
+def _render(
+    template: ChatTemplate, tokens: Mapping[str, str], python: str, questions: Iterable[Question]
+) -> Renderings | NotKnown:
+    request = {
+        "template": template.text,
+        "special_tokens": dict(tokens),
+        "tool": TOOL,
+        "questions": [question._asdict() for question in questions],
+    }
+    answer = run_probe([python, script("chat_template_program", __file__)], DEADLINE_S, stdin=json.dumps(request))
+    if isinstance(answer, NotKnown):
+        if answer.reason.startswith("no answer"):
+            return Renderings({}, {}, f"it does not finish: no rendering within {DEADLINE_S:g} s")
+        return answer
+    try:
+        output = json.loads(answer.out)
+    except ValueError:
+        return NotKnown(f"rendering ended with exit code {answer.code}: {answer.last_line or 'no error message'}")
+    if "unable" in output:
+        return NotKnown(output["unable"])
+    if "fault" in output:
+        return Renderings({}, {}, output["fault"])
+    answers = output["answers"]
+    return Renderings(
+        {name: each["text"] for name, each in answers.items() if "text" in each},
+        {name: each["error"] for name, each in answers.items() if "error" in each},
+    )

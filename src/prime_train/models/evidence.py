@@ -1,0 +1,95 @@
+"""Gathers the evidence about a model: files, chat template, tokenizer, packages. Each has its own deadline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prime_train.facts.facts import NotKnown
+from prime_train.models import chat_template
+from prime_train.models.architectures import Installed, read_installed
+from prime_train.models.chat_questions import ANSWER
+from prime_train.models.chat_template import ChatTemplate, Renderings
+from prime_train.models.model_files import ModelFiles, Refused
+from prime_train.models.read_files import read_model_files
+from prime_train.models.tokenizer import Tokenized, tokenize
+
+TURN_END = "turn end"  # the name of the text that follows an answer, among the tokenised texts
+
+
+class Evidence(NamedTuple):
+    """All evidence about a model. `config` is the text of config.json. A value is None if there is none."""
+
+    files: ModelFiles
+    config: str | None
+    generation: Mapping[str, Any]
+    tokenizer_config: Mapping[str, Any]
+    template: ChatTemplate | str | None
+    renderings: Renderings | NotKnown | None
+    tokenized: Tokenized | NotKnown | None
+    installed: Installed | NotKnown
+
+
+def gather_evidence(
+    name: str, scratch: Path, python: str, *, revision: str = "", offline: bool = False
+) -> Evidence | Refused:
+    """The evidence about a model on the hub or in a folder. `python` is the run's interpreter.
+
+    Raises UserError if the name is the path of a missing folder.
+    """
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        packages = pool.submit(read_installed, python)
+        files = read_model_files(name, scratch, f"verify-model {name}", revision=revision, offline=offline)
+        if isinstance(files, Refused):
+            return files
+        template = chat_template.find_template(files.folder)
+        renderings: Renderings | NotKnown | None = None
+        if isinstance(template, ChatTemplate):
+            renderings = _renderings(template, files.folder, python)
+        return Evidence(
+            files=files,
+            config=_text(files.folder / "config.json"),
+            generation=_object(files.folder / "generation_config.json"),
+            tokenizer_config=_object(files.folder / "tokenizer_config.json"),
+            template=template,
+            renderings=renderings,
+            tokenized=tokenize(python, files.folder, _texts(renderings)),
+            installed=packages.result(),
+        )
+
+
+def _renderings(template: ChatTemplate, folder: Path, python: str) -> Renderings | NotKnown:
+    """Renders with this interpreter's jinja2, or with the one in the run's interpreter, which transformers installs."""
+    special = chat_template.special_tokens(folder)
+    found = chat_template.render_all(template, special)
+    if isinstance(found, NotKnown) and python != sys.executable:
+        return chat_template.render_all(template, special, python)
+    return found
+
+
+def _texts(renderings: Renderings | NotKnown | None) -> dict[str, str]:
+    """The texts to tokenise: all renderings, and the text that follows an answer."""
+    if not isinstance(renderings, Renderings):
+        return {}
+    after = renderings.texts.get("chat_2", "").rpartition(ANSWER)[2].strip()
+    return {**renderings.texts, **({TURN_END: after} if after else {})}
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    """The object in a JSON file, or {}: every value in it has a default."""
+    try:
+        found = json.loads(_text(path) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,144 @@
+"""Checks of a model's files: can they be read, are the weights complete, which licence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prime_train.core.units import counted, format_bytes, format_count
+from prime_train.models.config import Config
+from prime_train.models.model_files import Fault, ModelFiles, Weights
+from prime_train.models.verdicts import Check, failure, not_known, ok, warning
+
+_WEIGHT_SUFFIXES = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+# Licences without restrictions on training or publishing. Source: huggingface.co/docs/hub, the list of licences.
+_FREE = frozenset(("apache-2.0", "mit", "bsd-3-clause", "bsd-2-clause", "bsd", "cc0-1.0", "unlicense", "cc-by-4.0"))
+_NOT_COMMERCIAL = ("-nc", "non-commercial", "noncommercial", "research")
+
+
+def check_access(files: ModelFiles) -> Check:
+    where = {"folder": str(files.folder), "cache": f"the local cache, revision {files.revision[:12]}"}.get(
+        files.origin, f"the hub, revision {files.revision[:12]}"
+    )
+    summary = f"{where}: {counted(len(files.sizes), 'file')}, {format_bytes(sum(files.sizes.values()))}"
+    hub = files.unread_of("")
+    if hub is not None:
+        return warning(
+            "access",
+            f"{summary}; the hub itself did not answer ({hub.detail})",
+            "the cached files may be older than those on the hub",
+            "try again later, or set HF_HUB_OFFLINE=1 for the run as well",
+        )
+    unread = [item for item in files.unread if item.file]
+    if unread:
+        return failure(
+            "access",
+            "; ".join(f"{item.file}: {item.fault} ({item.detail})" for item in unread[:3]),
+            "a file that cannot be read cannot be checked, and a run would fail to read it too",
+            _unread_fix(unread[0].fault),
+        )
+    return ok("access", summary + (f"; gated ({files.gated}), and you have access" if files.gated else ""))
+
+
+def _unread_fix(fault: Fault) -> str:
+    if fault is Fault.UNREADABLE:
+        return "chmod u+r the file, or run as its owner"
+    return "try again: the hub or the network may have failed for a moment"
+
+
+def check_weights(files: ModelFiles, config: Config | None) -> Check:
+    """Whether all weights exist as safetensors files that match their index and the config."""
+    weights = files.weights
+    if weights is None:
+        return _no_weights(files)
+    if weights.faults:
+        if files.origin == "cache":
+            return not_known("weights", f"the cache does not have all of them: {weights.faults[0]}")
+        more = f" (and {len(weights.faults) - 1} more)" if len(weights.faults) > 1 else ""
+        return failure(
+            "weights",
+            weights.faults[0] + more,
+            "neither a trainer nor vLLM loads an incomplete model",
+            f"hf download {files.name}" if files.origin == "hub" else "copy the file again, or download it again",
+        )
+    mismatch = next(_mismatches(weights, config), "") if config is not None else ""
+    if mismatch:
+        return failure(
+            "weights",
+            mismatch,
+            "config.json and the weights belong to different models",
+            "copy config.json from the model that the weights belong to",
+        )
+    return ok("weights", _describe(weights))
+
+
+def _describe(weights: Weights) -> str:
+    kinds = ", ".join(
+        f"{100 * count / weights.stored:.0f} % {dtype}"
+        for dtype, count in sorted(weights.by_dtype.items(), key=lambda item: -item[1])
+        if count * 100 >= weights.stored
+    )
+    files = counted(weights.files, "safetensors file")
+    return f"{format_count(weights.stored)} numbers ({kinds}), {format_bytes(weights.stored_bytes)} in {files}"
+
+
+def _mismatches(weights: Weights, config: Config) -> Iterator[str]:
+    shape = config.shape
+    if shape is None:
+        return
+    # More blocks than in the config are fine: loaders skip those for multi-token prediction (num_nextn_predict_layers).
+    if 0 < weights.layers < shape.layers:
+        yield f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}"
+    if weights.embedding and not config.quantization:
+        rows, width = weights.embedding
+        if width != shape.hidden_size:
+            yield f"the embedding is {width} wide, config.json has hidden_size = {shape.hidden_size}"
+        if rows < shape.vocab_size:
+            yield f"the embedding has {rows} rows, config.json has vocab_size = {shape.vocab_size}"
+
+
+def _no_weights(files: ModelFiles) -> Check:
+    if files.origin == "cache":
+        return not_known("weights", "the cache has none of them", f"hf download {files.name}")
+    if any(item.file.endswith((".safetensors", ".index.json")) for item in files.unread):
+        return not_known("weights", "their headers could not be read")
+    others = sorted({suffix for suffix in _WEIGHT_SUFFIXES for file in files.sizes if file.endswith(suffix)})
+    if others:
+        return failure(
+            "weights",
+            f"there are {' and '.join(others)} files, but no safetensors",
+            "the bundled trainer and prime-rl read only safetensors, because loading a pickle runs its code",
+            "use a repository with safetensors, or convert it with transformers: save_pretrained(PATH)",
+        )
+    return failure(
+        "weights",
+        "there is no safetensors file",
+        "without weights the model can be trained only from a random start",
+        'name a repository that has weights, or set model.init = "random"',
+    )
+
+
+def check_licence(files: ModelFiles) -> Check:
+    name = files.card.get("license", "")
+    if name == "other":
+        name = files.card.get("license_name") or "other"
+    if not name:
+        return not_known(
+            "licence", "the model card names none", "read its LICENSE file before you publish a model trained from it"
+        )
+    if any(word in name.lower() for word in _NOT_COMMERCIAL):
+        return warning("licence", name, "it forbids commercial use", "train for research only, or use another model")
+    if name.lower() in _FREE:
+        return ok("licence", name)
+    return warning(
+        "licence",
+        name,
+        "it is not a standard free licence: it may restrict the name and the use of the trained model",
+        f"read it: {files.card.get('license_link') or 'the LICENSE file of the model'}",
+    )
+
+
+def vocabulary_rows(files: ModelFiles, config: Config | None) -> int:
+    """Rows of the embedding: from the weights, else from config.json; 0 if neither has them."""
+    if files.weights is not None and files.weights.embedding:
+        return files.weights.embedding[0]
+    return config.shape.vocab_size if config is not None and config.shape is not None else 0

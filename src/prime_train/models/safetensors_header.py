@@ -1,0 +1,123 @@
+"""Parses the header of a safetensors file: dtype and shape of its tensors. Reads no weights, opens no file.
+
+Source: huggingface.co/docs/safetensors, Format: 8 bytes of little-endian length, then a JSON object of that length.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from prime_train.models.model_files import Weights
+
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+# Bits of one number. Source: safetensors, enum Dtype.
+BITS = {
+    name: bits
+    for bits, names in (
+        (64, "F64 I64 U64 C64"),
+        (32, "F32 I32 U32"),
+        (16, "F16 BF16 I16 U16"),
+        (8, "F8_E4M3 F8_E5M2 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I8 U8 BOOL"),
+        (6, "F6_E2M3 F6_E3M2"),
+        (4, "F4"),
+    )
+    for name in names.split()
+}
+_BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_VISION = re.compile(
+    r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|multi_modal_projector|mm_projector)\."
+)
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings|embedding)\.weight$")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|output|embed_out)\.weight$")
+
+
+class HeaderError(ValueError):
+    """The file is not a complete safetensors file; the message is the reason."""
+
+
+class Header(NamedTuple):
+    """(name, dtype, shape) of each tensor of one file, and the size that the file must have."""
+
+    tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
+    file_bytes: int
+
+
+def length(start: bytes) -> int:
+    """The length of the header, from the first bytes of a file. Raises HeaderError."""
+    if len(start) < LENGTH_BYTES:
+        raise HeaderError(f"it has {len(start)} bytes, fewer than the {LENGTH_BYTES} of the header length")
+    size = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if not 2 <= size <= MAX_HEADER_BYTES:
+        raise HeaderError(f"its header length is {size} bytes: it is not a safetensors file")
+    return size
+
+
+def parse(content: bytes) -> Header:
+    """The header, from its JSON text. Raises HeaderError."""
+    try:
+        table = json.loads(content)
+    except (ValueError, RecursionError):
+        raise HeaderError("its header is not JSON") from None
+    if not isinstance(table, dict):
+        raise HeaderError("its header is not a JSON object")
+    tensors: list[tuple[str, str, tuple[int, ...]]] = []
+    end = 0
+    for name, about in table.items():
+        if name == "__metadata__":
+            continue
+        tensors.append((name, *_tensor(name, about)))
+        end = max(end, about["data_offsets"][1])
+    return Header(tuple(tensors), LENGTH_BYTES + len(content) + end)
+
+
+def _tensor(name: str, about: Any) -> tuple[str, tuple[int, ...]]:
+    try:
+        dtype, shape, (start, end) = about["dtype"], tuple(about["shape"]), about["data_offsets"]
+        whole = all(type(number) is int and number >= 0 for number in (*shape, start, end))
+    except (TypeError, KeyError, ValueError):
+        raise HeaderError(f"its header has no valid entry for {name[:80]}") from None
+    if not whole or dtype not in BITS:
+        raise HeaderError(f"its header has {name[:80]} with dtype {dtype}, shape {list(shape)}")
+    if (end - start) * 8 != math.prod(shape) * BITS[dtype]:
+        raise HeaderError(f"{name[:80]} has {end - start} bytes, which does not match {dtype} {list(shape)}")
+    return dtype, shape
+
+
+def summarise(headers: Iterable[Header], faults: Iterable[str] = ()) -> Weights:
+    """The summary of all files of a model."""
+    by_dtype: Counter[str] = Counter()
+    files = layers = vision = 0
+    embedding: tuple[int, ...] = ()
+    has_head = False
+    for header in headers:
+        files += 1
+        for name, dtype, shape in header.tensors:
+            count = math.prod(shape)
+            by_dtype[dtype] += count
+            if _VISION.search(name):
+                vision += count
+                continue
+            block = _BLOCK.search(name)
+            layers = max(layers, int(block[1]) + 1 if block else 0)
+            if _EMBEDDING.search(name) and len(shape) == 2:
+                embedding = max(embedding, shape)
+            has_head = has_head or bool(_HEAD.search(name))
+    stored_bytes = sum(math.ceil(count * BITS[dtype] / 8) for dtype, count in by_dtype.items())
+    return Weights(
+        files, by_dtype.total(), stored_bytes, dict(by_dtype), layers, embedding, has_head, vision, tuple(faults)
+    )
+
+
+def shards(index: Mapping[str, Any]) -> tuple[str, ...]:
+    """The files listed in a model.safetensors.index.json. Raises HeaderError if it lists none."""
+    weight_map = index.get("weight_map")
+    files = {file for file in weight_map.values() if isinstance(file, str)} if isinstance(weight_map, dict) else set()
+    if not files:
+        raise HeaderError("model.safetensors.index.json lists no file")
+    return tuple(sorted(files))

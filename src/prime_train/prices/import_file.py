@@ -1,0 +1,140 @@
+"""Reads a price file and detects its format: SkyPilot catalogue, answer of Prime Intellect or Vast, or own table.
+
+Writes nothing. The caller passes what the file may not contain: the cloud and the day of its prices.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from prime_train.core.errors import UserError
+from prime_train.prices import primeintellect, skypilot, table, vast
+from prime_train.prices.price import Fault, Rows
+from prime_train.prices.store import price_error
+
+MOST_BYTES = 64 * 2**20  # the largest catalogue, GCP's, has 2 MB
+_PROVIDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
+_FORMATS = "a SkyPilot vms.csv, JSON of Prime Intellect or Vast, or a TOML table with [[price]] rows"
+
+
+class ImportOptions(NamedTuple):
+    """The cloud of a file and the day of its prices; "" if not given."""
+
+    provider: str = ""
+    as_of: str = ""
+
+
+class ImportedFile(NamedTuple):
+    """Rows of a file, its format, and whether it holds all prices of its cloud."""
+
+    rows: Rows
+    kind: str
+    whole: bool
+
+
+def read(path: Path, options: ImportOptions, today: date) -> ImportedFile:
+    """The prices in a file. Raises UserError if the file is unreadable or unknown, or a price is wrong."""
+    text = _read_text(path)
+    shown = str(path)
+    as_of = options.as_of or _modified_day(path, today)
+    imported = _parse(text, path, options.provider, as_of, today)
+    if imported.rows.faults:
+        more = len(imported.rows.faults) - 1
+        fault = imported.rows.faults[0]
+        also = f" (and {more} more)" if more else ""
+        raise price_error(fault._replace(what=fault.what + also), f"correct the file, or remove the row from {shown}")
+    if not imported.rows.prices:
+        reasons = "; ".join(f"{why}: {rows}" for why, rows in imported.rows.left_out[:3])
+        raise UserError(
+            what="no price in it", where=shown, why=reasons or "it has no row with a GPU", fix=f"pass {_FORMATS}"
+        )
+    return imported
+
+
+def _parse(text: str, path: Path, provider: str, as_of: str, today: date) -> ImportedFile:
+    shown = str(path)
+    plain = text.lstrip("\ufeff \t\r\n")
+    if plain.startswith("{") or (plain.startswith("[") and not plain.startswith("[[")):
+        return _parse_json(text.lstrip("\ufeff"), shown, as_of)
+    first = text.lstrip("\ufeff").split("\n", 1)[0]
+    if "AcceleratorName" in first or path.suffix.lower() == ".csv":
+        catalogue = skypilot.rows(text.lstrip("\ufeff"), shown, _provider(path, provider), as_of)
+        return ImportedFile(_rows(catalogue), "SkyPilot", True)
+    if plain.startswith("[[") or "[[price]]" in text or path.suffix.lower() == ".toml":
+        return ImportedFile(_rows(table.parse(text, shown, today)), "prime-train", False)
+    raise UserError(what="this is no price list", where=shown, why="its format is not known", fix=f"pass {_FORMATS}")
+
+
+def _parse_json(text: str, shown: str, as_of: str) -> ImportedFile:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _no_json(shown, f"{error.msg}, line {error.lineno} column {error.colno}; it may be cut off") from None
+    except RecursionError:
+        raise _no_json(shown, "it is nested too deeply for a price list") from None
+    except ValueError as error:  # a number with more digits than Python reads
+        raise _no_json(shown, str(error)) from None
+    for kind, reader in (("Prime Intellect", primeintellect), ("Vast", vast)):
+        found = reader.items(document)
+        if found is not None:
+            return ImportedFile(reader.rows(found, shown, f"{kind}, imported", as_of), kind, False)
+    raise UserError(
+        what="the JSON is no price list",
+        where=shown,
+        why='Prime Intellect answers {"items": [...]}, Vast {"offers": [...]}',
+        fix=f"pass {_FORMATS}",
+    )
+
+
+def _no_json(shown: str, why: str) -> UserError:
+    return UserError(what="the JSON cannot be read", where=shown, why=why, fix="fetch the file again")
+
+
+def _rows(found: Rows | Fault) -> Rows:
+    if isinstance(found, Fault):
+        raise price_error(found, f"pass {_FORMATS}")
+    return found
+
+
+def _provider(path: Path, option: str) -> str:
+    """The cloud of a catalogue: the option, else the folder of the file (catalogs/v8/lambda/vms.csv)."""
+    folder = path.absolute().parent.name
+    name = option or (folder if path.name == "vms.csv" else "")
+    if not _PROVIDER.fullmatch(name):
+        raise UserError(
+            what="the cloud of these prices is not known" if not name else f"{name!r} is not the name of a cloud",
+            where=str(path),
+            why="the file names no cloud; only the folder of catalogs/.../CLOUD/vms.csv does",
+            fix=f"prime-train prices import {path} --provider lambda",
+        )
+    return name
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise UserError(
+                what=f"more than {MOST_BYTES >> 20} MiB",
+                where=str(path),
+                why="the largest known catalogue has 2 MB",
+                fix="pass the price list itself",
+            )
+        return content.decode("utf-8")
+    except FileNotFoundError:
+        raise UserError(
+            what="there is no such file", where=str(path), why="prices are read from it", fix=f"pass {_FORMATS}"
+        ) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", "") or str(error)
+        raise UserError(what="it cannot be read", where=str(path), why=why, fix=f"pass {_FORMATS}") from None
+
+
+def _modified_day(path: Path, today: date) -> str:
+    """The day the file was written; its prices may be older, but no other date is known."""
+    return min(datetime.fromtimestamp(path.stat().st_mtime, UTC).date(), today).isoformat()

@@ -1,0 +1,1 @@
+"""Reads the data that ships with the package into types."""

@@ -1,0 +1,135 @@
+"""Data sources that cannot be read, or not as written. Pure: the facts are given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.spec import RunSpec, Source
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_SUM_TOLERANCE = 1e-6  # the rounding error of thirds written with seven digits
+
+
+@rule("DAT001", Severity.ERROR)
+def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
+    """sampling_probs must have one entry per source and sum to 1.
+
+    each source is drawn with a probability of its own
+
+    Source: trainer/data/order.py (a draw between the sources).
+
+    Bad:
+        [data]
+        sampling_probs = [0.5, 0.5]
+    Bad:
+        [data]
+        sampling_probs = [0.9]
+    Bad:
+        [data]
+        sampling_probs = [0.0]
+    Good:
+        [data]
+        sampling_probs = [0.3, 0.7]
+        [[data.sources]]
+        kind = "python-stdlib"
+        [[data.sources]]
+        kind = "files"
+        path = "corpus/*.txt"
+    """
+    probs, sources = run.data.sampling_probs, len(run.data.sources)
+    if probs is None:
+        return
+    total = math.fsum(probs)
+    if len(probs) != sources:
+        yield Problem(
+            "data.sampling_probs",
+            f"{len(probs)} probabilities for {sources} source{'s' if sources != 1 else ''}",
+            fix="one per source, or take it out to draw each source in proportion to its documents",
+            patch={"data.sampling_probs": None},
+        )
+    elif abs(total - 1) > _SUM_TOLERANCE:
+        normal = [prob / total for prob in probs] if total else [1 / sources] * sources
+        yield Problem("data.sampling_probs", f"they sum to {total:g}, not to 1", patch={"data.sampling_probs": normal})
+
+
+@rule("DAT002", Severity.ERROR)
+def source_path(run: RunSpec) -> Iterator[Problem]:
+    """`files` and `hf-dataset` need a path; `python-stdlib` takes none.
+
+    without a path there is nothing to read
+
+    A path beside `python-stdlib` is a warning, because it is not read.
+
+    Source: trainer/data/sources.py.
+
+    Bad:
+        [[data.sources]]
+        kind = "files"
+    Bad:
+        [[data.sources]]
+        kind = "python-stdlib"
+        path = "corpus/"
+    Good:
+        [[data.sources]]
+        kind = "files"
+        path = "corpus/*.jsonl"
+    """
+    for number, source in enumerate(run.data.sources):
+        at = f"data.sources.{number}"
+        match source:
+            case Source(kind="python-stdlib", path=str()):
+                yield Problem(
+                    f"{at}.path",
+                    'kind = "python-stdlib" reads the interpreter\'s own files and no path',
+                    why="the path is not read",
+                    fix='take the path out, or kind = "files"',
+                    patch={f"{at}.path": None},
+                    safe=True,
+                    severity=Severity.WARNING,
+                )
+            case Source(kind="files" | "hf-dataset", path=None | ""):
+                example = "corpus/*.jsonl" if source.kind == "files" else "HuggingFaceFW/fineweb-edu"
+                yield Problem(
+                    f"{at}.path", f'kind = "{source.kind}" has no path', fix=f'for example path = "{example}"'
+                )
+            case _:
+                pass
+
+
+@facts_rule("DAT003", Severity.ERROR, needs=("source_files",))
+def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The files of a data source must exist, be readable, and not be empty.
+
+    the trainer ends before its first step if a source has no text
+
+    Source: trainer/data/sources.py.
+
+    Bad:
+        [[data.sources]]
+        kind = "files"
+        path = "corpus/*.txt"
+        [[facts.source_files]]
+        source = 0
+        path = "corpus/*.txt"
+        problem = "no .txt, .jsonl or .parquet file matches"
+    Good:
+        [[data.sources]]
+        kind = "files"
+        path = "corpus/*.txt"
+        [[facts.source_files]]
+        source = 0
+        path = "corpus/*.txt"
+        files = 12
+    """
+    for found in known(facts.source_files):
+        if found.problem:
+            fix = "correct the path: it is relative to the working directory"
+            if "may not be read" in found.problem:
+                fix = f"chmod -R u+rX {found.path}"
+            yield Problem(f"data.sources.{found.source}.path", f"{found.path}: {found.problem}", fix=fix)

@@ -1,0 +1,206 @@
+"""The trainer's packages, and task environments: their names and where their tools run. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prime_train.config.prime_rl.features import features_of
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.spec import RunSpec
+from prime_train.spec.prime_rl_parts import Environment
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
+_REMOTE = "prime"
+_REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subprocess" and "docker" are on this machine
+
+
+@facts_rule("ENV001", Severity.ERROR, needs=("packages",))
+def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The trainer's packages must be installed beside prime-train.
+
+    the command line works without them, the trainer does not
+
+    Source: pyproject.toml, the extra `train`.
+
+    Bad:
+        [facts.packages]
+        missing = ["torch", "tokenizers"]
+    Good:
+        [facts.packages]
+        missing = ["matplotlib"]
+    """
+    needed = {*_ALWAYS_NEEDED}
+    if any(source.kind == "hf-dataset" for source in run.data.sources):
+        needed |= {"datasets", "pyarrow"}
+    missing = [name for name in known(facts.packages).missing if name in needed]
+    if missing:
+        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')
+
+
+@rule("ENV002", Severity.WARNING)
+def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
+    """An environment with tools should not run each call on a remote executor.
+
+    a remote executor adds about 1.5 s to every call, and a local one is 10 to 15 times as fast: the GPUs wait
+
+    An agent whose runtime is a provider's sandbox is a note: its tasks may need that sandbox.
+
+    Source: operators' measurements of executor_backend = "prime" against "local"; the runtimes of prime-rl's
+    benchmarks/runtimes.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "prime"
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "docker"
+    Bad (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        [orchestrator.env.args]
+        executor_backend = "prime"
+    Good (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        [orchestrator.env.args]
+        executor_backend = "local"
+    """
+    for at, source in _sources(run):
+        if source.executor_backend == _REMOTE:
+            yield Problem(
+                f"{at}.executor_backend",
+                f'"{_REMOTE}": every tool call goes over the network',
+                patch={f"{at}.executor_backend": "local"},
+            )
+        elif source.runtime in _REMOTE_RUNTIMES and source.harness not in (None, "null"):
+            yield Problem(
+                f"{at}.runtime",
+                f'"{source.runtime}": every call of the harness "{source.harness}" goes over the network',
+                fix=f'`{at}.runtime` = "subprocess", or "docker", where the tasks can run on this machine',
+                severity=Severity.NOTE,
+            )
+
+
+@rule("ENV003", Severity.NOTE)
+def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
+    """An environment with an agent should set where the agent runs.
+
+    without the key the environment chooses, and for agents with tools it chooses a remote sandbox
+
+    Source: prime-rl's examples, env.agent.runtime.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.env.agent.harness]
+        id = "bash"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    for at, source in _sources(run):
+        if source.has_agent and source.runtime is None and source.harness not in (None, "null"):
+            yield Problem(
+                f"{at}.runtime",
+                f'no runtime is set for the harness "{source.harness}"',
+                fix=f'`{at}.runtime` = "subprocess" for this machine, or the sandbox that you want',
+            )
+
+
+@rule("ENV004", Severity.ERROR)
+def names_not_unique(run: RunSpec) -> Iterator[Problem]:
+    """Environments must have different names.
+
+    servers, metrics and checkpoints are identified by the name: prime-rl refuses two of one name
+
+    Source: prime-rl's validator on source names; an environment without a name is called by its id.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "math"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+        [[orchestrator.train.source]]
+        name = "math"
+        env = {taskset = {id = "aime"}, agent = {runtime = {type = "subprocess"}}}
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "gsm8k"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+        [[orchestrator.train.source]]
+        name = "aime"
+        env = {taskset = {id = "aime"}, agent = {runtime = {type = "subprocess"}}}
+    """
+    if run.environments is None:
+        return
+    for part, sources in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+        names = [source.name or source.id for source in sources or ()]
+        seen: Counter[str] = Counter()
+        for number, name in enumerate(names):
+            if name is None:
+                continue
+            seen[name] += 1
+            if seen[name] > 1:
+                at = f"environments.{part}.{number}.name"
+                yield Problem(
+                    at, f'"{name}" names {names.count(name)} environments', patch={at: f"{name}-{seen[name]}"}
+                )
+
+
+@rule("ENV005", Severity.ERROR)
+def name_reserved(run: RunSpec) -> Iterator[Problem]:
+    """No environment may be called "agg".
+
+    prime-rl uses that name for metrics over all environments, and refuses it for a single one
+
+    Source: prime-rl's validator on source names.
+
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "agg"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+    Good (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "gsm8k"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
+    """
+    if run.launch is None:
+        return
+    reserved = features_of(run).reserved_environment_names
+    for at, source in _sources(run):
+        if source.name in reserved:
+            yield Problem(f"{at}.name", f'"{source.name}" is reserved', patch={f"{at}.name": source.id or "tasks"})
+
+
+def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:
+    """(RunSpec field, environment) of every source, of training first."""
+    if run.environments is None:
+        return
+    for part, sources in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+        for number, source in enumerate(sources or ()):
+            yield f"environments.{part}.{number}", source

@@ -1,0 +1,170 @@
+"""Evaluations that are never made, or that cost more than they show. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import rule
+from prime_train.spec import RunSpec
+
+
+@rule("EVA001", Severity.NOTE)
+def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
+    """eval.interval_steps beyond max_steps leaves only the evaluation at the end.
+
+    a loss that stops falling is then noticed only after the run
+
+    Source: trainer/pretrain.py (an evaluation at each multiple of the interval, and one at the end).
+
+    Bad:
+        [eval]
+        interval_steps = 2000
+    Good:
+        [eval]
+        interval_steps = 500
+    """
+    yield from _never_before_the_end("eval.interval_steps", run.eval.interval_steps, run.run.max_steps)
+
+
+@rule("EVA002", Severity.WARNING)
+def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
+    """Evaluation should not sample more than training does.
+
+    the same GPUs sample both: beyond that point most of the run is spent on evaluation
+
+    Source: prime-rl, num_examples x group_size per environment against batch_size x interval.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 5
+        num_examples = 500
+        group_size = 4
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 4
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    evaluation, rollout, environments = run.evaluation, run.rollout, run.environments
+    if evaluation is None or rollout is None or environments is None or not rollout.batch_rollouts:
+        return
+    interval = evaluation.interval_steps
+    if interval is None or interval > run.run.max_steps:
+        return
+    evaluated = 0
+    for source in environments.evaluate or ():
+        examples = source.examples if source.examples is not None else evaluation.examples
+        group = source.group_size or evaluation.group_size or 1
+        evaluated += max(0, examples or 0) * group
+    trained = rollout.batch_rollouts * interval
+    if evaluated > trained:
+        needed = -(-evaluated // rollout.batch_rollouts)
+        yield Problem(
+            "evaluation.interval_steps",
+            f"{evaluated} rollouts of evaluation for every {trained} of training ({interval} steps of "
+            f"`rollout.batch_rollouts` {rollout.batch_rollouts})",
+            patch={"evaluation.interval_steps": -(-4 * needed // 5) * 5},
+        )
+
+
+@rule("EVA003", Severity.NOTE)
+def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
+    """An evaluation interval beyond max_steps means no evaluation during the run.
+
+    a policy that gets worse is then noticed only after the run
+
+    Source: prime-rl, orchestrator.eval.interval.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 500
+        num_examples = 100
+        group_size = 1
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 1
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    if run.evaluation is not None:
+        interval = run.evaluation.interval_steps
+        yield from _never_before_the_end("evaluation.interval_steps", interval, run.run.max_steps)
+
+
+@rule("EVA004", Severity.WARNING)
+def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
+    """At temperature 0 one sample per task is enough.
+
+    greedy sampling gives the same completion each time: further samples cost time and add nothing
+
+    Source: vLLM, SamplingParams (temperature 0 is greedy sampling).
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 8
+        [orchestrator.eval.sampling]
+        temperature = 0.0
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        interval = 50
+        num_examples = 100
+        group_size = 1
+        [orchestrator.eval.sampling]
+        temperature = 0.0
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    evaluation = run.evaluation
+    if evaluation is None or evaluation.temperature != 0 or (evaluation.group_size or 1) < 2:
+        return
+    yield Problem(
+        "evaluation.group_size",
+        f"{evaluation.group_size} samples per task, and `evaluation.temperature` is 0",
+        patch={"evaluation.group_size": 1},
+    )
+
+
+def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Iterator[Problem]:
+    if interval is not None and interval > max_steps:
+        yield Problem(
+            at,
+            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
+            patch={at: max(1, max_steps // 10)},
+        )

@@ -1,0 +1,177 @@
+"""Completions that do not fit into the context of the inference server, beside their prompt. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.prompt_length import find_longest
+from prime_train.rules.rule import rule, sharper_rule
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_MARGIN_TOKENS = 500  # chat templates, tool schemas and one long prompt easily take this much
+
+
+@sharper_rule("LEN001", Severity.ERROR, uses=("data_lengths",))
+def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+    """Prompt and completion must fit into the context of the inference server, with room to spare.
+
+    vLLM refuses every request that may grow beyond its context: rollouts stay at 0 and no error reaches the trainer
+
+    The longest prompt is `prime_train.expected_prompt_tokens` if it is set; else the longest one in the environment's
+    local data, measured with the run's tokenizer and without the chat template; else the bound in
+    registry/environments.toml, which gives only a warning. If nothing is known, a completion that leaves no room for
+    any prompt is an error. Less than 500 tokens to spare is a warning.
+
+    Source: vLLM's refusal "This model's maximum context length is N tokens"; prime-rl pull request 699.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 4096
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 3800
+    Bad (prime-rl 2026-05):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 4096
+    Bad (prime-rl 2026-01):
+        [orchestrator.sampling]
+        max_tokens = 4096
+    Bad (prime-rl 2026-08):
+        [prime_train]
+        expected_prompt_tokens = 3500
+    Bad (prime-rl 2026-08):
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        [orchestrator.train.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.train.source.sampling]
+        max_completion_tokens = 8192
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 3200
+        [[orchestrator.train.source]]
+        name = "gsm8k"
+        [orchestrator.train.source.env.taskset]
+        id = "gsm8k"
+        [orchestrator.train.source.env.agent.runtime]
+        type = "subprocess"
+    Bad (prime-rl 2026-08):
+        [[facts.data_lengths]]
+        field = "environments.train.0.args.dataset_path"
+        path = "data/tasks.jsonl"
+        rows = 2000
+        measured_rows = 2000
+        longest_tokens = 3400
+        mean_tokens = 200.0
+    Good (prime-rl 2026-08):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 3072
+    Good (prime-rl 2026-08):
+        [prime_train]
+        expected_prompt_tokens = 2000
+    """
+    inference = run.inference
+    if inference is None or inference.ctx_tokens is None:
+        return
+    for at, completion_tokens, source in _completions(run):
+        prompt = find_longest(run, facts, source)
+        prompt_tokens = prompt.tokens if prompt is not None else 0
+        spare = inference.ctx_tokens - completion_tokens - prompt_tokens
+        if spare >= _MARGIN_TOKENS:
+            continue
+        beside = f" and a prompt of {prompt.tokens}{prompt.known_from}" if prompt is not None else ""
+        left = f"leave {spare}" if spare > 0 else "leave no room"
+        fits = inference.ctx_tokens - prompt_tokens - _MARGIN_TOKENS
+        may_fit = spare > 0 or (prompt is not None and prompt.is_bound and completion_tokens < inference.ctx_tokens)
+        yield Problem(
+            at,
+            f"{completion_tokens} completion tokens{beside} {left} of `inference.ctx_tokens` {inference.ctx_tokens}",
+            fix="" if fits > 0 else "raise `inference.ctx_tokens`",
+            patch={at: fits} if fits > 0 else {},
+            severity=Severity.WARNING if may_fit else None,
+        )
+
+
+@rule("LEN002", Severity.WARNING)
+def evaluation_does_not_fit(run: RunSpec) -> Iterator[Problem]:
+    """A completion of the evaluation must leave room for its prompt.
+
+    vLLM refuses the requests: the evaluation counts them as failed, and the score means nothing
+
+    Source: vLLM's refusal "This model's maximum context length is N tokens".
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        num_examples = 16
+        [orchestrator.eval.sampling]
+        max_completion_tokens = 8192
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        num_examples = 16
+        [orchestrator.eval.sampling]
+        max_completion_tokens = 2048
+        [[orchestrator.eval.source]]
+        name = "held-out"
+        [orchestrator.eval.source.env.taskset]
+        id = "reverse-text"
+        [orchestrator.eval.source.env.agent.runtime]
+        type = "subprocess"
+    """
+    evaluation, inference = run.evaluation, run.inference
+    if evaluation is None or inference is None or evaluation.max_completion_tokens is None:
+        return
+    if inference.ctx_tokens is not None and evaluation.max_completion_tokens >= inference.ctx_tokens:
+        yield Problem(
+            "evaluation.max_completion_tokens",
+            f"{evaluation.max_completion_tokens} completion tokens leave no room for a prompt in "
+            f"`inference.ctx_tokens` {inference.ctx_tokens}",
+            patch={"evaluation.max_completion_tokens": max(1, inference.ctx_tokens - _MARGIN_TOKENS)},
+        )
+
+
+@rule("LEN009", Severity.ERROR)
+def minimum_beyond_maximum(run: RunSpec) -> Iterator[Problem]:
+    """min_tokens must not exceed the completion's limit.
+
+    vLLM refuses the request: no completion can satisfy both
+
+    Source: vLLM SamplingParams, "min_tokens must be less than or equal to max_tokens".
+
+    Bad (prime-rl 2026-01):
+        [orchestrator.sampling]
+        min_tokens = 2048
+    Good (prime-rl 2026-01):
+        [orchestrator.sampling]
+        min_tokens = 16
+    """
+    rollout = run.rollout
+    if rollout is None or rollout.min_tokens is None or rollout.max_completion_tokens is None:
+        return
+    if rollout.min_tokens > rollout.max_completion_tokens:
+        yield Problem(
+            "rollout.min_tokens",
+            f"{rollout.min_tokens} is more than `rollout.max_completion_tokens` {rollout.max_completion_tokens}",
+            fix="take it out",
+            patch={"rollout.min_tokens": None},
+        )
+
+
+def _completions(run: RunSpec) -> Iterator[tuple[str, int, int | None]]:
+    """(RunSpec field, tokens, its environment or None) of every limit on the completions that are trained on."""
+    if run.rollout is not None and run.rollout.max_completion_tokens is not None:
+        yield "rollout.max_completion_tokens", run.rollout.max_completion_tokens, None
+    sources = run.environments.train if run.environments is not None else None
+    for number, source in enumerate(sources or ()):
+        if source.max_completion_tokens is not None:
+            yield f"environments.train.{number}.max_completion_tokens", source.max_completion_tokens, number

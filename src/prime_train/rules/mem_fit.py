@@ -1,0 +1,158 @@
+"""Whether trainer and server fit into the memory of their GPUs, by the estimate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prime_train.core.findings import Problem, Severity
+from prime_train.core.units import format_bytes
+from prime_train.rules.estimate_inputs import Unknown, hardware_of, shape_of
+from prime_train.rules.par_processes import SHARED_GPU_FRACTION
+from prime_train.rules.rule import facts_rule
+from prime_train.rules.run_anchor import anchor
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.estimate.memory.roles import Memory, Role
+    from prime_train.estimate.model.shape import ModelShape
+    from prime_train.estimate.values import Hardware
+    from prime_train.facts.facts import Facts
+
+_SHOW = "prime-train estimate shows every term, and what to change"
+
+
+@facts_rule("MEM004", Severity.ERROR, needs=("gpus",))
+def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The server must fit on its GPUs, with room for one request of full length.
+
+    vLLM loads the weights before it sizes the cache from the rest: it ends out of memory or without cache blocks
+
+    An error if the estimate's lower bound exceeds the GPU or leaves nothing for the cache, a warning if only its upper
+    bound exceeds the GPU. A model that is not in the registry is not judged.
+
+    Source: estimate/serving/server_memory.py, compared with what vLLM printed; docs/estimate.md.
+
+    Bad (prime-rl 2026-08):
+        [model]
+        name = "Qwen/Qwen3-32B"
+        [deployment]
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
+        [trainer.model]
+        fsdp_cpu_offload = true
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
+    Good (prime-rl 2026-08):
+        [model]
+        name = "Qwen/Qwen3-0.6B"
+        [deployment]
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
+    """
+    yield from _check_role(run, facts, "inference", "inference.tensor_parallel")
+
+
+@facts_rule("MEM005", Severity.ERROR, needs=("gpus",))
+def trainer_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """The trainer must fit on its GPUs.
+
+    the trainer runs out of memory in its first steps
+
+    An error if the estimate's lower bound exceeds the GPU, a warning if only its upper bound does. A model that is not
+    in the registry is not judged.
+
+    Source: estimate/memory/training.py, compared with measured peaks; docs/estimate.md.
+
+    Bad (prime-rl 2026-08):
+        [model]
+        name = "Qwen/Qwen3-8B"
+        [deployment]
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
+    Good (prime-rl 2026-08):
+        [model]
+        name = "Qwen/Qwen3-0.6B"
+        [deployment]
+        num_train_gpus = 1
+        num_infer_gpus = 1
+        [inference.vllm]
+        data_parallel_size = 1
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+            {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},
+        ]
+    Bad:
+        [model]
+        layers = 32
+        hidden_size = 4096
+        heads = 32
+        [facts.gpus]
+        devices = [{name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]}]
+    """
+    yield from _check_role(run, facts, "trainer", anchor(run))
+
+
+def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Iterator[Problem]:
+    from prime_train.estimate.memory.roles import memory_of
+
+    fraction = run.inference.gpu_memory_fraction if run.inference is not None else None
+    if fraction is not None and not 0 < fraction <= 1:  # rule MEM001
+        return
+    hardware, shape = hardware_of(run, facts), shape_of(run)
+    if isinstance(hardware, Unknown) or isinstance(shape, Unknown):
+        return
+    memory, _ = memory_of(run, hardware, shape)
+    if memory.gpus.shared and fraction is not None and fraction > SHARED_GPU_FRACTION:  # rule PAR007
+        return
+    for role in memory.roles:
+        if role.memory.role != role_name or role.fits:
+            continue
+        need = role.memory
+        outside = sum(term.bytes for term in need.outside)
+        starts = role.served is None or role.served.starts
+        surely = need.reserved.low + outside > hardware.usable_bytes or not starts
+        yield Problem(
+            at,
+            _describe(role, hardware, outside, starts),
+            fix=_advice(run, hardware, shape, memory) or _SHOW,
+            severity=None if surely else Severity.WARNING,
+        )
+
+
+def _describe(role: Role, hardware: Hardware, outside_bytes: float, starts: bool) -> str:
+    need = role.memory
+    low, high = (format_bytes(bound + outside_bytes) for bound in (need.reserved.low, need.reserved.high))
+    span = low if low == high else f"{low} to {high}"
+    room = f"{format_bytes(hardware.usable_bytes)} that {hardware.id} has"
+    if not starts and need.needed_bytes <= hardware.usable_bytes:
+        return f"nothing is left for one request of full length within `inference.gpu_memory_fraction` of the {room}"
+    return f"the {need.role} takes {span} of the {room}"
+
+
+def _advice(run: RunSpec, hardware: Hardware, shape: ModelShape, memory: Memory) -> str:
+    """The first change that is enough, or else the first one that helps; "" if none does."""
+    from prime_train.estimate.advice import Case, Keys, advise
+
+    found = advise(Case(run, hardware, shape, memory), Keys(lambda field: f"`{field}`", bool))
+    return next((line for line in found if "then it fits" in line), found[0] if found else "")

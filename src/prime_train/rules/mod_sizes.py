@@ -1,0 +1,176 @@
+"""Model folders and sizes that the bundled trainer cannot use. Pure: the facts are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule
+from prime_train.spec import Model, RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+
+_NOT_SIZES = ("path", "init", "compile")
+
+
+@rule("MOD001", Severity.ERROR)
+def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
+    """heads must be a multiple of kv_heads.
+
+    each key and value head serves the same number of query heads
+
+    Source: GQA, arXiv 2305.13245, s. 2.2.
+
+    Bad:
+        [model]
+        heads = 8
+        kv_heads = 3
+    Good:
+        [model]
+        heads = 8
+        kv_heads = 2
+    """
+    model = run.model
+    if model.path is not None or model.kv_heads is None or model.heads % model.kv_heads == 0:
+        return
+    below = max(n for n in range(1, min(model.kv_heads, model.heads) + 1) if model.heads % n == 0)
+    yield Problem(
+        "model.kv_heads",
+        f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}",
+        patch={"model.kv_heads": below},
+    )
+
+
+@facts_rule("MOD002", Severity.ERROR, needs=("model_folder",))
+def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+    """model.path must be a Hugging Face folder of a model type that the trainer supports.
+
+    the trainer reads the sizes and the weights from there
+
+    The supported types are llama and qwen3.
+
+    Source: trainer/hf_config.py (the model types that it maps).
+
+    Bad:
+        [model]
+        path = "models/gone"
+        init = "random"
+        [facts.model_folder]
+        path = "models/gone"
+        problem = "there is no such folder"
+    Bad:
+        [model]
+        path = "models/gpt2"
+        init = "random"
+        [facts.model_folder]
+        path = "models/gpt2"
+        model_type = "gpt2"
+    Good:
+        [model]
+        path = "models/mine"
+        init = "random"
+        [facts.model_folder]
+        path = "models/mine"
+        model_type = "llama"
+    """
+    from prime_train.spec.decoder_size import KNOWN_MODEL_TYPES  # here, because a lint has no facts
+
+    folder = known(facts.model_folder)
+    if folder is None:
+        return
+    if folder.problem:
+        fix = f"download one there (hf download OWNER/NAME --local-dir {folder.path}), or correct the path"
+        yield Problem("model.path", f"{folder.path}: {folder.problem}", fix=fix)
+    elif folder.model_type not in KNOWN_MODEL_TYPES:
+        legal = " or ".join(KNOWN_MODEL_TYPES)
+        what = f'{folder.path}: model_type is "{folder.model_type}", not {legal}'
+        yield Problem("model.path", what, fix=f"use a model of type {legal}")
+    elif folder.architecture is None:
+        yield Problem(
+            "model.path", f"{folder.path}: config.json lacks a size of the model", fix="download the folder again"
+        )
+    elif run.model.init == "weights" and not folder.has_weights:
+        yield Problem(
+            "model.path",
+            f"{folder.path}: it has no model.safetensors",
+            fix='download the weights too, or `model.init` = "random" to train from scratch',
+        )
+
+
+@rule("MOD003", Severity.ERROR)
+def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
+    """A head must have a whole, even width: head_dim, or hidden_size / heads.
+
+    rotary embeddings turn the channels of a head in pairs
+
+    Source: RoFormer, arXiv 2104.09864, s. 3.2.2.
+
+    Bad:
+        [model]
+        hidden_size = 250
+        heads = 4
+    Bad:
+        [model]
+        hidden_size = 252
+        heads = 4
+    Bad:
+        [model]
+        head_dim = 63
+    Good:
+        [model]
+        hidden_size = 250
+        heads = 4
+        head_dim = 64
+    """
+    model = run.model
+    if model.path is not None:
+        return
+    if model.head_dim is not None:
+        if model.head_dim % 2:
+            yield Problem("model.head_dim", f"{model.head_dim} is odd", patch={"model.head_dim": model.head_dim + 1})
+        return
+    if model.hidden_size % (2 * model.heads) == 0:
+        return
+    width = model.hidden_size / model.heads
+    even = max(1, round(width / 2)) * 2
+    yield Problem(
+        "model.hidden_size",
+        f"{model.hidden_size} / `model.heads` {model.heads} = {width:g}, which is not an even number",
+        patch={"model.hidden_size": even * model.heads},
+    )
+
+
+@sharper_rule("MOD004", Severity.WARNING, uses=("model_folder",))
+def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+    """Size fields beside model.path have no effect.
+
+    the folder's config.json gives the sizes
+
+    Source: trainer/hf_config.py (the sizes are those of config.json).
+
+    Bad:
+        [model]
+        path = "models/mine"
+        init = "random"
+        layers = 12
+    Good:
+        [model]
+        path = "models/mine"
+        init = "random"
+    """
+    folder = if_known(facts, "model_folder")
+    if run.model.path is None or (folder is not None and folder.problem):
+        return  # MOD002 reports the folder
+    for item in fields(Model):
+        name, value = item.name, getattr(run.model, item.name)
+        if name not in _NOT_SIZES and value != item.default:
+            yield Problem(
+                f"model.{name}",
+                f"{value} is not used: `model.path` is set",
+                fix="take it out",
+                patch={f"model.{name}": None},
+                safe=True,
+            )

@@ -1,0 +1,269 @@
+"""Ports, hosts and timeouts of the processes of a run, and whether they agree. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from prime_train.config.prime_rl.features import features_of
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import rule
+from prime_train.spec import RunSpec
+
+_LOCAL = r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::(\d+))?(?:/|$)"
+_PRIVILEGED = 1024  # ports below belong to root; Linux, ip(7)
+_SHORTEST_READY_S = 300
+_SHORTEST_COLLECTIVE_S = 300
+_USUAL_COLLECTIVE_S = 3600
+
+
+@rule("NET001", Severity.ERROR)
+def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
+    """No two processes of a run can listen on one port.
+
+    the second one ends with "Address already in use", after the first has loaded its model
+
+    Source: prime-rl's ports: server 8000, engine 8100, broadcast 29501, rollouts 5555, environments 5000 and up,
+    metrics of the trainer 8000.
+
+    Bad (prime-rl 2026-08):
+        [inference.server]
+        port = 8000
+        [trainer.metrics_server]
+        port = 8000
+    Bad (prime-rl 2026-08):
+        [inference]
+        backend_port = 8000
+    Good (prime-rl 2026-08):
+        [inference.server]
+        port = 8000
+        [trainer.metrics_server]
+        port = 9100
+    """
+    if run.deployment is not None and run.deployment.kind == "multi_node":
+        return
+    taken: dict[int, str] = {}
+    for at, port in _ports(run):
+        if port in taken:
+            yield Problem(at, f"{port} is the port of `{taken[port]}`", patch={at: _find_free_port(port, run)})
+        else:
+            taken[port] = at
+
+
+@rule("NET002", Severity.ERROR)
+def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
+    """The orchestrator must call the port that inference listens on.
+
+    prime-rl refuses two ports, or the orchestrator waits half an hour for a server that listens on another one
+
+    Source: prime-rl's launcher (port of base_url against inference.server.port).
+
+    Bad (prime-rl 2026-08):
+        [inference.server]
+        port = 8001
+        [orchestrator.model.client]
+        base_url = "http://localhost:8000/v1"
+    Bad (prime-rl 2026-01):
+        [inference.server]
+        port = 8001
+        [orchestrator.client]
+        base_url = ["http://localhost:8000/v1"]
+    Good (prime-rl 2026-08):
+        [inference.server]
+        port = 8001
+        [orchestrator.model.client]
+        base_url = "http://localhost:8001/v1"
+    """
+    rollout, inference = run.rollout, run.inference
+    if rollout is None or inference is None or inference.port is None or len(rollout.base_urls or ()) != 1:
+        return
+    local = re.match(_LOCAL, (rollout.base_urls or ("",))[0])
+    if local is None or local.group(1) is None or int(local.group(1)) == inference.port:
+        return
+    yield Problem(
+        "inference.port",
+        f"{inference.port}, and `rollout.base_urls` asks port {local.group(1)}",
+        patch={"inference.port": int(local.group(1))},
+    )
+
+
+@rule("NET003", Severity.WARNING)
+def port_of_root(run: RunSpec) -> Iterator[Problem]:
+    """Ports below 1024 need root.
+
+    a process of an ordinary user cannot open the port, and ends at its start
+
+    Source: Linux, ip(7), privileged ports.
+
+    Bad (prime-rl 2026-08):
+        [inference.server]
+        port = 80
+        [orchestrator.model.client]
+        base_url = "http://localhost:80/v1"
+    Good (prime-rl 2026-08):
+        [inference.server]
+        port = 8000
+    """
+    for at, port in _ports(run):
+        if 0 < port < _PRIVILEGED:
+            yield Problem(at, f"{port} is below {_PRIVILEGED}", patch={at: 8000 + port})
+
+
+@rule("NET004", Severity.WARNING)
+def little_time_to_load(run: RunSpec) -> Iterator[Problem]:
+    """The orchestrator should give inference minutes to load.
+
+    it gives up while vLLM still loads weights and captures graphs, and the run ends before its first step
+
+    Source: prime-rl's wait_for_ready_timeout (1800 s) against VLLM_ENGINE_READY_TIMEOUT_S (4200 s).
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.model.client]
+        wait_for_ready_timeout = 60
+    Good (prime-rl 2026-08):
+        [orchestrator.model.client]
+        wait_for_ready_timeout = 3600
+    """
+    rollout = run.rollout
+    if rollout is not None and rollout.wait_for_ready_s is not None and rollout.wait_for_ready_s < _SHORTEST_READY_S:
+        yield Problem(
+            "rollout.wait_for_ready_s",
+            f"{rollout.wait_for_ready_s} s is less than {_SHORTEST_READY_S} s",
+            patch={"rollout.wait_for_ready_s": 1800},
+        )
+
+
+@rule("NET005", Severity.WARNING)
+def little_time_for_collectives(run: RunSpec) -> Iterator[Problem]:
+    """Collectives should have minutes before they time out.
+
+    ranks wait for the slowest: a checkpoint or a first compile takes longer, and the watchdog ends a healthy run
+
+    Source: torch.distributed (10 min by default for NCCL); prime-rl, dist_timeout_seconds (600 s, then 3600 s).
+
+    Bad (prime-rl 2026-08):
+        [trainer]
+        dist_timeout_seconds = 60
+    Good (prime-rl 2026-08):
+        [trainer]
+        dist_timeout_seconds = 3600
+    """
+    trainer = run.trainer
+    if trainer is None or trainer.dist_timeout_s is None or trainer.dist_timeout_s >= _SHORTEST_COLLECTIVE_S:
+        return
+    yield Problem(
+        "trainer.dist_timeout_s",
+        f"{trainer.dist_timeout_s} s is less than {_SHORTEST_COLLECTIVE_S} s",
+        patch={"trainer.dist_timeout_s": _USUAL_COLLECTIVE_S},
+    )
+
+
+@rule("NET006", Severity.ERROR)
+def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
+    """A W&B run that several processes share cannot be offline.
+
+    trainer and orchestrator write to one run through the server, so prime-rl refuses an offline one
+
+    Source: prime-rl 2026-08, validator on monitors.wandb.offline.
+
+    Bad (prime-rl 2026-08):
+        [monitors.wandb]
+        project = "example"
+        offline = true
+    Good (prime-rl 2026-08):
+        [monitors.wandb]
+        project = "example"
+    """
+    if run.monitor is None or run.launch is None or run.finetune is not None:
+        return
+    if not features_of(run).refuses_offline_shared_run:
+        return
+    if run.monitor.offline and run.rollout is not None and run.trainer is not None:
+        yield Problem(
+            "monitor.offline",
+            "true, for a run that trainer and orchestrator share",
+            fix="take it out, or set WANDB_MODE=offline, which gives each its own run",
+            patch={"monitor.offline": None},
+        )
+
+
+@rule("NET007", Severity.ERROR)
+def broadcasts_disagree(run: RunSpec) -> Iterator[Problem]:
+    """Trainer, orchestrator and inference must broadcast weights the same way.
+
+    one sends where the other does not listen: prime-rl refuses it
+
+    Source: prime-rl's validator on weight_broadcast.type.
+
+    Bad (prime-rl 2026-08):
+        [trainer.weight_broadcast]
+        type = "nccl"
+        [orchestrator.weight_broadcast]
+        type = "filesystem"
+    Good (prime-rl 2026-08):
+        [weight_broadcast]
+        type = "nccl"
+    """
+    broadcast = run.weight_broadcast
+    if broadcast is None or broadcast.trainer_kind is None:
+        return
+    for name in ("rollout_kind", "inference_kind"):
+        kind = getattr(broadcast, name)
+        if kind is not None and kind != broadcast.trainer_kind:
+            yield Problem(
+                f"weight_broadcast.{name}",
+                f'"{kind}" is not `weight_broadcast.trainer_kind` "{broadcast.trainer_kind}"',
+                patch={f"weight_broadcast.{name}": broadcast.trainer_kind},
+            )
+
+
+@rule("NET008", Severity.ERROR)
+def nccl_on_one_gpu(run: RunSpec) -> Iterator[Problem]:
+    """NCCL broadcast needs two GPUs.
+
+    two ranks of one group cannot be on one GPU: prime-rl refuses it
+
+    Source: prime-rl's validator on weight_broadcast.type = "nccl"; NCCL user guide.
+
+    Bad (prime-rl 2026-01):
+        trainer_gpu_ids = [0]
+        inference_gpu_ids = [0]
+        [inference]
+        gpu_memory_utilization = 0.5
+        [inference.parallel]
+        dp = 1
+        [weight_broadcast]
+        type = "nccl"
+    Good (prime-rl 2026-08):
+        [weight_broadcast]
+        type = "nccl"
+    """
+    gpus, broadcast = run.deployment, run.weight_broadcast
+    if gpus is None or broadcast is None or broadcast.kind != "nccl" or gpus.train_gpu_ids is None:
+        return
+    if len({*gpus.train_gpu_ids, *(gpus.infer_gpu_ids or ())}) < 2:
+        yield Problem(
+            "weight_broadcast.kind",
+            f'"nccl", and GPU {gpus.train_gpu_ids[0] if gpus.train_gpu_ids else 0} is the only one',
+            patch={"weight_broadcast.kind": "filesystem"},
+        )
+
+
+def _ports(run: RunSpec) -> Iterator[tuple[str, int]]:
+    """(RunSpec field, port) of every listener of this run."""
+    inference, broadcast, transport = run.inference, run.weight_broadcast, run.transport
+    listeners = [
+        ("inference.port", inference.port if inference else None),
+        ("inference.backend_port", inference.backend_port if inference and inference.router else None),
+        ("weight_broadcast.port", broadcast.port if broadcast and broadcast.kind == "nccl" else None),
+        ("transport.port", transport.port if transport and transport.kind == "zmq" else None),
+        ("trainer.metrics_port", run.trainer.metrics_port if run.trainer else None),
+        ("rollout.env_server_base_port", run.rollout.env_server_base_port if run.rollout else None),
+    ]
+    yield from ((at, port) for at, port in listeners if port is not None)
+
+
+def _find_free_port(port: int, run: RunSpec) -> int:
+    taken = {port for _, port in _ports(run)}
+    candidates: tuple[int, ...] = (*range(port + 1, 65536), *range(9000, 9100))
+    return next(candidate for candidate in candidates if candidate not in taken)

@@ -1,0 +1,69 @@
+"""The length of a run's longest prompt, and how it is known. Reads one shipped file, judges nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from prime_train.core.paths import shipped
+from prime_train.rules.rule import if_known
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts
+    from prime_train.facts.run_inputs import DataLengths
+
+
+class Prompt(NamedTuple):
+    """`is_bound`: the prompts have at most that many tokens in published runs; their real length is not known."""
+
+    tokens: int
+    known_from: str
+    is_bound: bool = False
+
+
+class EnvironmentPrompt(NamedTuple):
+    """One entry of registry/environments.toml."""
+
+    names: list[str]
+    prompt_tokens: int
+    source: str
+    as_of: str
+
+
+def find_longest(run: RunSpec, facts: Facts | None, source: int | None = None) -> Prompt | None:
+    """The longest prompt of the run, or of one of its training environments; None if it is not known.
+
+    The file's value counts first, then measured data, then the registry.
+    """
+    expected = run.prime_train.expected_prompt_tokens
+    if expected is not None:
+        return Prompt(expected, "")
+    listed = run.environments.train if run.environments is not None else None
+    numbers = range(len(listed or ())) if source is None else (source,)
+    found = [prompt for number in numbers if (prompt := _find_prompt(run, facts, number)) is not None]
+    return max(found, default=None, key=lambda prompt: prompt.tokens)
+
+
+def _find_prompt(run: RunSpec, facts: Facts | None, number: int) -> Prompt | None:
+    front = f"environments.train.{number}."
+    measured: tuple[DataLengths, ...] = if_known(facts, "data_lengths") or ()
+    for data in measured:
+        if data.field.startswith(front) and data.longest_tokens is not None:
+            rows = "1 row" if data.measured_rows == 1 else f"{data.measured_rows} rows"
+            return Prompt(data.longest_tokens, f", the longest of {rows} in {data.path}")
+    listed = run.environments.train if run.environments is not None else None
+    name = ((listed or ())[number].id or "") if listed else ""
+    entry = _by_name().get(name.rpartition("/")[2].partition("@")[0].replace("_", "-")) if name else None
+    if entry is None:
+        return None
+    return Prompt(entry.prompt_tokens, f", as {name} may have (registry/environments.toml)", True)
+
+
+@cache
+def _by_name() -> dict[str, EnvironmentPrompt]:
+    import tomli
+
+    with open(shipped("environments.toml"), "rb") as file:
+        entries = [EnvironmentPrompt(**entry) for entry in tomli.load(file)["environment"]]
+    return {name: entry for entry in entries for name in entry.names}

@@ -1,0 +1,114 @@
+"""What a rule is: a function of a RunSpec, and of Facts where it needs some, with its documentation. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from prime_train.config.parsed_config import Fault, Reading
+from prime_train.core.findings import Problem, Severity
+from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.facts.facts import Facts, NotKnown
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., object])
+RunCheck = Callable[[RunSpec], Iterator[Problem]]
+FactsCheck = Callable[[RunSpec, "Facts"], Iterator[Problem]]
+SharperCheck = Callable[[RunSpec, "Facts | None"], Iterator[Problem]]
+FileCheck = Callable[[Reading], Iterator[Fault]]
+Judge = Callable[[Reading, "Facts | None"], Iterator[Problem] | Iterator[Fault]]
+
+
+class Rule(NamedTuple):
+    """One rule. `doc` is its explain page, its entry in docs/rules.md and its tests (see explain.py).
+
+    `check` gets a reading with a RunSpec if `reads_run`, and facts if `needs` is not empty. `uses` are facts that make
+    its judgement more exact; it judges without them too.
+    """
+
+    code: str
+    severity: Severity
+    needs: tuple[str, ...]  # fields of Facts
+    reads_run: bool
+    check: Judge
+    name: str
+    family: str  # the name of its module
+    doc: str
+    uses: tuple[str, ...] = ()
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(code: str, severity: Severity) -> Callable[[RunCheck], RunCheck]:
+    """Registers a rule that judges the config alone."""
+    return _register(code, severity, lambda check: lambda reading, _: check(_present(reading.run)))
+
+
+def facts_rule(
+    code: str, severity: Severity, needs: tuple[str, ...], uses: tuple[str, ...] = ()
+) -> Callable[[FactsCheck], FactsCheck]:
+    """Registers a rule that judges the config on a machine. It is skipped if a fact it needs is not known.
+
+    `uses` are further facts that it reads if they are known: see `if_known`.
+    """
+
+    def bind(check: FactsCheck) -> Judge:
+        return lambda reading, facts: check(_present(reading.run), _present(facts))
+
+    return _register(code, severity, bind, needs, uses)
+
+
+def sharper_rule(code: str, severity: Severity, uses: tuple[str, ...]) -> Callable[[SharperCheck], SharperCheck]:
+    """Registers a rule that judges the config alone, and more exactly if facts are known: see `if_known`."""
+    return _register(code, severity, lambda check: lambda reading, facts: check(_present(reading.run), facts), (), uses)
+
+
+def file_rule(code: str, severity: Severity) -> Callable[[FileCheck], FileCheck]:
+    """Registers a rule that reports faults of the file itself, found by its reader or by the rule."""
+    return _register(code, severity, lambda check: lambda reading, _: check(reading), reads_run=False)
+
+
+def _register(
+    code: str,
+    severity: Severity,
+    bind: Callable[[C], Judge],
+    needs: tuple[str, ...] = (),
+    uses: tuple[str, ...] = (),
+    *,
+    reads_run: bool = True,
+) -> Callable[[C], C]:
+    def add(check: C) -> C:
+        if code in RULES:
+            raise ValueError(f"two rules are called {code}: {RULES[code].name} and {check.__name__}")
+        family, doc = check.__module__.rpartition(".")[2], check.__doc__ or ""
+        RULES[code] = Rule(code, severity, needs, reads_run, bind(check), check.__name__, family, doc, uses)
+        return check
+
+    return add
+
+
+def _present(value: T | None) -> T:
+    assert value is not None
+    return value
+
+
+def known(fact: T | NotKnown) -> T:
+    """The fact itself. Raises ValueError if it is not known, because a rule runs only if every fact it needs is."""
+    from prime_train.facts.facts import NotKnown  # here, because a lint has no facts and does not load them
+
+    if isinstance(fact, NotKnown):
+        raise ValueError(f"a rule reads a fact that it does not name in `needs`: {fact.reason}")
+    return fact
+
+
+def if_known(facts: Facts | None, name: str) -> Any:
+    """The fact of that name; None if there are no facts, or it is not known, or is None itself."""
+    if facts is None:
+        return None
+    from prime_train.facts.facts import NotKnown
+
+    fact = getattr(facts, name)
+    return None if isinstance(fact, NotKnown) else fact

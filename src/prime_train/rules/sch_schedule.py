@@ -1,0 +1,155 @@
+"""Learning-rate schedules that do not fit into the run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prime_train.core.findings import Problem, Severity
+from prime_train.rules.rule import rule
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+
+_TRACE_STEPS = 10
+
+
+@rule("SCH001", Severity.WARNING)
+def schedule_longer_than_run(run: RunSpec) -> Iterator[Problem]:
+    """Warm-up and decay must fit into max_steps.
+
+    the rate would not reach its peak, or the run would end before the decay does
+
+    Source: trainer/optim.py.
+
+    Bad:
+        [schedule]
+        warmup_steps = 1000
+    Bad:
+        [schedule]
+        kind = "wsd"
+        warmup_steps = 500
+        decay_steps = 600
+    Bad:
+        [schedule]
+        kind = "wsd"
+        warmup_steps = 900
+    Good:
+        [schedule]
+        kind = "wsd"
+        warmup_steps = 100
+        decay_steps = 200
+    """
+    schedule, max_steps = run.schedule, run.run.max_steps
+    if schedule.warmup_steps >= max_steps:
+        yield Problem(
+            "schedule.warmup_steps",
+            f"a warm-up of {schedule.warmup_steps} steps fills all of `run.max_steps` {max_steps}",
+            patch={"schedule.warmup_steps": max_steps // 10},
+        )
+    elif schedule.kind == "wsd":
+        decay_steps = schedule.decay_steps if schedule.decay_steps is not None else round(0.2 * max_steps)
+        if schedule.warmup_steps + decay_steps > max_steps:
+            yield Problem(
+                "schedule.decay_steps",
+                f"`schedule.warmup_steps` {schedule.warmup_steps} + {decay_steps} steps of decay are more than "
+                f"`run.max_steps` {max_steps}",
+                patch={"schedule.decay_steps": max_steps - schedule.warmup_steps},
+            )
+
+
+@rule("SCH002", Severity.WARNING)
+def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
+    """decay_steps has an effect only in a warmup-stable-decay schedule.
+
+    a cosine decays from the end of the warm-up to the end of the run; a constant rate never does
+
+    Source: trainer/optim.py; warm-up, stable, decay: arXiv 2404.06395, s. 4.
+
+    Bad:
+        [schedule]
+        kind = "cosine"
+        decay_steps = 200
+    Good:
+        [schedule]
+        kind = "wsd"
+        decay_steps = 200
+    """
+    if run.schedule.decay_steps is not None and run.schedule.kind != "wsd":
+        yield Problem(
+            "schedule.decay_steps",
+            f'{run.schedule.decay_steps} is not used: `schedule.kind` is "{run.schedule.kind}"',
+            fix='take it out, or schedule.kind = "wsd"',
+            patch={"schedule.decay_steps": None},
+            safe=True,
+        )
+
+
+@rule("SCH003", Severity.WARNING)
+def no_last_step(run: RunSpec) -> Iterator[Problem]:
+    """A run should have a last step.
+
+    without one it runs and costs money until it is stopped by hand; the final checkpoint is never written
+
+    Source: prime-rl, max_steps (unset: no end).
+
+    Bad (prime-rl 2026-08):
+        max_steps = "-"
+    Good (prime-rl 2026-08):
+        max_steps = 200
+    """
+    if run.trainer is not None and run.run.max_steps >= ENDLESS_STEPS:
+        yield Problem("run.max_steps", "no last step is set", fix="for example `run.max_steps` = 1000")
+
+
+@rule("SCH004", Severity.ERROR)
+def step_counts_disagree(run: RunSpec) -> Iterator[Problem]:
+    """Trainer and orchestrator must take the same number of steps.
+
+    one waits for the other for ever: prime-rl refuses two numbers
+
+    Source: prime-rl's validator on max_steps.
+
+    Bad (prime-rl 2026-08):
+        [trainer]
+        max_steps = 200
+        [orchestrator]
+        max_steps = 100
+    Good (prime-rl 2026-08):
+        max_steps = 200
+    """
+    if run.trainer is None or run.rollout is None:
+        return
+    trained, orchestrated = run.trainer.max_steps, run.rollout.max_steps
+    if trained is not None and orchestrated is not None and trained != orchestrated:
+        yield Problem(
+            "rollout.max_steps",
+            f"{orchestrated} is not `trainer.max_steps` {trained}",
+            patch={"rollout.max_steps": trained},
+        )
+
+
+@rule("SCH005", Severity.ERROR)
+def trace_of_a_long_run(run: RunSpec) -> Iterator[Problem]:
+    """A profiler trace is for fewer than 10 steps.
+
+    a trace grows by gigabytes a step: prime-rl refuses more
+
+    Source: prime-rl's validator on trace_path.
+
+    Bad (prime-rl 2026-08):
+        [trainer]
+        trace_path = "trace"
+    Good (prime-rl 2026-08):
+        max_steps = 5
+        [ckpt]
+        interval = 2
+        [trainer]
+        trace_path = "trace"
+    """
+    if run.trainer is not None and run.trainer.trace_path and run.run.max_steps >= _TRACE_STEPS:
+        yield Problem(
+            "trainer.trace_path",
+            f"a trace, and `run.max_steps` is {run.run.max_steps}"
+            if run.run.max_steps < ENDLESS_STEPS
+            else "a trace, and no last step",
+            fix="take it out, or `run.max_steps` = 5",
+            patch={"trainer.trace_path": None},
+        )

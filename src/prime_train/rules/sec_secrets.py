@@ -1,0 +1,78 @@
+"""Secrets in a config file. Never shows a secret that it found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prime_train.config.parsed_config import Fault, Reading
+from prime_train.core.findings import Severity
+from prime_train.core.redaction import ISSUED, LOGIN, PRIVATE_KEY
+from prime_train.rules.rule import file_rule
+from prime_train.toml.document import KeyPath
+
+CODE = "SEC001"
+_TOKEN = rf"{ISSUED}|{LOGIN}|{PRIVATE_KEY}"
+_KEY = r"(?i)(?:^|[_-])(?:api[_-]?key|apikey|token|secret|password|passwd|access[_-]?key)$"
+_LOOKS_SECRET = r"[A-Za-z0-9+/=_.-]{16,}"
+_VARIABLE = r"\$|\A[A-Z][A-Z0-9_]*\Z"  # a reference to a variable, not a value
+
+
+@file_rule(CODE, Severity.WARNING)
+def secret_in_file(reading: Reading) -> Iterator[Fault]:
+    """A config must not hold secrets.
+
+    a config is committed, copied into every run directory and sent to the experiment tracker, and the secret with it
+
+    Source: the token formats that GitHub, GitLab, Hugging Face, AWS, Slack and Google document.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.env_vars]
+        WANDB_API_KEY = "0123456789abcdef0123456789abcdef01234567"
+    Bad (prime-rl 2026-08):
+        [orchestrator.model.client.headers]
+        Authorization = "Bearer hf_abcdefghijklmnopqrstuvwx"
+    Good (prime-rl 2026-08):
+        [orchestrator.model.client]
+        api_key_var = "VLLM_API_KEY"
+    """
+    if reading.document.fault is not None:
+        return
+    for key, value in _strings(reading.document.values, ()):
+        if _is_secret(str(key[-1]), value):
+            name = next(str(part) for part in reversed(key) if isinstance(part, str))
+            yield Fault(
+                CODE,
+                key,
+                f"a secret of {len(value)} characters",
+                f"revoke it, and pass {name} through the environment",
+                hidden=True,
+            )
+
+
+def _strings(value: Mapping[str, Any], key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Every string below a table. A number costs no call, because there may be a million.
+
+    It keeps its own stack, because dotted keys nest deeper than Python's recursion limit.
+    """
+    entered: list[tuple[KeyPath, Iterator[tuple[str | int, Any]]]] = [(key, iter(value.items()))]
+    while entered:
+        key, items = entered[-1]
+        for name, below in items:
+            if isinstance(below, str):
+                yield (*key, name), below
+            elif isinstance(below, dict | list):
+                entered.append(((*key, name), iter(below.items() if isinstance(below, dict) else enumerate(below))))
+                break
+        else:
+            entered.pop()
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if len(value) < 8:
+        return False
+    if re.search(_TOKEN, value):
+        return True
+    named = re.search(_KEY, name) is not None
+    return named and re.fullmatch(_LOOKS_SECRET, value) is not None and re.search(_VARIABLE, value) is None

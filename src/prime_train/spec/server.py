@@ -1,0 +1,170 @@
+"""The parts of a RunSpec about the server and what goes to and from it. Values only.
+
+`Server` is `[inference]` of a run.toml, whose annotations are its schema; the rest is what every dialect fills, with
+prime-rl's keys beside it as in `spec/prime_rl_parts.py`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from prime_train.spec.annotations import Doc, Ge, Gt, Le
+
+Positive = Annotated[int, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """The vLLM server that prime-train starts and watches."""
+
+    model: Annotated[str, Doc("A Hugging Face folder, or a name on the hub.")]
+    served_name: Annotated[str | None, Doc("What requests call the model; unset = what `model` says.")] = None
+    python: Annotated[
+        str | None, Doc("The interpreter of the environment that has vLLM; unset = the one that runs prime-train.")
+    ] = None
+    host: Annotated[Literal["127.0.0.1", "::1"], Doc("Where it listens: on this machine alone.")] = "127.0.0.1"
+    port: Annotated[int, Ge(1), Le(65535), Doc("The port it listens on.")] = 8000
+    ctx_tokens: Annotated[Positive | None, Doc("Longest prompt and answer together; unset = the model's own.")] = None
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "float32"],
+        Doc("Of weights and activations; `auto` = what the model's config says."),
+    ] = "auto"
+    tensor_parallel: Annotated[Positive, Doc("GPUs that one copy of the model is spread over.")] = 1
+    gpu_memory_fraction: Annotated[
+        Annotated[float, Gt(0), Le(1)] | None,
+        Doc("Part of each GPU's memory that it may take, the KV cache included; unset = vLLM's own."),
+    ] = None
+    kv_cache_gib: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Memory of the KV cache, in place of what gpu_memory_fraction leaves. A server on a CPU needs it."),
+    ] = None
+    enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates slower.")] = False
+    arguments: Annotated[
+        Mapping[str, bool | int | float | str] | None,
+        Doc('More of vLLM\'s own arguments by their names: `quantization = "fp8"`; true = the bare flag.'),
+    ] = None
+    ready_limit_s: Annotated[float, Gt(0), Doc("Longest wait for its first answer.")] = 1800.0
+
+    @property
+    def kv_cache_bytes(self) -> int | None:
+        return None if self.kv_cache_gib is None else round(self.kv_cache_gib * 2**30)
+
+    @property
+    def requests_name(self) -> str:
+        """What a request must call the model."""
+        return self.served_name or self.model
+
+    def argument(self, name: str) -> object:
+        """A value of `arguments`, whether its name is written with dashes or underscores; None where it is not said."""
+        return next((value for key, value in (self.arguments or {}).items() if key.replace("-", "_") == name), None)
+
+
+class Inference(NamedTuple):
+    """The vLLM server. The part is None where the file launches none."""
+
+    model_name: str | None = None  # inference.vllm.model, else model.name; [05] [01] inference.model.name
+    ctx_tokens: int | None = None  # inference.vllm.max_model_len; [05] [01] inference.model.max_model_len
+    tensor_parallel: int | None = None  # inference.vllm.tensor_parallel_size; [05] [01] inference.parallel.tp
+    data_parallel: int | None = None  # inference.vllm.data_parallel_size; [05] [01] inference.parallel.dp
+    pipeline_parallel: int | None = None  # inference.vllm.pipeline_parallel_size; [05] [01] -
+    gpu_memory_fraction: float | None = None  # inference.vllm.gpu_memory_utilization; [05] [01] inference.gpu_mem...
+    dtype: str | None = None  # inference.vllm.dtype; [05] [01] inference.model.dtype
+    quantization: str | None = None  # inference.vllm.quantization; [05] [01] -
+    enable_lora: bool | None = None  # inference.vllm.enable_lora; [05] [01] inference.enable_lora
+    max_lora_rank: int | None = None  # inference.vllm.max_lora_rank; [05] [01] inference.max_lora_rank
+    max_loras: int | None = None  # inference.vllm.max_loras; [05] [01] inference.max_loras
+    max_cpu_loras: int | None = None  # inference.vllm.max_cpu_loras; [05] [01] inference.max_cpu_loras
+    expert_parallel: bool | None = None  # inference.vllm.enable_expert_parallel; [01] -
+    prefix_caching: bool | None = None  # inference.vllm.enable_prefix_caching; [01] -
+    enforce_eager: bool | None = None  # inference.vllm.enforce_eager; [05] [01] inference.model.enforce_eager
+    revision: str | None = None  # inference.vllm.revision; [05] [01] -
+    trust_remote_code: bool | None = None  # inference.vllm.trust_remote_code; [05] [01] inference.model.trust_...
+    tool_call_parser: str | None = None  # inference.vllm.tool_call_parser; [05] [01] inference.model.tool_call_parser
+    reasoning_parser: str | None = None  # inference.vllm.reasoning_parser; [05] [01] inference.model.reasoning_parser
+    auto_tool_choice: bool | None = None  # -; [01] inference.model.enable_auto_tool_choice
+    chat_template: str | None = None  # inference.vllm.chat_template; [05] inference.model.chat_template; [01] -
+    rope_scaling: Mapping[str, object] | None = None  # inference.vllm.rope_scaling; [05] [01] inference.model.rope_...
+    api_servers: int | None = None  # inference.vllm.api_server_count; [05] [01] inference.api_server_count
+    max_sequences: int | None = None  # inference.vllm.max_num_seqs; [05] [01] -
+    batched_tokens: int | None = None  # inference.vllm.max_num_batched_tokens; [05] [01] -
+    cache_dtype: str | None = None  # inference.vllm.kv_cache_dtype; [05] [01] -
+    host: str | None = None  # inference.server.host
+    port: int | None = None  # inference.server.port
+    backend_port: int | None = None  # inference.backend_port; [05] inference.deployment.backend_port; [01] -
+    rpc_port: int | None = None  # inference.vllm.data_parallel_rpc_port; [05] inference.data_...; [01] -
+    router: str | None = None  # inference.router.type where there is a router; [05] [01] -
+    output_dir: str | None = None  # inference.output_dir; [01] -
+    cache_bytes: int | None = None  # -; run.toml: inference.kv_cache_gib
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one server."""
+        return (self.tensor_parallel or 1) * (self.pipeline_parallel or 1) * (self.data_parallel or 1)
+
+
+class WeightBroadcast(NamedTuple):
+    """How weights go from the trainer to inference."""
+
+    kind: str | None = None  # weight_broadcast.type
+    trainer_kind: str | None = None  # trainer.weight_broadcast.type, only where the file says it
+    rollout_kind: str | None = None  # orchestrator.weight_broadcast.type, only where the file says it
+    inference_kind: str | None = None  # inference.weight_broadcast.type, only where the file says it
+    host: str | None = None  # weight_broadcast.host; [05] [01] trainer.weight_broadcast.host
+    port: int | None = None  # weight_broadcast.port; [05] [01] trainer.weight_broadcast.port
+    timeout_s: int | None = None  # weight_broadcast.timeout; [05] [01] trainer.weight_broadcast.timeout
+
+
+class Transport(NamedTuple):
+    """How rollouts go from the orchestrator to the trainer."""
+
+    kind: str | None = None  # rollout_transport.type; [05] [01] trainer.rollout_transport.type
+    port: int | None = None  # rollout_transport.port; [05] [01] trainer.rollout_transport.port
+
+
+# Inference field -> vLLM's argument, for what a run.toml says in [inference.arguments].
+ARGUMENTS = {
+    "data_parallel": "data_parallel_size",
+    "pipeline_parallel": "pipeline_parallel_size",
+    "quantization": "quantization",
+    "enable_lora": "enable_lora",
+    "max_lora_rank": "max_lora_rank",
+    "max_loras": "max_loras",
+    "max_cpu_loras": "max_cpu_loras",
+    "expert_parallel": "enable_expert_parallel",
+    "prefix_caching": "enable_prefix_caching",
+    "revision": "revision",
+    "trust_remote_code": "trust_remote_code",
+    "tool_call_parser": "tool_call_parser",
+    "reasoning_parser": "reasoning_parser",
+    "auto_tool_choice": "enable_auto_tool_choice",
+    "chat_template": "chat_template",
+    "api_servers": "api_server_count",
+    "max_sequences": "max_num_seqs",
+    "batched_tokens": "max_num_batched_tokens",
+    "cache_dtype": "kv_cache_dtype",
+    "rpc_port": "data_parallel_rpc_port",
+}
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("data_parallel", "pipeline_parallel", "max_lora_rank", "max_loras", "max_cpu_loras"), int),
+    **dict.fromkeys(("api_servers", "max_sequences", "batched_tokens", "rpc_port"), int),
+    **dict.fromkeys(("enable_lora", "expert_parallel", "prefix_caching", "trust_remote_code"), bool),
+    "auto_tool_choice": bool,
+}
+
+
+def inference_of(server: Server) -> Inference:
+    """The server as the rules and the estimate read it. An argument of another type than theirs is not known."""
+    said = {field: server.argument(argument) for field, argument in ARGUMENTS.items()}
+    known = {field: value for field, value in said.items() if type(value) is _TYPES.get(field, str)}
+    return Inference(
+        model_name=server.model,
+        ctx_tokens=server.ctx_tokens,
+        tensor_parallel=server.tensor_parallel,
+        gpu_memory_fraction=server.gpu_memory_fraction,
+        dtype=server.dtype,
+        enforce_eager=server.enforce_eager,
+        cache_bytes=server.kv_cache_bytes,
+        host=server.host,
+        port=server.port,
+        **known,  # type: ignore[arg-type]  # each was compared with its type above
+    )

@@ -1,0 +1,1 @@
+"""Watches the disks that a run writes to."""

@@ -1,0 +1,1 @@
+"""Watches the GPUs of a run."""

@@ -1,0 +1,1 @@
+"""Watches for a trainer that makes no progress."""

@@ -1,0 +1,38 @@
+"""Tells a silence that is too long where the run is not to be ended for it. Judges by the trainer's own events."""
+
+from __future__ import annotations
+
+from prime_train.core.process_id import Identity
+from prime_train.supervise.policy import Policy, silence_limit_s
+from prime_train.supervise.state import State
+from prime_train.supervise.watches.watch import Alarm
+
+
+class SilenceWatch:
+    """`[prime_train.watch] hang = "alert"`. With "restart" it is policy.py that ends the attempt."""
+
+    name = "hang"
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def begin(self) -> None:
+        """There is nothing to sample."""
+
+    def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
+        live = state.live
+        if live is None or live.word is not None or live.serves_only or not live.all_started:
+            return ()
+        limit_s, silent_s = silence_limit_s(state, live, self._policy), now_s - live.last_sign_s
+        if silent_s < limit_s:
+            return ()
+        what = f"no sign of life for {silent_s:.0f} s in phase {live.phase}; the limit is {limit_s:.0f} s"
+        why = "a rank hangs, or the phase is just slow; the run goes on, as prime_train.watch.hang asks"
+        fix = f"py-spy dump --pid {live.children[-1].pid} shows where it stands; prime-train stop ends the run"
+        return (Alarm(self.name, "silent", "", "alert", "hang", what, why, fix, live.children[-1].log),)
+
+    def processes(self) -> tuple[Identity, ...]:
+        return ()
+
+    def end(self) -> None:
+        """There is nothing to end."""

@@ -1,0 +1,1 @@
+"""Watches the machine that a run is on."""

@@ -1,0 +1,1 @@
+"""TOML texts with positions, parses of broken texts, and edits that keep comments and layout."""

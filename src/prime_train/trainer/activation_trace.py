@@ -1,0 +1,256 @@
+"""A program that counts the live bytes of one block and of the head, forward and backward, on tensors without data.
+
+Reads the sizes as one JSON object from standard input and prints the result as another. Trains nothing and needs no
+GPU: fake tensors on the CPU have the same sizes as real tensors on a GPU. FlashAttention and the fused RMSNorm are
+replaced by functions that save the same tensors for the backward, because the CPU's operations save others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from prime_train.trainer.attention import rotations
+from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum
+
+_THETA, _EPS = 10_000.0, 1e-6  # these values do not change the memory
+
+
+class Sizes(NamedTuple):
+    """The sizes to trace. `tokens`: of one micro-batch on one GPU; `head_tokens`: tokens with logits at the same time.
+
+    `autocast`: fp32 weights, cast at use; `full_precision`: fp32 weights and products; else both are in bf16.
+    `in_place`: the bundled trainer's loss. `fused`: RMSNorm as torch's CUDA operation, which saves its input and one
+    number per row, and log_softmax in another type without a copy of the logits; else their separate operations.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_size: int
+    qk_norm: bool
+    tokens: int
+    head_tokens: int
+    autocast: bool
+    in_place: bool
+    full_precision: bool = False
+    fused: bool = False
+
+
+class LivePeaks(NamedTuple):
+    """Bytes without weights, their gradients and the input. `kept`: after the forward; `peak`: for a block in the
+    backward, for the head in forward or backward."""
+
+    block_kept_bytes: int
+    block_peak_bytes: int
+    head_peak_bytes: int
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch 2.13 has no types for it
+    """Counts the bytes of the storages that operations create, while they are referenced.
+
+    A tensor with the shape of a weight or of a transposed weight is a cast or a gradient of it. It is not counted,
+    because the memory estimate has separate terms for these.
+    """
+
+    def __init__(self, weights: frozenset[tuple[int, ...]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._weights = weights | {shape[::-1] for shape in weights}
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._count(leaf)
+        return out
+
+    def _count(self, tensor: Tensor) -> None:
+        if tuple(tensor.shape) in self._weights:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = storage.nbytes()
+        self._known.add(key)
+        self.live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+        weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live_bytes -= size
+
+    def reset_peak(self) -> None:
+        self.peak_bytes = self.live_bytes
+
+
+class _Flash(torch.autograd.Function):
+    """Saves queries, keys, values, output and the log-sum-exp of each row. Source: arXiv 2307.08691, s. 3.1."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        out = torch.empty_like(query)
+        sums = torch.empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value, _, _ = ctx.saved_tensors
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+class _FusedNorm(torch.autograd.Function):
+    """Saves its input, its weight and one fp32 number per row. Source: torch aten::_fused_rms_norm."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, torch.empty((*x.shape[:-1], 1), dtype=torch.float32))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *_grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+class StandIn(TorchFunctionMode):
+    """Replaces scaled_dot_product_attention by _Flash. With `fused` also replaces rms_norm by _FusedNorm where torch
+    fuses it (input and weight have one type), and log_softmax without autograd by its result alone."""
+
+    def __init__(self, *, fused: bool = False) -> None:
+        super().__init__()
+        self._fused = fused
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            query, key, value = args[:3]
+            if torch.is_autocast_enabled("cpu"):
+                query, key, value = (tensor.to(torch.bfloat16) for tensor in (query, key, value))
+            return _Flash.apply(query, key, value)  # type: ignore[no-untyped-call]
+        if func is F.rms_norm and self._fused:
+            x, weight = args[0], (kwargs or {}).get("weight", args[2] if len(args) > 2 else None)
+            if weight is not None and x.dtype == weight.dtype:
+                return _FusedNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+        if func is torch.log_softmax and self._fused and not torch.is_grad_enabled():
+            return torch.empty(args[0].shape, dtype=(kwargs or {}).get("dtype", args[0].dtype))
+        return func(*args, **(kwargs or {}))
+
+
+def trace(sizes: Sizes) -> LivePeaks:
+    """The live bytes of one block and of the head."""
+    sizes = sizes._replace(tokens=_avoid_weight_widths(sizes, sizes.tokens))
+    sizes = sizes._replace(head_tokens=_avoid_weight_widths(sizes, sizes.head_tokens))
+    with (
+        FakeTensorMode(),
+        StandIn(fused=sizes.fused),
+        torch.autocast("cpu", torch.bfloat16, enabled=sizes.autocast),
+    ):
+        kept, peak = _block(sizes)
+        return LivePeaks(kept, peak, _head(sizes))
+
+
+def _avoid_weight_widths(sizes: Sizes, tokens: int) -> int:
+    """`tokens`, increased until no activation has the shape of a weight."""
+    queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    widths = {sizes.vocab_size, sizes.hidden_size, sizes.mlp_size, queries, keys}
+    while tokens in widths:
+        tokens += 1
+    return tokens
+
+
+def _dtype(sizes: Sizes) -> torch.dtype:
+    return torch.float32 if sizes.autocast or sizes.full_precision else torch.bfloat16
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Gives new modules weights of this type, because fake weights cannot be converted afterwards."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _block(sizes: Sizes) -> tuple[int, int]:
+    config = ModelConfig(
+        vocab_size=sizes.vocab_size,
+        layers=1,
+        hidden_size=sizes.hidden_size,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        mlp_size=sizes.mlp_size,
+        rope_theta=_THETA,
+        norm_eps=_EPS,
+        tie_embeddings=True,
+        qk_norm=sizes.qk_norm,
+    )
+    with _default_dtype(_dtype(sizes)):
+        block = Block(config)
+    cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), sizes.head_dim, _THETA)
+
+    def run(x: Tensor) -> Tensor:
+        out: Tensor = block(x, cos, sin, None)
+        return out
+
+    kept, _, peak = _measure(run, block, torch.empty(1, sizes.tokens, sizes.hidden_size, dtype=_dtype(sizes)))
+    return kept, peak
+
+
+def _head(sizes: Sizes) -> int:
+    norm = nn.RMSNorm(sizes.hidden_size, _EPS, dtype=_dtype(sizes))
+    head = nn.Linear(sizes.hidden_size, sizes.vocab_size, bias=False, dtype=_dtype(sizes))
+    labels = torch.zeros(sizes.head_tokens, dtype=torch.long)
+
+    def run(x: Tensor) -> Tensor:
+        logits = head(norm(x))
+        if sizes.in_place:
+            return cross_entropy_sum(logits, labels)[0]
+        return F.cross_entropy(logits.float(), labels)
+
+    x = torch.empty(sizes.head_tokens, sizes.hidden_size, dtype=_dtype(sizes))
+    _, forward, backward = _measure(run, nn.ModuleList((norm, head)), x)
+    return max(forward, backward)
+
+
+def _measure(run: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> tuple[int, int, int]:
+    """(bytes kept after the forward, peak of the forward, peak of the backward), without weights, their casts and
+    their gradients."""
+    x.requires_grad_()
+    with LiveBytes(frozenset(tuple(weight.shape) for weight in module.parameters())) as live:
+        out = run(x)
+        kept, forward = live.live_bytes, live.peak_bytes
+        gradient = torch.empty_like(out)
+        live.reset_peak()
+        out.backward(gradient)  # type: ignore[no-untyped-call]
+        return kept, forward, live.peak_bytes
+
+
+def main() -> None:
+    given: Mapping[str, Any] = json.load(sys.stdin)
+    print(json.dumps(trace(Sizes(**given))._asdict()))  # noqa: T201 - the program's output
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Packs or restores one checkpoint for `ckpt compress` and `ckpt restore`, and shows the plan and the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.checkpoints import archive, packing_plan
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.packing_plan import StoredSize
+from prime_train.core.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PackingResult:
+    """One checkpoint that was packed or restored, or that would be. `problem` is empty if nothing failed."""
+
+    step: int
+    stored: StoredSize  # sizes afterwards; in a plan, the expected sizes
+    seconds: float | None = None  # None = a plan
+    problem: str = ""
+    lossy: bool = False  # optimizer moments are rounded to bf16
+    note: str = ""
+
+    @property
+    def mb_per_s(self) -> float | None:
+        return self.stored.size_bytes / 1e6 / self.seconds if self.seconds else None
+
+
+def plan_packing(found: Checkpoint, *, lossy: bool) -> PackingResult:
+    """The expected sizes. There is no estimate for a packed checkpoint that must be restored before it is rounded."""
+    if not lossy:
+        return PackingResult(found.step, packing_plan.estimate(found.path), lossy=packing_plan.is_lossy(found.path))
+    if packing_plan.list_to_restore(found.path):
+        return PackingResult(
+            found.step, packing_plan.measure(found.path), lossy=True, note="no estimate: it is restored first"
+        )
+    expected = packing_plan.estimate(found.path, edits=packing_plan.find_edits(found.path))
+    return PackingResult(found.step, expected, lossy=True)
+
+
+def work_on(found: Checkpoint, work: Callable[[Path], None]) -> PackingResult:
+    """Pack or restore one checkpoint. Damage is a result, so that the other checkpoints are still processed."""
+    began = time.perf_counter()
+    try:
+        work(found.path)
+    except archive.DamagedError as error:
+        return PackingResult(found.step, packing_plan.measure(found.path), problem=f"broken: {error}")
+    seconds = time.perf_counter() - began
+    return PackingResult(found.step, packing_plan.measure(found.path), seconds, lossy=packing_plan.is_lossy(found.path))
+
+
+def packing_rows(results: Iterable[PackingResult]) -> list[tuple[str, str, str, str, str]]:
+    """step, size as saved, size on the disk, part saved, remark."""
+    rows = []
+    for one in results:
+        took = f"{format_seconds(one.seconds)}, {one.mb_per_s:.0f} MB/s" if one.seconds and one.mb_per_s else ""
+        stored, whole = one.stored.stored_bytes, one.stored.size_bytes
+        saved = f"{one.stored.saved:.1%}"
+        remark = ", ".join(filter(None, (one.note, "moments in bf16" if one.lossy else "", took)))
+        rows.append((str(one.step), format_bytes(whole), format_bytes(stored), saved, one.problem or remark))
+    return rows
+
+
+def packing_json(run: str, results: Iterable[PackingResult], *, dry_run: bool) -> dict[str, Any]:
+    """The document of `ckpt compress --json` and `ckpt restore --json`."""
+    return {
+        "version": 1,
+        "run": run,
+        "dry_run": dry_run,
+        "checkpoints": [
+            {
+                "step": one.step,
+                "size_bytes": one.stored.size_bytes,
+                "stored_bytes": one.stored.stored_bytes,
+                "saved": round(one.stored.saved, 4),
+                "lossy": "moments bf16" if one.lossy else None,
+                "seconds": None if one.seconds is None else round(one.seconds, 3),
+                "mb_per_s": None if one.mb_per_s is None else round(one.mb_per_s, 1),
+                "problem": one.problem or None,
+            }
+            for one in results
+        ],
+    }

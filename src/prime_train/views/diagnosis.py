@@ -1,0 +1,87 @@
+"""Renders a diagnosis: at most five lines for the cause, later failures in brief, and the JSON document. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prime_train.core.errors import UserError
+from prime_train.core.units import counted
+from prime_train.diagnose.cause import Cause, Diagnosis, SignatureHit
+from prime_train.events import AttemptEnded
+from prime_train.views.sanitize import sanitize
+
+Paint = Callable[[str, str], str]  # text and the name of a style -> text
+
+_LONGEST = 200
+_MOST_FOLLOWING = 4
+
+
+def text(diagnosis: Diagnosis, logs: int, paint: Paint) -> str:
+    """The text of `diagnose`: the cause, the failures that followed it, and what slows the run down."""
+    lines = _cause(diagnosis.cause, paint) if diagnosis.cause else [f"no failure found in {counted(logs, 'log')}"]
+    if diagnosis.cascade:
+        more = len(diagnosis.cascade) - _MOST_FOLLOWING
+        brief = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.cascade[:_MOST_FOLLOWING])
+        lines.append(paint(f"then   {sanitize(brief)}" + (f" and {more} more" if more > 0 else ""), "dim"))
+    lines += [f"note[{seen.id}] {sanitize(f'{seen.file}:{seen.line}')}  {seen.what}" for seen in diagnosis.notices]
+    return "\n".join(lines)
+
+
+def _cause(cause: Cause, paint: Paint) -> list[str]:
+    """Five lines. The log line comes first because users search for it."""
+    raised = f"  ({cause.raised[1]})" if len(cause.raised) > 1 else ""
+    return [
+        f"{paint(f'cause[{cause.id}]', 'red')} {_short(f'{cause.file}:{cause.line}')}  {cause.cause_class}",
+        f"  {paint('line', 'dim')}  {_short(cause.text, raised)}",
+        f"  {paint('what', 'dim')}  {_short(cause.what)}",
+        f"  {paint('why ', 'dim')}  {_short(cause.why)}",
+        f"  {paint('fix ', 'dim')}  {_short(cause.fix)}",
+    ]
+
+
+def attempt_lines(ended: AttemptEnded, paint: Paint, then: str = "") -> list[str]:
+    """Why an attempt failed, in at most five lines; empty parts are left out. `then`: what the supervisor does next."""
+    known = f"[{ended.cause_id}]" if ended.cause_id else ""
+    where = f"  {_short(ended.where)}" if ended.where else ""
+    lines = [f"{paint(f'attempt {ended.attempt} {ended.outcome}{known}', 'red')}  {ended.cause_class}{where}"]
+    parts = (("what", ended.what), ("why ", ended.why), ("fix ", ended.fix), ("then", then))
+    return lines + [f"  {paint(name, 'dim')}  {_short(part)}" for name, part in parts if part.strip()]
+
+
+def _short(part: str, end: str = "") -> str:
+    line = " ".join(sanitize(part).split())
+    return (line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "...") + sanitize(end)
+
+
+def as_json(diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserError]) -> dict[str, Any]:
+    """The document of `diagnose --json`."""
+    cause = diagnosis.cause
+    return {
+        "version": 1,
+        "cause": None if cause is None else _cause_json(cause),
+        "cascade": [_seen_json(seen) for seen in diagnosis.cascade],
+        "notices": [_seen_json(seen) for seen in diagnosis.notices],
+        "healthy": cause is None and not unread,
+        "logs": list(logs),
+        "unread": [{"file": error.where, "what": error.what, "why": error.why, "fix": error.fix} for error in unread],
+    }
+
+
+def _cause_json(cause: Cause) -> dict[str, Any]:
+    return {
+        "id": cause.id,
+        "class": cause.cause_class,
+        "file": cause.file,
+        "line": cause.line,
+        "text": cause.text,
+        "what": cause.what,
+        "why": cause.why,
+        "fix": cause.fix,
+        "retry": cause.retry,
+        "traceback": list(cause.raised),
+    }
+
+
+def _seen_json(seen: SignatureHit) -> dict[str, Any]:
+    return {"id": seen.id, "file": seen.file, "line": seen.line, "what": seen.what}

@@ -1,0 +1,111 @@
+"""The report's sections on alarms, log warnings, deletions and changed settings. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from prime_train.core.units import counted, format_bytes, format_seconds
+from prime_train.events import (
+    AlarmCleared,
+    AlarmRaised,
+    AlertSent,
+    BatchShrunk,
+    CheckpointDeleted,
+    CheckpointPacked,
+    EvidenceKept,
+    GpuLeftOut,
+    LogNoticed,
+    Record,
+    SpaceFreed,
+)
+from prime_train.views.markdown import date, plain, table
+
+_CONSEQUENCES = {"restart": "attempt {} was ended because of it", "pause": "the run was paused because of it"}
+
+
+def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
+    """Settings that the supervisor changed, files kept of ended attempts, and alerts that failed."""
+    failed: Counter[tuple[str, str]] = Counter()
+    for record in records:
+        match record.event:
+            case BatchShrunk(attempt=attempt, micro_batch=micro_batch):
+                yield f"After attempt {attempt} the micro-batch is {micro_batch}, because memory ran out."
+            case GpuLeftOut(gpu=gpu, reason=reason):
+                yield f"`{plain(gpu)}` is left out if enough other GPUs remain: {plain(reason)}."
+            case EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
+                path = Path(kept)
+                link = str(path.relative_to(folder)) if path.is_relative_to(folder) else kept
+                yield f"Before attempt {attempt} was ended, [{link}]({link}) was written: {plain(', '.join(items))}."
+            case AlertSent(channel=channel, failed=reason) if reason:
+                failed[channel, reason] += 1
+    for (channel, reason), times in failed.items():
+        yield f"{counted(times, 'alert')} by {channel} failed: {plain(reason)}."
+
+
+def alarms(records: Sequence[Record]) -> Iterator[str]:
+    """The table of alarms: one row per problem, however often it was found."""
+    raised: dict[tuple[str, str, str], list[tuple[float, AlarmRaised]]] = {}
+    cleared_s: dict[tuple[str, str, str], float] = {}
+    for record in records:
+        match record.event:
+            case AlarmRaised(answer=answer) as alarm if answer != "note":
+                key = (alarm.watch, alarm.name, alarm.subject)
+                raised.setdefault(key, []).append((record.time_s, alarm))
+                cleared_s.pop(key, None)
+            case AlarmCleared(watch=watch, name=name, subject=subject):
+                cleared_s[watch, name, subject] = record.time_s
+    if raised:
+        rows = [_alarm(times, cleared_s.get(key)) for key, times in raised.items()]
+        yield "### Alarms"
+        yield table(("first", "times", "watch", "what", "what to do", "then"), rows)
+
+
+def _alarm(times: Sequence[tuple[float, AlarmRaised]], over_s: float | None) -> tuple[str, ...]:
+    first_s, _ = times[0]
+    last_s, alarm = times[-1]
+    ended = sorted({each.attempt for _, each in times if each.answer == alarm.answer and each.attempt})
+    then = _CONSEQUENCES.get(alarm.answer, "").format(", ".join(map(str, ended))) if ended else ""
+    if not then and over_s is not None:
+        then = f"over after {format_seconds(max(0.0, over_s - last_s))}"
+    what = alarm.what if not alarm.subject or alarm.subject in alarm.what else f"{alarm.subject}: {alarm.what}"
+    return (date(first_s), str(len(times)), alarm.watch, what, alarm.fix, then)
+
+
+def warnings(records: Iterable[Record]) -> Iterator[str]:
+    """Log lines that explain a slow run; each kind once."""
+    seen: dict[str, LogNoticed] = {}
+    for record in records:
+        if isinstance(record.event, LogNoticed):
+            seen.setdefault(record.event.signature, record.event)
+    if seen:
+        yield "### Warnings in the logs"
+        rows = [(n.signature, n.what, f"{n.file}:{n.line}" if n.line else n.file) for n in seen.values()]
+        yield table(("", "what", "where"), rows)
+
+
+def deletions(records: Iterable[Record]) -> Iterator[str]:
+    """What was deleted or packed to free disk space, and how many checkpoints the trainer's retention deleted."""
+    freed: list[tuple[str, ...]] = []
+    freed_bytes = by_trainer = 0
+    packed: list[CheckpointPacked] = []
+    for record in records:
+        match record.event:
+            case SpaceFreed(path=path, size_bytes=size, reason=reason, failed=failed):
+                why = f"not deleted: {failed}" if failed else reason
+                freed.append((date(record.time_s), Path(path).name, format_bytes(size), why))
+                freed_bytes += 0 if failed else size
+            case CheckpointDeleted():
+                by_trainer += 1
+            case CheckpointPacked(problem="") as done:
+                packed.append(done)
+    if freed:
+        yield f"{format_bytes(freed_bytes)} were freed:"
+        yield table(("when", "what", "size", "why"), freed)
+    if by_trainer:
+        yield f"The trainer deleted {counted(by_trainer, 'superseded checkpoint')}, as configured."
+    if packed:
+        before, after = sum(p.size_bytes for p in packed), sum(p.stored_bytes for p in packed)
+        what = f"{counted(len(packed), 'superseded checkpoint')} packed without loss"
+        yield f"{what}: {format_bytes(before)} to {format_bytes(after)}."

@@ -1,0 +1,90 @@
+"""Which generation a prime-rl file is judged by, and how that is known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli
+
+from prime_train.config.prime_rl.detect_generation import choose, installed_generation
+from prime_train.config.prime_rl.schema import generations, load
+
+from .files import RL_2026_01, RL_2026_08
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is looked into first, and the only one."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    installed_generation.cache_clear()
+    yield tmp_path
+    installed_generation.cache_clear()
+
+
+@pytest.mark.usefixtures("three_generations")
+@pytest.mark.parametrize(
+    ("version", "generation"),
+    [
+        ("0.3.0", "2026-01"),
+        ("0.4.9", "2026-01"),
+        ("0.5.0", "2026-05"),
+        ("0.5.1.dev261", "2026-05"),
+        ("0.6.0", "2026-05"),
+        ("0.7.0", "2026-08"),
+        ("0.8.1.dev67", "2026-08"),
+        ("1.0.0", "2026-08"),
+    ],
+)
+def test_the_generation_of_what_is_installed(packages: Path, version: str, generation: str) -> None:
+    (packages / f"prime_rl-{version}.dist-info").mkdir()
+    assert installed_generation() == (generation, version)
+
+
+@pytest.mark.parametrize("name", ["prime_rl_configs-0.4.0.dist-info", "prime_rl-0.7.0.egg-info", "prime_rl", "torch"])
+def test_what_is_not_prime_rl_itself_says_nothing(packages: Path, name: str) -> None:
+    (packages / name).mkdir()
+    assert installed_generation() is None
+
+
+def test_folders_that_are_not_there_are_passed_over(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (packages / "prime_rl-0.5.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", ["/no/such/folder", __file__, str(packages)])
+    assert installed_generation() == ("2026-05", "0.5.0")
+
+
+def test_every_release_is_of_one_generation() -> None:
+    """A table holds for every release up to the first one of the next generation."""
+    first = [load(name).first_release for name in generations()]
+    assert first[0] == ""
+    assert first == sorted(first)
+
+
+def test_who_says_the_generation_comes_first(packages: Path) -> None:
+    values = tomli.loads(RL_2026_08)
+    (packages / "prime_rl-0.5.0.dist-info").mkdir()
+    said = choose(values, "rl.toml", "2026-08", "2026-01")
+    assert (said.generation, said.because) == ("2026-08", "prime_train.prime_rl says so")
+    asked = choose(values, "rl.toml", None, "2026-01")
+    assert (asked.generation, asked.because) == ("2026-01", "--prime-rl asks for it")
+    installed = choose(values, "rl.toml", None, None)
+    assert (installed.generation, installed.because) == ("2026-05", "prime-rl 0.5.0 is installed")
+    unknown = choose(values, "rl.toml", "2031-01", None)
+    assert unknown.generation == "2026-05"
+
+
+@pytest.mark.usefixtures("three_generations")
+def test_the_keys_say_it_where_nobody_does(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    for text, generation in ((RL_2026_01, "2026-01"), (RL_2026_08, "2026-08")):
+        choice = choose(tomli.loads(text), "rl.toml", None, None)
+        assert (choice.generation, choice.because, choice.root) == (generation, "its keys fit it best", "rl")
+
+
+def test_an_old_file_keeps_its_root_in_a_later_generation(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    choice = choose(tomli.loads(RL_2026_01), "mine.toml", "2026-08", None)
+    assert (choice.generation, choice.root) == ("2026-08", "rl")
+    assert choice.unknown > 0

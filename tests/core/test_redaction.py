@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.core.redaction import MASK, is_secret, redact, redact_all, secrets
+from prime_train.events import AttemptEnded, EventLog, read
+
+
+def test_a_secret_is_known_by_the_name_of_its_variable() -> None:
+    named = {
+        "HF_TOKEN": "abcd1",
+        "WANDB_API_KEY": "abcd2",
+        "aws_secret_access_key": "abcd3",
+        "DB_PASSWORD": "abcd4",
+        "OPENAI_API_KEY_2": "abcd5",
+        "GITHUB_PAT": "abcd6",
+        "SENTRY_DSN": "abcd7",
+        "SLACK_WEBHOOK_URL": "abcd8",
+    }
+    assert set(secrets(named)) == set(named.values())
+    assert all(is_secret(name, value) for name, value in named.items())
+
+
+def test_switches_counts_and_short_words_are_none() -> None:
+    environ = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "true", "MAX_TOKENS": "4096", "PATH": "/usr/bin", "API_KEY": "on"}
+    assert secrets(environ) == ()
+
+
+def test_the_password_of_any_url_is_one_and_the_user_is_none() -> None:
+    environ = {
+        "https_proxy": "http://anna:pass%2Fword@proxy.example.org:3128",
+        "REMOTE": "https://0123456789abcdef@h/x",
+    }
+    hidden = secrets(environ)
+    said = redact("anna could not log in with pass/word nor pass%2Fword nor 0123456789abcdef", hidden)
+    assert said == f"anna could not log in with {MASK} nor {MASK} nor {MASK}"
+
+
+def test_a_variable_may_be_called_anything_where_the_config_names_it() -> None:
+    environ = {"ALERTS": "https://hooks.example.org/T0/B0/abc"}
+    assert secrets(environ) == ()
+    assert (
+        redact("posted to https://hooks.example.org/T0/B0/abc", secrets(environ, ("ALERTS", None)))
+        == f"posted to {MASK}"
+    )
+
+
+def test_what_has_the_shape_of_a_secret_is_masked_though_no_variable_holds_it() -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----"
+    assert redact(f"401 for hf_{'a' * 34}: see log") == f"401 for {MASK}: see log"
+    assert redact("cannot reach redis://me:hunter22@host:6379/0") == f"cannot reach redis://{MASK}@host:6379/0"
+    assert redact(f"{key} was refused") == f"{MASK} was refused"
+    assert redact("https://example.org/a:b and step 12:30 at a@b") == "https://example.org/a:b and step 12:30 at a@b"
+
+
+def test_each_line_of_a_secret_of_several_lines_is_hidden() -> None:
+    hidden = secrets({"SSH_KEY": "-----\nfirstpart0\nsecondpart\n-----"})
+    assert redact("log: secondpart", hidden) == f"log: {MASK}"
+    assert redact("log: -----", hidden) == "log: -----"
+
+
+_secret = st.text(st.characters(exclude_characters=MASK[0], exclude_categories=["Cs"]), min_size=6)
+
+
+@given(_secret, st.text())
+def test_no_form_of_a_secret_is_left(secret: str, around: str) -> None:
+    hidden = secrets({"A_TOKEN": secret})
+    for form in (secret, json.dumps(secret), json.dumps(secret, ensure_ascii=False), quote(secret, safe="")):
+        assert secret not in redact(f"{around}{form}{around}", hidden)
+
+
+def test_a_document_is_masked_in_its_strings_alone() -> None:
+    document = {"line": 4321, "what": "401 for 4321", "of": [{"text": "4321"}, None, True]}
+    masked = {"line": 4321, "what": f"401 for {MASK}", "of": [{"text": MASK}, None, True]}
+    assert redact_all(document, secrets({"A_KEY": "4321"})) == masked
+
+
+def test_no_pattern_looks_back() -> None:
+    """Each text would take hours where one did."""
+    for text in ("://" + "a" * 10**6, "://a:" * 10**5, "-----BEGIN " * 10**5, "sk-" * 10**5, "hf_" * 10**5):
+        assert len(redact(text)) <= len(text)
+
+
+def test_events_hold_no_secret_of_the_environment(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789secret")
+    log = EventLog(tmp_path, "supervisor")
+    log.append(
+        AttemptEnded(1, 1, "failed", "auth", "401 for 0123456789secret", "why", "export 0123456789secret", "a", 0)
+    )
+    log.close()
+    assert "0123456789secret" not in (tmp_path / "supervisor.jsonl").read_text(encoding="utf-8")
+    (record,) = read(tmp_path)
+    assert isinstance(record.event, AttemptEnded)
+    assert record.event.what == f"401 for {MASK}"

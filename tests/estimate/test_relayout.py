@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.config import detect
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.relayout import Impossible, Relayout, layout_settings, relayout, steps_of
+from prime_train.registry import gpus as gpu_registry
+from prime_train.spec import RunSpec
+
+NATIVE = """[run]
+name = "x"
+max_steps = 100
+
+[[data.sources]]
+kind = "python-stdlib"
+
+[batch]
+micro_batch = 8
+"""
+RL = """max_steps = 10
+seq_len = 2048
+
+[prime_train]
+prime_rl = "2026-08"
+
+[model]
+name = "Qwen/Qwen3-0.6B"
+
+[deployment]
+num_train_gpus = 4
+num_infer_gpus = 4
+
+[orchestrator]
+batch_size = 64
+
+[trainer]
+
+[inference]
+"""
+RL_2026_01 = """trainer_gpu_ids = [0]
+inference_gpu_ids = [1]
+seq_len = 2048
+
+[prime_train]
+prime_rl = "2026-01"
+
+[model]
+name = "Qwen/Qwen3-0.6B"
+
+[orchestrator]
+batch_size = 64
+
+[trainer]
+
+[inference]
+"""
+SFT = """max_steps = 10
+
+[prime_train]
+prime_rl = "2026-05"
+
+[slurm]
+
+[deployment]
+type = "multi_node"
+num_nodes = 1
+
+[data]
+batch_size = 32
+micro_batch_size = 4
+"""
+
+
+def run(text: str, name: str = "run.toml") -> RunSpec:
+    found = detect.read(text, name, None).run
+    assert found is not None
+    return found
+
+
+def native(batch: str = "") -> RunSpec:
+    return run(NATIVE + batch)
+
+
+def over(spec: RunSpec, gpus: int) -> Relayout:
+    laid = relayout(spec, hardware_from_name(f"{gpus}xh100-80gb"))
+    assert isinstance(laid, Relayout), laid
+    return laid
+
+
+def test_a_run_is_sharded_over_all_gpus() -> None:
+    laid = over(native(), 8)
+    assert (laid.run.parallel.processes, laid.run.parallel.dp_shard, laid.run.dp_replicate) == (8, 8, 1)
+
+
+def test_a_batch_that_follows_the_gpus_takes_fewer_steps() -> None:
+    laid = over(native(), 8)
+    assert laid.run.tokens_per_step == 8 * native().tokens_per_step
+    assert steps_of(100, laid) == 13  # 12.5, and there are no half steps
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 64]), st.integers(1, 10_000))
+def test_the_same_tokens_are_trained_on(gpus: int, steps: int) -> None:
+    spec = native()
+    laid = over(spec, gpus)
+    trained, asked = steps_of(steps, laid) * laid.run.tokens_per_step, steps * spec.tokens_per_step
+    assert 0 <= trained - asked < laid.run.tokens_per_step
+
+
+@pytest.mark.parametrize(("gpus", "micro"), [(1, 8), (2, 6), (4, 6), (8, 3), (24, 1)])
+def test_a_batch_that_is_set_stays(gpus: int, micro: int) -> None:
+    spec = native("global_batch = 24\n")
+    laid = over(spec, gpus)
+    assert laid.run.global_batch == 24
+    assert laid.run.batch.micro_batch == micro
+    assert 24 % (micro * gpus) == 0
+    assert steps_of(100, laid) == 100
+
+
+def test_a_batch_in_tokens_stays_too() -> None:
+    spec = native("global_batch_tokens = 12288\n")
+    assert over(spec, 8).run.batch.micro_batch == 3  # 24 sequences of 512
+
+
+def test_a_batch_that_does_not_divide_is_not_laid_out() -> None:
+    assert relayout(native("global_batch = 24\n"), hardware_from_name("16xh100-80gb")) == Impossible(
+        "its global batch of 24 is not divisible by 16"
+    )
+
+
+def test_servers_keep_their_gpus() -> None:
+    laid = over(run(RL, "rl.toml"), 16)
+    assert laid.run.deployment is not None
+    assert (laid.run.deployment.train_gpus, laid.run.deployment.infer_gpus) == (12, 4)
+    assert relayout(run(RL, "rl.toml"), hardware_from_name("4xh100-80gb")) == Impossible(
+        "its server alone needs 4 GPUs"
+    )
+
+
+@pytest.mark.parametrize("preset", gpu_registry.presets())
+def test_every_preset_can_be_laid_out(preset: str) -> None:
+    spec = run(gpu_registry.presets()[preset].read_text(encoding="utf-8"), f"{preset}.toml")
+    assert isinstance(relayout(spec, hardware_from_name("8xh200")), Relayout | Impossible)
+
+
+@pytest.mark.parametrize(
+    ("spec", "gpus", "told"),
+    [
+        (native(), 1, {}),
+        (native(), 8, {"parallel.processes": 8, "parallel.dp_shard": 8, "run.max_steps": 13}),
+        (
+            native("global_batch = 24\n"),
+            8,
+            {"parallel.processes": 8, "parallel.dp_shard": 8, "batch.micro_batch": 3},
+        ),
+        (run(RL, "rl.toml"), 8, {}),
+        (run(RL, "rl.toml"), 6, {"deployment.train_gpus": 2}),
+        (run(RL_2026_01, "rl.toml"), 4, {"deployment.train_gpu_ids": (0, 2, 3)}),
+        (run(SFT, "sft.toml"), 16, {"deployment.train_nodes": 2, "finetune.micro_batch_sequences": 2}),
+    ],
+)
+def test_what_is_to_be_set_for_the_run_to_be_the_one_that_is_laid_out(
+    spec: RunSpec, gpus: int, told: dict[str, Any]
+) -> None:
+    assert dict(layout_settings(spec, over(spec, gpus))) == told
+
+
+def test_a_batch_of_prime_rl_and_its_nodes_are_not_cut() -> None:
+    spec = run(SFT, "sft.toml")
+    assert relayout(spec, hardware_from_name("4xh100-80gb")) == Impossible(
+        "its nodes have 8 GPUs each, and 4 would train"
+    )
+    assert relayout(spec, hardware_from_name("24xh100-80gb")) == Impossible("its batch of 32 is not divisible by 24")
+    wide = run(SFT + "[model]\nname = 'Qwen/Qwen3-0.6B'\ncp = 16\n", "sft.toml")
+    assert relayout(wide, hardware_from_name("8xh100-80gb")) == Impossible(
+        "8 GPUs are not divisible by the 16 that share a sequence"
+    )

@@ -1,0 +1,130 @@
+"""What a step does, against counts made by hand and what must hold of every step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+
+from prime_train.estimate.time.step_flops import StepSetup, Work, work_of
+from prime_train.estimate.time.token_flops import (
+    active_expert_parameters,
+    adapter_features,
+    adapter_parameters,
+    attention_flops,
+    linear_parameters,
+)
+from tests.estimate.step_cases import LLAMA_1B, OLMO_7B, QWEN_30B, changed, dense, known, setups, step
+
+
+def amounts(work: Work) -> list[float]:
+    """Every quantity of a Work as one list of numbers."""
+    flat: list[float] = []
+    for value in work:
+        flat += list(value) if isinstance(value, tuple) else [value]
+    return flat
+
+
+def test_linear_weights_are_all_but_embedding_and_norms() -> None:
+    # Llama-3.2-1B: 16 x (2 x 2048 x 2048 + 2 x 2048 x 512 + 3 x 2048 x 8192); its 1,235,814,400 less the embedding
+    # of 128256 x 2048 and 33 norms of 2048.
+    assert linear_parameters(LLAMA_1B) == 1_235_814_400 - 128256 * 2048 - 33 * 2048
+
+
+def test_a_token_visits_a_few_experts() -> None:
+    # 48 layers x 8 of 128 experts x three matrices of 2048 x 768; "A3B": some 3.0 B with attention and the head.
+    assert active_expert_parameters(QWEN_30B) == 48 * 8 * 3 * 2048 * 768
+    active = linear_parameters(QWEN_30B) + active_expert_parameters(QWEN_30B) + 151936 * 2048
+    assert active == pytest.approx(3.0e9, rel=0.02)
+
+
+def test_attention_of_one_layer_by_hand() -> None:
+    shape = dense(layers=1, width=64, vocab_size=256)
+    assert attention_flops(shape, 1000) == 4 * 500 * 64
+
+
+def test_sliding_layers_cost_less_than_full_ones_and_no_more_in_a_short_context() -> None:
+    full = OLMO_7B._replace(sliding_layers=0)
+    assert attention_flops(OLMO_7B, 65536) < 0.5 * attention_flops(full, 65536)
+    assert attention_flops(OLMO_7B, 4096) == attention_flops(full, 4096)
+
+
+def test_an_adapter_has_rank_times_features() -> None:
+    shape = dense(layers=3, width=128, vocab_size=256)
+    # q, k, v, o: 256 features each; gate, up, down: 128 + 512 each.
+    assert adapter_features(shape) == 3 * (4 * 256 + 3 * 640)
+    assert adapter_parameters(shape, 16) == 16 * 3 * (4 * 256 + 3 * 640)
+
+
+def test_every_expert_has_an_adapter() -> None:
+    by_expert = 48 * 128 * 3 * (2048 + 768)
+    attention = 48 * (4 * 2048 + 2 * 4096 + 2 * 512)
+    assert adapter_parameters(QWEN_30B, 1) == by_expert + attention
+
+
+def test_model_flops_are_six_per_weight_and_token_where_the_context_is_short() -> None:
+    shape = known("mosaicml/mpt-7b")
+    work = work_of(StepSetup(shape, ctx_tokens=128, micro_batch_tokens=1024))
+    assert work.model_flops == pytest.approx(6 * shape.parameters * 1024, rel=0.01)
+
+
+def test_checkpointing_computes_blocks_once_more() -> None:
+    bare, full = work_of(step(recompute="none")), work_of(step(recompute="full"))
+    assert bare.linear.again == bare.attention.again == 0
+    assert full.linear.again == pytest.approx(full.linear.once / 3)
+    assert full.linear.once == bare.linear.once
+    assert full.attention.once == pytest.approx(3.5 * full.attention.again)
+
+
+def test_a_frozen_base_has_no_weight_gradients_and_no_optimizer() -> None:
+    whole, lora = work_of(step()), work_of(step(lora_rank=16))
+    assert lora.linear.once == pytest.approx(whole.linear.once * 2 / 3)
+    assert lora.optimizer_bytes == 0 < whole.optimizer_bytes
+    assert whole.adapter_bytes == 0 < lora.adapter_bytes
+    assert lora.node_bytes < whole.node_bytes
+
+
+def test_weights_cross_the_network_only_between_machines() -> None:
+    inside, outside = work_of(step(dp_shard=8)), work_of(step(dp_shard=16))
+    assert inside.network_bytes == 0 < inside.node_bytes
+    assert outside.network_bytes > 0 == outside.node_bytes
+    # Gathered in bf16 for forward and backward, reduced in fp32: 8 bytes per parameter and micro-batch.
+    assert outside.network_bytes == pytest.approx(2 * LLAMA_1B.parameters * 8 * 15 / 16)
+
+
+def test_one_gpu_sends_nothing() -> None:
+    alone = work_of(step(dp_shard=1))
+    assert (alone.node_bytes, alone.network_bytes, alone.network_visits) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("split", ["tp", "pp", "cp"])
+def test_splitting_a_model_splits_its_work(split: str) -> None:
+    whole, part = work_of(step()), work_of(changed(step(), split, 4))
+    assert part.linear.once == pytest.approx(whole.linear.once / 4)
+    assert part.attention.once == pytest.approx(whole.attention.once / 4)
+    assert part.model_flops < whole.model_flops
+
+
+@given(setups())
+def test_no_amount_of_work_is_negative_or_boundless(setup: StepSetup) -> None:
+    assert all(amount >= 0 and math.isfinite(amount) for amount in amounts(work_of(setup)))
+
+
+@given(setups())
+def test_twice_the_micro_batches_are_twice_the_work_but_for_the_update(setup: StepSetup) -> None:
+    once, twice = work_of(setup), work_of(setup._replace(micro_batches=2 * setup.micro_batches))
+    assert twice.linear.once == pytest.approx(2 * once.linear.once)
+    assert twice.head_bytes == pytest.approx(2 * once.head_bytes)
+    assert twice.optimizer_bytes == once.optimizer_bytes
+
+
+@given(setups())
+def test_work_never_falls_when_the_batch_or_the_context_grows(setup: StepSetup) -> None:
+    before = amounts(work_of(setup))
+    for larger in (
+        setup._replace(micro_batch_tokens=setup.micro_batch_tokens + 4096),
+        setup._replace(ctx_tokens=setup.ctx_tokens + 4096),
+        setup._replace(micro_batches=setup.micro_batches + 1),
+    ):
+        assert all(after >= was * (1 - 1e-12) for was, after in zip(before, amounts(work_of(larger)), strict=True))

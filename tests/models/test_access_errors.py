@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from prime_train.core.errors import ExitCode
+from prime_train.models.access_errors import access_error
+from prime_train.models.model_files import Fault, Refused
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_every_fault_is_told_in_four_parts(fault: Fault) -> None:
+    error = access_error("lab/model", Refused(fault, "HTTP 418"))
+    assert error.exit_code in (ExitCode.FINDINGS, ExitCode.USAGE, ExitCode.OUT_OF_REACH)
+    assert (error.where, error.what) == ("verify-model lab/model", "HTTP 418")
+    assert error.why
+    assert error.fix
+    assert "{" not in error.fix
+
+
+def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
+    assert access_error("Qwen/Qwen3-8b-", Refused(Fault.MISSING, "")).fix == "did you mean Qwen/Qwen3-8B?"

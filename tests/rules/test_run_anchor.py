@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prime_train.rules.run_anchor import anchor
+from prime_train.spec import Data, Run, RunSpec
+from prime_train.spec.prime_rl_parts import Deployment, Inference, Rollout, Trainer
+
+RUN = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()))
+
+
+def test_where_a_finding_about_the_whole_run_points() -> None:
+    assert anchor(RUN) == "parallel.processes"
+    assert anchor(replace(RUN, trainer=Trainer())) == "trainer.model_name"
+    assert anchor(replace(RUN, inference=Inference())) == "inference.model_name"
+    assert anchor(replace(RUN, rollout=Rollout())) == "rollout.batch_rollouts"
+    assert anchor(replace(RUN, deployment=Deployment(train_gpus=1))) == "deployment.train_gpus"
+    assert anchor(replace(RUN, deployment=Deployment(train_gpu_ids=(0,)))) == "deployment.train_gpu_ids"

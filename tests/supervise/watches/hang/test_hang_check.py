@@ -1,0 +1,21 @@
+"""A silent attempt that cannot be looked into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from queue import SimpleQueue
+
+from prime_train.core.rundir import RunDir
+from prime_train.supervise.state import Child, Live
+from prime_train.supervise.watches.hang.hang_check import Suspicion
+
+
+def test_where_nothing_can_be_started_to_look_silence_has_no_excuse(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.watches.write_text("a file where the folder of its log is to be", encoding="utf-8")
+    suspicion = Suspicion(run_dir, SimpleQueue(), ())
+    found = suspicion.verdict(Live(1, 0.0, children=(Child("trainer", 2**22 + 1, 1, "log"),)))
+    assert found is not None
+    assert not found.busy
+    assert found.what == "not known: nothing can be started to look at it: File exists"
+    assert suspicion.processes() == ()
