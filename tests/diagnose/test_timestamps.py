@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.diagnose.timestamps import Clock, parse_boot, parse_clock, parse_iso, parse_month_and_day
+from prime_train.diagnose.timestamps import Clock, Stamp, parse_clock, parse_iso, parse_month_and_day
 
 
 def _at(text: str) -> float:
@@ -42,7 +42,7 @@ def test_a_file_written_after_midnight_whose_last_line_is_from_before() -> None:
 
 def test_seconds_since_the_start_end_when_the_file_was_written() -> None:
     clock = Clock(5000.0)
-    first, last = clock.record(parse_boot("100.0")), clock.record(parse_boot("160.0"))
+    first, last = clock.record(Stamp("boot", 100.0)), clock.record(Stamp("boot", 160.0))
     assert (clock.seconds(first), clock.seconds(last)) == (4940.0, 5000.0)
 
 

@@ -22,9 +22,10 @@ def decoder() -> Decoder:
 
 
 def backward(model: nn.Module) -> float:
-    total, count = cross_entropy_sum(model(TOKENS, POSITIONS, None)[:, :-1], TOKENS[:, 1:])
-    (total / count).backward()  # type: ignore[no-untyped-call]
-    return float(total.detach() / count)
+    labels = TOKENS[:, 1:]
+    mean = cross_entropy_sum(model(TOKENS, POSITIONS, None)[:, :-1], labels) / labels.numel()
+    mean.backward()  # type: ignore[no-untyped-call]
+    return float(mean.detach())
 
 
 def test_matrices_decay_and_gains_do_not() -> None:

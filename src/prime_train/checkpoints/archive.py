@@ -48,8 +48,7 @@ def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: Non
 
     Continues the work of a killed call; does nothing where all is packed. UserError where the disk is full.
     """
-    _clear(folder)
-    with start_pool() as pool, _explain_full_disk(folder):
+    with _start_work(folder) as pool:
         for entry in list_to_pack(folder, sizes):
             _pack_file(folder, entry, _Packing(pool, sizes, on_read))
 
@@ -61,8 +60,7 @@ def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda 
     the head that is still to be packed, and the hash of the rounded file. Files that are packed without loss are
     restored first. UserError where no moments are found.
     """
-    _clear(folder)
-    with start_pool() as pool, _explain_full_disk(folder):
+    with _start_work(folder) as pool:
         for entry in packing_plan.list_to_restore(folder, sizes):
             _restore_file(folder, entry, pool, on_read)
         found = packing_plan.find_edits(folder, sizes)
@@ -77,8 +75,7 @@ def restore(folder: Path, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT
     A file with only some moments rounded is packed completely first. Continues the work of a killed call; does
     nothing where nothing is packed. UserError where the disk is full.
     """
-    _clear(folder)
-    with start_pool() as pool, _explain_full_disk(folder):
+    with _start_work(folder) as pool:
         for entry in layout.entries(folder):
             if entry.segments:
                 whole = _pack_file(folder, entry, _Packing(pool, sizes, lambda _: None)) if entry.edits else entry
@@ -94,14 +91,17 @@ class _Packing:
 
 def _add_edits(folder: Path, entry: Entry, edits: Edits) -> Entry:
     """The manifest entry of an unpacked file with `edits`. DamagedError where the file is not as it was saved."""
-    before, after = hashlib.sha256(), hashlib.sha256()
-    for piece in read_head(folder / entry.name, entry.size_bytes):
-        before.update(piece)
-    if before.hexdigest() != entry.sha256:
+    if _hash(read_head(folder / entry.name, entry.size_bytes)).hexdigest() != entry.sha256:
         raise DamagedError(f"{entry.name} does not match its SHA-256")
-    for piece in read_head(folder / entry.name, entry.size_bytes, edits):
-        after.update(piece)
-    return replace(entry, sha256=after.hexdigest(), sha256_as_saved=entry.sha256, edits=edits)
+    after = _hash(read_head(folder / entry.name, entry.size_bytes, edits)).hexdigest()
+    return replace(entry, sha256=after, sha256_as_saved=entry.sha256, edits=edits)
+
+
+def _hash(pieces: Iterator[bytes]) -> hashlib._Hash:
+    sha256 = hashlib.sha256()
+    for piece in pieces:
+        sha256.update(piece)
+    return sha256
 
 
 def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
@@ -161,21 +161,18 @@ def _write_segment(path: Path, part: segments.Part, packing: _Packing) -> int:
 def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read: Read) -> None:
     """Append the segments to the file one by one, and delete each segment once it is restored."""
     path = folder / entry.name
-    sha256 = hashlib.sha256()
-    for piece in read_head(path, entry.kept_bytes):
-        sha256.update(piece)
+    sha256 = _hash(read_head(path, entry.kept_bytes))
     while entry.segments:
         segment, *rest = entry.segments
         try:
             _append(path, read_segment(folder / segment.file, pool), sha256, on_read)
             if sha256.hexdigest() != (rest[0].sha256_before if rest else entry.sha256):
                 raise ValueError("it does not match its SHA-256")
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             _cut(path, segment.start)
+            if isinstance(error, OSError):
+                raise
             raise DamagedError(f"{segment.file} does not unpack: {error}") from None
-        except OSError:
-            _cut(path, segment.start)
-            raise
         sync(path.parent)
         entry = replace(entry, kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
         layout.update_entry(folder, entry)
@@ -215,10 +212,12 @@ def _cut(path: Path, size_bytes: int) -> None:
 
 
 @contextmanager
-def _explain_full_disk(folder: Path) -> Iterator[None]:
-    """Turn the error of a full disk into a UserError. What is packed or restored so far stays so."""
+def _start_work(folder: Path) -> Iterator[ThreadPoolExecutor]:
+    """Clear what a killed call left; yields the threads. A full disk becomes a UserError: what is done so far stays."""
+    _clear(folder)
     try:
-        yield
+        with start_pool() as pool:
+            yield pool
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,16 +51,14 @@ def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
     """All stored pieces, and the shapes by tensor name. Raises UnlikeError where torch did not write `metadata`."""
     try:
         found = _Inert(io.BytesIO(metadata)).load().state
-        return list(_entries(found["storage_data"])), dict(found["state_dict_metadata"])
+        return [_entry(*stored) for stored in found["storage_data"].items()], dict(found["state_dict_metadata"])
     except (pickle.UnpicklingError, AttributeError, KeyError, IndexError, TypeError, ValueError, EOFError) as error:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
 
 
-def _entries(storage: dict[Any, Any]) -> Iterator[Entry]:
-    for index, info in storage.items():
-        place = info.state
-        name = str(index.state["fqn"])
-        yield Entry(name, str(place["relative_path"]), int(place["offset"]), int(place["length"]), index)
+def _entry(index: Any, info: Any) -> Entry:
+    name, place = str(index.state["fqn"]), info.state
+    return Entry(name, str(place["relative_path"]), int(place["offset"]), int(place["length"]), index)
 
 
 def missing(folder: Path) -> str:

@@ -48,8 +48,8 @@ def _user(mark: Path) -> str:
     host = words[1] if len(words) > 1 else socket.gethostname()
     try:
         pid, _, ticks = words[0].partition(":")
-        began = identify(int(pid)) or Identity(int(pid), 0)
-        holder = Holder(Identity(int(pid), int(ticks)) if ticks else began, host)
+        named = Identity(int(pid), int(ticks)) if ticks else identify(int(pid)) or Identity(int(pid), 0)
+        holder = Holder(named, host)
     except (IndexError, ValueError):
         return f"the process that wrote {mark.name}"
     return str(holder) if holder.counts else ""

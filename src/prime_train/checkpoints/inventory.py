@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,20 +60,15 @@ def measure(folder: Path) -> Measured:
     """Size and latest change of all files in a folder. Skips files that vanish meanwhile. Follows no links."""
     size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
     while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    try:
-                        status = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    changed_s = max(changed_s, status.st_mtime)
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append(entry.path)
                     else:
                         size_bytes += status.st_size
-                    changed_s = max(changed_s, status.st_mtime)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
     return Measured(size_bytes, changed_s)
 
 
@@ -90,16 +86,12 @@ class Stock:
         items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
         items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
         rollouts = self._steps(places.rollouts)
-        growing = {step for step, _ in rollouts[-_GROWING:]}
-        for step, parts in rollouts:
-            wholeness: Wholeness = "unfinished" if step in growing else "complete"
-            items.append(self._item("rollouts", step, parts, wholeness, "", now_s))
+        items += [self._item("rollouts", *step, "complete", "", now_s) for step in rollouts[:-_GROWING]]
+        items += [self._item("rollouts", *step, "unfinished", "", now_s) for step in rollouts[-_GROWING:]]
         # The deletion of a folder with its markers was not decided: removal.put_back renames the folder back.
-        asides = [path for root in places.folders for path in removal.list_set_aside(root)]
+        asides = (path for root in places.folders for path in removal.list_set_aside(root) if removal.is_decided(path))
         why = "its deletion was interrupted"
-        items += [
-            self._item("leftover", -1, [path], "unfinished", why, now_s) for path in asides if removal.is_decided(path)
-        ]
+        items += [self._item("leftover", -1, [path], "unfinished", why, now_s) for path in asides]
         seen = {path for item in items for path in item.paths}
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
@@ -135,23 +127,19 @@ class Stock:
         )
 
     def _measured(self, folder: Path, is_whole: bool, now_s: float) -> Measured:
-        key = _key(folder)
-        known = self._walked.get(folder)
-        if is_whole and known is not None and known[0] == key and now_s - known[1] < _MEASURE_AGAIN_S:
-            return known[2]
-        measured = measure(folder)
-        if is_whole:
-            self._walked[folder] = (key, now_s, measured)
-        return measured
+        if not is_whole:
+            return measure(folder)
+        key, known = _key(folder), self._walked.get(folder)
+        if known is None or known[0] != key or now_s - known[1] >= _MEASURE_AGAIN_S:
+            known = self._walked[folder] = (key, now_s, measure(folder))
+        return known[2]
 
 
 def _key(folder: Path) -> tuple[int, ...]:
     """Inode, time and size of a folder and its markers: they change when one of them is written again."""
-    found = []
+    found: list[int] = []
     for path in (folder, *(folder / marker for marker in removal.MARKERS)):
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             status = path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        found += [status.st_ino, status.st_mtime_ns, status.st_size]
+            found += (status.st_ino, status.st_mtime_ns, status.st_size)
     return tuple(found)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import os
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from prime_train.core.errors import ExitCode, UserError
 
 _NUMBER_BYTES = 4  # fp32
+
+Change = TypeVar("Change")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,10 @@ class Edits:
 
     def number_start(self, position: int) -> int:
         """The first byte of the number that `position` lies inside; `position` itself where it lies inside none."""
-        start, stop = self._range_at(position)
-        return position - (position - start) % _NUMBER_BYTES if start < position < stop else position
+        for start, stop in _near(self.ranges, position, position + 1):
+            if start < position < stop:
+                return position - (position - start) % _NUMBER_BYTES
+        return position
 
     def number_end(self, position: int) -> int:
         """The end of the number that `position` lies inside; `position` itself where it lies inside none."""
@@ -43,28 +48,25 @@ class Edits:
         """`content`, read from byte `start` of the file, with the edits. `content` must not split a number."""
         stop = start + len(content)
         changed = bytearray(content)
-        for first in range(max(0, bisect_right(self.ranges, (start,)) - 1), len(self.ranges)):
-            low, high = max(start, self.ranges[first][0]), min(stop, self.ranges[first][1])
-            if self.ranges[first][0] >= stop:
-                break
+        for first, end in _near(self.ranges, start, stop):
+            low, high = max(start, first), min(stop, end)
             if low < high:
                 changed[low - start : high - start] = round_to_bf16(content[low - start : high - start])
-        for first in range(max(0, bisect_right(self.patches, (start,)) - 1), len(self.patches)):
-            offset, patch = self.patches[first]
-            if offset >= stop:
-                break
+        for offset, patch in _near(self.patches, start, stop):
             low, high = max(start, offset), min(stop, offset + len(patch))
             if low < high:
                 changed[low - start : high - start] = patch[low - offset : high - offset]
         return bytes(changed)
 
-    def _range_at(self, position: int) -> tuple[int, int]:
-        """The last range that starts at or before `position`; (position, position) where there is none."""
-        number = bisect_right(self.ranges, (position, sys.maxsize)) - 1
-        return self.ranges[number] if number >= 0 else (position, position)
-
     def as_json(self) -> dict[str, Any]:
         return {"ranges": [list(one) for one in self.ranges], "patches": [[at, new.hex()] for at, new in self.patches]}
+
+
+def _near(edits: tuple[tuple[int, Change], ...], start: int, stop: int) -> tuple[tuple[int, Change], ...]:
+    """The edits that start before `stop`, from the last one that starts at or before `start`."""
+    return edits[
+        max(0, bisect_right(edits, start, key=itemgetter(0)) - 1) : bisect_left(edits, stop, key=itemgetter(0))
+    ]
 
 
 NO_EDITS = Edits()

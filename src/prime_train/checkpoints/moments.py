@@ -13,9 +13,8 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
@@ -30,8 +29,7 @@ _CRC_AT = 16  # offset in _CENTRAL
 _ROUNDED_BYTES = 2**22  # at a time
 
 
-@dataclass(frozen=True, slots=True)
-class MomentTensor:
+class MomentTensor(NamedTuple):
     """An fp32 tensor: the file of its zip, the zip's offset and length in bytes, and the count of its numbers."""
 
     name: str

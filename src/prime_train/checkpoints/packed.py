@@ -82,9 +82,7 @@ def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
     lost = raw.get("lossy")
     as_saved = str(lost["sha256_as_saved"]) if lost else ""
     edits = parse_edits(lost["edits"]) if lost and "edits" in lost else NO_EDITS
-    packed = raw.get("packed")
-    if packed is None:
-        return Entry(name, size_bytes, sha256, size_bytes, (), as_saved, edits)
+    packed = raw.get("packed", {"kept_bytes": size_bytes, "segments": ()})
     segments = tuple(
         Segment(str(s["file"]), int(s["start"]), int(s["bytes"]), str(s["sha256_before"])) for s in packed["segments"]
     )
@@ -96,18 +94,19 @@ def find_size_difference(folder: Path, entry: Entry) -> str:
 
     A head may be longer than in its entry, because a kill came between writing the manifest and cutting the file.
     """
+    expected = {segment.file: segment.stored_bytes for segment in entry.segments}
     if not entry.segments or entry.kept_bytes:
-        found = _size(folder, entry.name)
-        if isinstance(found, str):
-            return found
-        if found < entry.kept_bytes or (found > entry.kept_bytes and not entry.segments):
-            return f"{entry.name} has {found} of {entry.kept_bytes} bytes"
-    for segment in entry.segments:
-        found = _size(folder, segment.file)
-        if isinstance(found, str):
-            return found
-        if found != segment.stored_bytes:
-            return f"{segment.file} has {found} of {segment.stored_bytes} bytes"
+        expected = {entry.name: entry.kept_bytes} | expected
+    for name, size_bytes in expected.items():
+        try:
+            found = (folder / name).stat().st_size
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name} is unreadable: {error.strerror}"
+        is_longer_head = found > size_bytes and name == entry.name and entry.segments
+        if found != size_bytes and not is_longer_head:
+            return f"{name} has {found} of {size_bytes} bytes"
     return ""
 
 
@@ -198,13 +197,3 @@ def start_pool() -> ThreadPoolExecutor:
 
 def _threads() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _size(folder: Path, name: str) -> int | str:
-    """Bytes of a file, or why its size cannot be read."""
-    try:
-        return (folder / name).stat().st_size
-    except FileNotFoundError:
-        return f"{name} is missing"
-    except OSError as error:
-        return f"{name} is unreadable: {error.strerror}"

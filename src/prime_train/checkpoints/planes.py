@@ -85,9 +85,8 @@ def unpack(packed: bytes) -> bytearray:
         piece, position = bytearray(size), _HEAD.size
         for number in range(width):
             (stored_bytes,) = _LENGTH.unpack_from(packed, position)
-            position += _LENGTH.size
-            stored = packed[position : position + stored_bytes]
-            position += stored_bytes
+            position += _LENGTH.size + stored_bytes
+            stored = packed[position - stored_bytes : position]
             piece[number::width] = _plane(stored, len(range(number, size, width)))
     except struct.error as error:
         raise ValueError(f"it ends early: {error}") from None
@@ -119,7 +118,7 @@ def _width_of(piece: bytes) -> int:
     sizes = {width: _packed_bytes(sample, width) for width in (4, 1)}
     if min(sizes.values()) > _POOR_RATIO * len(sample):
         sizes[8] = _packed_bytes(sample, 8)
-    return min(sizes, key=lambda width: sizes[width])
+    return min(sizes, key=sizes.__getitem__)
 
 
 def _packed_bytes(sample: bytes, width: int) -> int:

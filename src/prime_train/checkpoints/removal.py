@@ -30,7 +30,7 @@ def remove(folder: Path) -> None:
     make the deletion fail, or a manifest.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
-    aside = folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
+    aside = _aside(folder)
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
         finish(aside)
@@ -47,7 +47,7 @@ def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Pat
     renamed: list[tuple[Path, Path]] = []
     try:
         for folder in folders:
-            aside = folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
+            aside = _aside(folder)
             with contextlib.suppress(FileNotFoundError):  # another process deleted it first
                 folder.rename(aside)
                 renamed.append((folder, aside))
@@ -61,6 +61,10 @@ def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Pat
     for _, aside in renamed:
         finish(aside)
     return ""
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
 
 
 def _rename_back(renamed: Sequence[tuple[Path, Path]]) -> None:

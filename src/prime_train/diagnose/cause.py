@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS
 from prime_train.diagnose.scan_result import Hit, Scan
+from prime_train.diagnose.signatures import Signature
 from prime_train.diagnose.tracebacks import Raised, root, shorten
 
 UNKNOWN = "UNKNOWN"
@@ -72,14 +73,10 @@ class _Incident(NamedTuple):
         return (self.time_s, self.order, self.hit.at)
 
     @property
-    def ends(self) -> bool:
-        return self.hit.match is not None and self.hit.match.signature.ends
-
-    @property
     def is_the_kernels(self) -> bool:
         """Whether the kernel or a driver reports the hardware. Errors of programs follow from it in any order."""
-        match = self.hit.match
-        return match is not None and match.signature.cause_class == "hardware" and match.signature.family in _KERNEL
+        known = self.hit.signature
+        return known is not None and known.cause_class == "hardware" and known.family in _KERNEL
 
 
 def judge(scans: Sequence[Scan]) -> Diagnosis:
@@ -100,7 +97,7 @@ def _find_first(incidents: Sequence[_Incident]) -> _Incident | None:
     """The earliest cause; else the end of a process without a cause near it; else the strongest other sign."""
     causes = [item for item in incidents if item.rank == 0]
     following = [item for item in incidents if item.rank == 1]
-    end = next((item for item in following if item.ends), None)
+    end = next((item for item in following if item.hit.signature and item.hit.signature.ends), None)
     if causes:
         first = causes[0]
         if end is not None and first.time_s > end.time_s + _EXPLAINS_S:
@@ -110,31 +107,27 @@ def _find_first(incidents: Sequence[_Incident]) -> _Incident | None:
     rest = [item for item in incidents if item.rank == 2]
     weak = next((item for item in rest if item.hit.match is not None), None)
     # A warning before an end explains more than the end itself.
-    if end is not None and weak is not None and weak.when < end.when and not _follows_another(weak):
+    if end and weak and weak.when < end.when and not (weak.hit.signature and weak.hit.signature.cascade):
         return weak
     return next(iter([*following, *([weak] if weak else []), *rest]), None)
-
-
-def _follows_another(incident: _Incident) -> bool:
-    return incident.hit.match is not None and incident.hit.match.signature.cascade
 
 
 def _order_times(incidents: list[_Incident]) -> list[_Incident]:
     """The incidents of one log. In a log that was followed while it grew, none gets a later time than the next one."""
     incidents.sort(key=lambda item: item.hit.at)
-    for index in range(len(incidents) - 2, -1, -1):
-        this, following = incidents[index], incidents[index + 1]
-        if this.hit.written is not None and this.time_s > following.time_s:
-            incidents[index] = this._replace(time_s=following.time_s)
+    latest_s = math.inf
+    for index, item in reversed(list(enumerate(incidents))):
+        if item.hit.written is not None:
+            incidents[index] = item._replace(time_s=min(item.time_s, latest_s))
+        latest_s = incidents[index].time_s
     return incidents
 
 
 def _incidents(scan: Scan, order: int) -> Iterable[_Incident]:
     """The incidents of one log after which the work did not continue."""
-    ends = [hit for hit in scan.hits if hit.match is not None and hit.match.signature.ends]
+    ends = [hit for hit in scan.hits if hit.signature and hit.signature.ends]
     for _, group in groupby(sorted(scan.hits, key=lambda hit: (hit.incident, hit.at)), key=lambda hit: hit.incident):
-        hits = [hit for hit in group if not (hit.match and hit.match.signature.notice)]
-        hits = [hit for hit in hits if _often_enough(scan, hit)]
+        hits = [hit for hit in group if not (hit.signature and hit.signature.notice) and _often_enough(scan, hit)]
         if not hits or _is_survived(scan, hits[-1], ends):
             continue
         chain = max((hit.chain for hit in hits), key=len)
@@ -145,32 +138,28 @@ def _incidents(scan: Scan, order: int) -> Iterable[_Incident]:
 
 
 def _by_specificity(hit: Hit) -> tuple[bool, bool, bool, bool, int]:
-    match = hit.match
-    if match is None:
-        return (True, True, True, hit.weak, hit.at)
-    return (False, match.signature.cascade, match.signature.generic, hit.weak, hit.at)
+    known = hit.signature
+    return (known is None, known is None or known.cascade, known is None or known.generic, hit.weak, hit.at)
 
 
 def _follows_unknown_cause(hit: Hit, chain: tuple[Raised, ...]) -> bool:
     """Whether the chain starts with an unknown exception, and the signature only matches a later one that follows."""
-    if hit.match is None or not hit.match.signature.cascade or len(chain) < 2:
-        return False
-    return root(chain).at < hit.at
+    return hit.signature is not None and hit.signature.cascade and len(chain) > 1 and root(chain).at < hit.at
 
 
 def _rank(hit: Hit, chain: tuple[Raised, ...]) -> int:
     if hit.weak:
         return 2
-    if hit.match is not None:
-        return 1 if hit.match.signature.cascade else 0
+    if hit.signature is not None:
+        return int(hit.signature.cascade)
     return 0 if chain else 2
 
 
 def _often_enough(scan: Scan, hit: Hit) -> bool:
-    if hit.match is None or hit.match.signature.repeats == 1:
+    if hit.signature is None or hit.signature.repeats == 1:
         return True
-    same = (other for other in scan.hits if other.match and other.match.signature.id == hit.match.signature.id)
-    return sum(scan.done - other.done_before < ENOUGH_PROGRESS for other in same) >= hit.match.signature.repeats
+    same = (other for other in scan.hits if other.signature == hit.signature)
+    return sum(scan.done - other.done_before < ENOUGH_PROGRESS for other in same) >= hit.signature.repeats
 
 
 def _is_survived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
@@ -229,26 +218,28 @@ def _make_cause(incident: _Incident) -> Cause:
             known.id, known.cause_class, known.retry, match.fill(known.what), known.why, match.fill(known.fix),
             incident.scan.name, hit.at, hit.text, raised,
         )  # fmt: skip
-    if incident.chain:
-        first = root(incident.chain)
-        place = raised[1] if len(raised) > 1 else f"{incident.scan.name}:{first.at}"
-        why = "an exception that matches no known signature ended it"
-        fix = f"read {place}; the whole traceback ends at {incident.scan.name}:{first.at}"
-        return Cause(UNKNOWN, "unknown", "yes", first.text, why, fix, incident.scan.name, first.at, first.text, raised)
-    why = "it is the first error of these logs, and it matches no known signature"
-    fix = f"read {incident.scan.name} around line {hit.at}"
-    return Cause(UNKNOWN, "unknown", "yes", hit.text, why, fix, incident.scan.name, hit.at, hit.text)
+    log = incident.scan.name
+    if not incident.chain:
+        why = "it is the first error of these logs, and it matches no known signature"
+        return Cause(
+            UNKNOWN, "unknown", "yes", hit.text, why, f"read {log} around line {hit.at}", log, hit.at, hit.text
+        )
+    first = root(incident.chain)
+    place = raised[1] if len(raised) > 1 else f"{log}:{first.at}"
+    why = "an exception that matches no known signature ended it"
+    fix = f"read {place}; the whole traceback ends at {log}:{first.at}"
+    return Cause(UNKNOWN, "unknown", "yes", first.text, why, fix, log, first.at, first.text, raised)
 
 
 def _following(incidents: Sequence[_Incident], found: _Incident) -> Iterable[SignatureHit]:
     """The known failures with the cause and after it, each signature once per log."""
-    reported = {(found.hit.match.signature.id if found.hit.match else UNKNOWN, found.order)}
+    reported = {(found.hit.signature, found.order)}
     for item in incidents:
-        match = item.hit.match
-        if match is None or item is found or (match.signature.id, item.order) in reported:
+        this = (item.hit.signature, item.order)
+        if item.hit.match is None or item is found or this in reported:
             continue
         if item.rank == 1 or (item.rank == 0 and item.when > found.when):
-            reported.add((match.signature.id, item.order))
+            reported.add(this)
             yield _signature_hit(item.scan, item.hit)
             if len(reported) > _MOST_FOLLOWING:
                 return
@@ -256,10 +247,10 @@ def _following(incidents: Sequence[_Incident], found: _Incident) -> Iterable[Sig
 
 def _notices(scan: Scan) -> Iterable[Hit]:
     """The first hit of each notice."""
-    reported: set[str] = set()
+    reported: set[Signature] = set()
     for hit in scan.hits:
-        if hit.match is not None and hit.match.signature.notice and hit.match.signature.id not in reported:
-            reported.add(hit.match.signature.id)
+        if hit.signature and hit.signature.notice and hit.signature not in reported:
+            reported.add(hit.signature)
             yield hit
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from prime_train.diagnose import timestamps
@@ -69,8 +70,8 @@ def strip_prefixes(raw: str) -> Line:
         if shorter is None:
             break
         line = shorter
-    if line.text.startswith((" ", "|", "+")):
-        line = line._replace(text=_without_group(line.text))
+    if line.text.startswith((" ", "|", "+")):  # the tree that Python draws before the lines of an exception group
+        line = line._replace(text="" if _GROUP_RULE.match(line.text) else _GROUP.sub("", line.text, count=1))
     wandb = _WANDB.match(line.text)
     return line._replace(level=_LEVELS[wandb[1].lower()]) if wandb else line
 
@@ -101,15 +102,8 @@ def _apply_prefix(line: Line, found: re.Match[str], kind: str) -> Line:
         case "clock":
             return line._replace(stamp=line.stamp or timestamps.parse_clock(found[1]))
         case "boot":
-            return line._replace(stamp=line.stamp or timestamps.parse_boot(found[1]))
+            return line._replace(stamp=line.stamp or Stamp("boot", float(found[1])))
     return line
-
-
-def _without_group(text: str) -> str:
-    """The text without the tree that Python draws before the lines of an exception group."""
-    if _GROUP_RULE.match(text):
-        return ""
-    return _GROUP.sub("", text, count=1)
 
 
 # --- lines that are JSON ------------------------------------------------------------------------------
@@ -122,16 +116,12 @@ _TIME_KEYS = ("timestamp", "time", "ts", "asctime", "@timestamp", "created", "da
 
 def unwrap(raw: str) -> list[Line]:
     """The line itself, or for a JSON object the lines of its message and its traceback."""
-    if not raw.startswith("{"):
-        return [strip_prefixes(raw)]
-    try:
-        record = json.loads(raw)
-    except (ValueError, RecursionError):
-        return [strip_prefixes(raw)]
-    if not isinstance(record, dict):
-        return [strip_prefixes(raw)]
-    nested = record.get("record")
-    fields = {**nested, **record} if isinstance(nested, dict) else record
+    fields: dict[str, Any] = {}
+    if raw.startswith("{"):
+        with suppress(ValueError, RecursionError):
+            fields = json.loads(raw)
+    nested = fields.get("record")
+    fields = {**nested, **fields} if isinstance(nested, dict) else fields
     texts = [value for key in (*_MESSAGE_KEYS, *_TRACE_KEYS) if isinstance(value := fields.get(key), str) and value]
     if not texts:
         return [strip_prefixes(raw)]

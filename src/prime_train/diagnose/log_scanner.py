@@ -58,7 +58,7 @@ class Scanner:
         self._written: WriteWindow | None = None
         self._received: tuple[Stamp, float] | None = None
         self._limited: Counter[tuple[bool, ...]] = Counter()
-        self._skipped = 0
+        self.skipped = 0  # lines that were not scanned, because there were too many at once
 
     def feed(self, data: bytes, most_scans: int | None = None, written: WriteWindow | None = None) -> None:
         """Scan the next bytes of the log.
@@ -97,19 +97,14 @@ class Scanner:
         hits.sort(key=lambda hit: (hit.at, hit.incident))
         return Scan(
             self._name, self._count, tuple(hits), self._done, self._clock,
-            self._first_stamp, self._stamp, self._changed_s, self._received, self._skipped,
+            self._first_stamp, self._stamp, self._changed_s, self._received, self.skipped,
         )  # fmt: skip
-
-    @property
-    def skipped(self) -> int:
-        """Lines that were not scanned, because there were too many at once."""
-        return self._skipped
 
     def find_notices(self) -> Iterator[Hit]:
         """The first hit of each notice, once it was found often enough."""
         for hits in self._first.values():
-            match = hits[0].match if hits else None
-            if match is not None and match.signature.notice and len(hits) >= match.signature.repeats:
+            known = hits[0].signature if hits else None
+            if known is not None and known.notice and len(hits) >= known.repeats:
                 yield hits[0]
 
     def _block(self, block: bytes) -> None:
@@ -143,7 +138,7 @@ class Scanner:
         if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
             return
         if not self._may_scan(lowered):
-            self._skipped += 1
+            self.skipped += 1
             return
         raw = self._lines[self._index]
         if len(raw) > _HEAD_BYTES + _TAIL_BYTES:
@@ -174,15 +169,15 @@ class Scanner:
         if self._open and not (_TRACEBACK in lowered and all(item.has_ended for item in self._open.values())):
             return False
         at = self._count + self._index + 1
-        if _TRACEBACK in lowered:
-            size = 0
-            if not self._follows_ignored():
-                size = self._repeats.count_skipped(self._lowered, self._index, at, self._done)
-            self._repeated_until = self._index + size
-            if size:
-                self._close_all()
-            return size > 0
-        return self._repeats.skips_line(lowered, at, self._done)
+        if _TRACEBACK not in lowered:
+            return self._repeats.skips_line(lowered, at, self._done)
+        if self._follows_ignored():
+            return False
+        size = self._repeats.count_skipped(self._lowered, self._index, at, self._done)
+        self._repeated_until = self._index + size
+        if size:
+            self._close_all()
+        return size > 0
 
     def _close_broken(self) -> None:
         """Close tracebacks whose writer was killed, because an open traceback makes every line be scanned."""
@@ -219,17 +214,14 @@ class Scanner:
         elif builder.incident not in self._raised:
             self._raised[builder.incident] = self._hit(line, text, builder, None, builder.is_calm)
             self._done_at_last_hit = self._done
-        found = False
-        for match in self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]):
-            signature = match.signature
-            found = True
-            if line.level in ("debug", "info") and signature.level != "any":
+        matches = list(self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]))
+        for match in matches:
+            level = "" if match.signature.level == "any" else line.level
+            if level in ("debug", "info") or _ADVICE.search(text, 0, match.start):
                 continue
-            if _ADVICE.search(text, 0, match.start):
-                continue
-            weak = signature.weak or (line.level == "warning" and signature.level != "any")
-            self._keep(self._hit(line, text, builder, match, weak), signature.id)
-        if not found and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
+            weak = match.signature.weak or level == "warning"
+            self._keep(self._hit(line, text, builder, match, weak), match.signature.id)
+        if not matches and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
             self._keep(self._hit(line, text, None, None, True), "error")
 
     def _close_all(self) -> None:
@@ -260,7 +252,7 @@ class Scanner:
 
     def _keep(self, hit: Hit, kind: str) -> None:
         self._hits_of(kind).append(hit)
-        if not (hit.match and hit.match.signature.notice):
+        if not (hit.signature and hit.signature.notice):
             self._done_at_last_hit = self._done
 
     def _hits_of(self, kind: str) -> list[Hit] | deque[Hit]:
@@ -270,9 +262,7 @@ class Scanner:
     def _time_before(self) -> Stamp | None:
         """The time of the nearest line above that has one. Each line is searched once."""
         for raw in self._lines[max(self._timed, self._index - _LOOK_BACK) : self._index][::-1]:
-            if raw.startswith(_INDENTED):
-                continue
-            stamp = strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp
+            stamp = None if raw.startswith(_INDENTED) else _read_stamp(raw)
             if stamp is not None:
                 self._stamp = self._clock.record(stamp)
                 break
@@ -286,8 +276,8 @@ class Scanner:
         return self._stamp
 
     def _earliest(self) -> Stamp | None:
-        heads = (strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp for raw in self._lines[:_LOOK_BACK])
-        return next((self._clock.record(stamp) for stamp in heads if stamp is not None), None)
+        stamps = map(_read_stamp, self._lines[:_LOOK_BACK])
+        return next((self._clock.record(stamp) for stamp in stamps if stamp is not None), None)
 
 
 def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, known: Catalogue | None = None) -> Scan:
@@ -296,6 +286,10 @@ def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, kno
     for chunk in chunks:
         scanner.feed(chunk)
     return scanner.finish()
+
+
+def _read_stamp(raw: bytes) -> Stamp | None:
+    return strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp
 
 
 def _cut(line: bytes) -> bytes:

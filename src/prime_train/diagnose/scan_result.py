@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train.diagnose.signatures import Match
+from prime_train.diagnose.signatures import Match, Signature
 from prime_train.diagnose.timestamps import Clock, Stamp
 from prime_train.diagnose.tracebacks import Raised
 
@@ -28,6 +28,10 @@ class Hit(NamedTuple):
     chain: tuple[Raised, ...]  # the traceback up to this line
     done_before: int  # the progress that the log showed before it
     written: WriteWindow | None = None
+
+    @property
+    def signature(self) -> Signature | None:
+        return self.match.signature if self.match else None
 
 
 class Scan(NamedTuple):

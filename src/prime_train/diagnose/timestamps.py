@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
 _DAY_S = 86400
 _HALF_DAY_S = _DAY_S // 2
-_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 _SYSLOG = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
@@ -22,9 +20,8 @@ class Stamp(NamedTuple):
 
 def parse_iso(text: str) -> Stamp | None:
     """The time in "2026-11-21 07:46:34,123", "2026-11-21T07:46:34Z" etc.; a time without a zone counts as UTC."""
-    plain = text.replace(",", ".").replace("/", "-").replace("Z", "+00:00")
     try:
-        moment = datetime.fromisoformat(plain)
+        moment = datetime.fromisoformat(text.replace(",", ".").replace("/", "-"))
     except ValueError:
         return None
     zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -33,28 +30,19 @@ def parse_iso(text: str) -> Stamp | None:
 
 def parse_month_and_day(month: int | str, day: int, clock: str) -> Stamp | None:
     """The time in "11-21 07:46:34" (vLLM), "1121 07:46:34.1" (glog) and "Nov 21 07:46:34" (syslog)."""
-    if isinstance(month, str):
-        name = month.lower()[:3]
-        month = _SYSLOG.index(name) + 1 if name in _SYSLOG else 0
     seconds = _clock(clock)
-    if seconds is None:
-        return None
     try:
-        begun = datetime(2024, month, day, tzinfo=UTC) - datetime(2024, 1, 1, tzinfo=UTC)
+        number = _SYSLOG.index(month.lower()[:3]) + 1 if isinstance(month, str) else month
+        begun = datetime(2024, number, day) - datetime(2024, 1, 1)
     except ValueError:
         return None
-    return Stamp("year", begun.days * _DAY_S + seconds)
+    return None if seconds is None else Stamp("year", begun.days * _DAY_S + seconds)
 
 
 def parse_clock(text: str) -> Stamp | None:
     """The time in "07:46:34"."""
     seconds = _clock(text)
     return None if seconds is None else Stamp("day", seconds)
-
-
-def parse_boot(text: str) -> Stamp:
-    """The time in "12345.678901", as the kernel writes it."""
-    return Stamp("boot", float(text))
 
 
 def _clock(text: str) -> float | None:
@@ -129,10 +117,8 @@ class Clock:
             end_s += round((anchor_s - end_s) / _DAY_S) * _DAY_S
         else:
             year = datetime.fromtimestamp(anchor_s, UTC).year
-            ends = (
-                _in_year_of(datetime(year + shift, 12, 31, tzinfo=UTC).timestamp(), last.seconds)
-                for shift in (-1, 0, 1)
-            )
+            turns = [datetime(year + shift, 12, 31, tzinfo=UTC).timestamp() for shift in (-1, 0, 1)]
+            ends = [_in_year_of(turn_s, last.seconds) for turn_s in turns]
             end_s = min(ends, key=lambda seconds: abs(seconds - anchor_s))
         clock = Clock(end_s)
         clock._last = self._last

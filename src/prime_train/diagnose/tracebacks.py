@@ -56,27 +56,23 @@ class Raised(NamedTuple):
     @property
     def frame(self) -> Frame | None:
         """The last frame in the user's code, else the last frame."""
-        own = [frame for frame in self.frames if not frame.is_library]
-        return own[-1] if own else (self.frames[-1] if self.frames else None)
+        own = (frame for frame in reversed(self.frames) if not frame.is_library)
+        return next(own, self.frames[-1] if self.frames else None)
 
 
 def root(chain: tuple[Raised, ...]) -> Raised:
     """The first exception of a chain, except groups and expected exceptions, for which the next one is returned."""
     for raised, following in pairwise(chain):
-        if following.after == "context" and raised.name.rpartition(".")[2] in _PROBING:
-            continue
-        if raised.name.endswith("Group"):
-            continue
-        return raised
+        is_expected = following.after == "context" and raised.name.rpartition(".")[2] in _PROBING
+        if not is_expected and not raised.name.endswith("Group"):
+            return raised
     return chain[-1]
 
 
 def shorten(raised: Raised) -> tuple[str, ...]:
     """The exception, the last frame in the user's code, and the last frame."""
-    if not raised.frames:
-        return (raised.text,)
-    last, own = raised.frames[-1], raised.frame
-    return (raised.text, *(str(frame) for frame in dict.fromkeys((own, last)) if frame is not None))
+    frames = dict.fromkeys(frame for frame in (raised.frame, *raised.frames[-1:]) if frame is not None)
+    return (raised.text, *map(str, frames))
 
 
 class Builder:
@@ -134,10 +130,9 @@ class Builder:
         return f"{self._key}: {text.strip()}" if self._key else text
 
     def _header(self) -> bool:
-        is_group = bool(self.chain) and self.chain[-1].name.endswith("Group")
-        if self._state == "message" and not is_group:
-            return False
         if self._state == "message":
+            if not self.chain[-1].name.endswith("Group"):
+                return False
             self._after = "cause"
         self._state, self._others = "frames", 0
         return True

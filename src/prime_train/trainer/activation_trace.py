@@ -226,7 +226,7 @@ def _head(sizes: Sizes) -> int:
     def run(x: Tensor) -> Tensor:
         logits = head(norm(x))
         if sizes.in_place:
-            return cross_entropy_sum(logits, labels)[0]
+            return cross_entropy_sum(logits, labels)
         return F.cross_entropy(logits.float(), labels)
 
     x = torch.empty(sizes.head_tokens, sizes.hidden_size, dtype=_dtype(sizes))

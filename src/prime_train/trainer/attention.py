@@ -13,7 +13,7 @@ from prime_train.trainer.data.batch import IGNORED
 
 
 def plan_attention(
-    documents: Tensor, labels: Tensor | None = None, device: torch.device | str | None = None
+    documents: Tensor, labels: Tensor | None = None, device: torch.device | None = None
 ) -> Tensor | None:
     """The mask that separates packed documents, True where a query may attend; None = plain causal.
 

@@ -13,8 +13,9 @@ import shutil
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,10 @@ class _Save:
 
     step: int
     began: float
-    stall_s: float = 0.0
+    stall_s: float = 0.0  # that the loop waited, without the wait in progress
     waiting_since: float | None = None
     staged: threading.Event = field(default_factory=threading.Event)
     done: Future[None] = field(default_factory=Future)
-
-    def stalled_s(self, now: float) -> float:
-        return self.stall_s + (0.0 if self.waiting_since is None else now - self.waiting_since)
 
 
 class Checkpointer:
@@ -108,31 +106,29 @@ class Checkpointer:
         """Start a save; returns when gradients may be computed again. Waits for the previous save first."""
         began = time.perf_counter()
         self.finish()
-        save = self._save = _Save(reached.step, began, waiting_since=time.perf_counter())
-        self._attempt.emit(CheckpointStarted(self._attempt.number, reached.step))
-        state = gather(model, optimizer, reached, self._world.rank)
-        ready = torch.cuda.current_stream().record_event() if self._device.type == "cuda" else None
-        save.done = self._thread.submit(self._run, save, state, ready)
-        if not self._config.async_save:
-            save.done.exception()
-        self._stop_waiting(save)
+        save = self._save = _Save(reached.step, began)
+        with self._waiting(save):
+            self._attempt.emit(CheckpointStarted(self._attempt.number, reached.step))
+            state = gather(model, optimizer, reached, self._world.rank)
+            ready = torch.cuda.current_stream().record_event() if self._device.type == "cuda" else None
+            save.done = self._thread.submit(self._run, save, state, ready)
+            if not self._config.async_save:
+                save.done.exception()
 
     def before_update(self) -> None:
         """Wait until the copy of the weights is complete. Raises UserError where a save has failed."""
         if self._save is None:
             return
-        self._save.waiting_since = time.perf_counter()
-        self._save.staged.wait()
-        self._stop_waiting(self._save)
+        with self._waiting(self._save):
+            self._save.staged.wait()
         if self._save.done.done():
             self._close()
 
     def finish(self) -> None:
         """Wait for the save in progress, if there is one."""
         if self._save is not None:
-            self._save.waiting_since = time.perf_counter()
-            self._save.done.exception()
-            self._stop_waiting(self._save)
+            with self._waiting(self._save):
+                self._save.done.exception()
             self._close()
 
     def take_stall_s(self) -> float:
@@ -140,10 +136,13 @@ class Checkpointer:
         stall_s, self._stall_s = self._stall_s, 0.0
         return stall_s
 
-    def _stop_waiting(self, save: _Save) -> None:
-        waited_s = 0.0 if save.waiting_since is None else time.perf_counter() - save.waiting_since
-        save.stall_s += waited_s
-        save.waiting_since = None
+    @contextmanager
+    def _waiting(self, save: _Save) -> Iterator[None]:
+        """Count the time of the block as a wait of the loop for this save."""
+        save.waiting_since = began = time.perf_counter()
+        yield
+        waited_s = time.perf_counter() - began
+        save.stall_s, save.waiting_since = save.stall_s + waited_s, None
         self._stall_s += waited_s
 
     def _close(self) -> None:
@@ -175,9 +174,8 @@ class Checkpointer:
                 raise _disk_error(cause, folder, size_bytes(state)) from error
             raise
         now = time.perf_counter()
-        self._attempt.emit(
-            CheckpointSaved(self._attempt.number, save.step, written_bytes, save.stalled_s(now), now - save.began)
-        )
+        stall_s = save.stall_s + (0.0 if save.waiting_since is None else now - save.waiting_since)
+        self._attempt.emit(CheckpointSaved(self._attempt.number, save.step, written_bytes, stall_s, now - save.began))
         self._delete_superseded(save.step)
 
     def _delete_superseded(self, step: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,27 +23,16 @@ def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple
     The ranks share the batches. All ranks call the model equally often, because a sharded model gathers its weights
     from all ranks at every call.
     """
-    world = training.world
-    model = training.model if parallel.is_sharded(training.model) else parallel.unwrap(training.model)
+    model = parallel.unwrap(training.model)
     sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
-    was_training = model.training
-    model.eval()
-    try:
-        for batch, counts in _share(batches, world.rank, world.size):
-            loss = loss_sum(model, batch, training.device)
-            if counts:
-                sums += torch.stack([loss.double(), torch.tensor(batch.labelled_tokens).to(sums)])
-    finally:
-        model.train(was_training)
-    nats, tokens = world.sum(sums).tolist()
+    for start in range(0, len(batches), training.world.size):
+        mine = start + training.world.rank
+        batch = batches[min(mine, len(batches) - 1)]
+        loss = loss_sum(model, batch, training.device)  # ()
+        if mine < len(batches):  # otherwise this rank only takes part in the calls of the other ranks
+            sums += torch.stack([loss.double(), torch.tensor(batch.labelled_tokens).to(sums)])
+    nats, tokens = training.world.sum(sums).tolist()
     return nats / tokens, round(tokens)
-
-
-def _share(batches: Sequence[Batch], rank: int, size: int) -> Iterator[tuple[Batch, bool]]:
-    """This rank's batches, and whether each counts; a rank with one batch fewer gets another that does not count."""
-    for start in range(0, len(batches), size):
-        mine = start + rank
-        yield batches[min(mine, len(batches) - 1)], mine < len(batches)
 
 
 def sample_prompts(training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int) -> list[str]:
@@ -57,9 +46,9 @@ def sample_prompts(training: Training, tokenizer: Tokenizer, attempt: Attempt, s
         stop_token=tokenizer.eos_id,
     )
     prompts = [tokenizer.encode(prompt) or [tokenizer.eos_id] for prompt in settings.prompts]
-    model = training.model if parallel.is_sharded(training.model) else parallel.unwrap(training.model)
     with training.device.autocast():
-        return [tokenizer.decode(tokens) for tokens in generate(model, prompts, sampling, training.device.torch)]
+        continued = generate(parallel.unwrap(training.model), prompts, sampling, training.device.torch)
+    return [tokenizer.decode(tokens) for tokens in continued]
 
 
 def evaluate(training: Training, tokenizer: Tokenizer, batches: Sequence[Batch], attempt: Attempt, step: int) -> float:
@@ -103,19 +92,14 @@ def generate(
     generator = torch.Generator().manual_seed(sampling.seed)
     sequences = [list(prompt) for prompt in prompts]
     live = [True] * len(sequences)
-    was_training = model.training
-    model.eval()
-    try:
-        for _ in range(sampling.new_tokens if sequences else 0):
-            logits = _next_logits(model, sequences, sampling.ctx_tokens, device)  # (B, V)
-            for row, token in enumerate(_draw(logits, sampling.temperature, generator)):
-                live[row] = live[row] and token != sampling.stop_token
-                if live[row]:
-                    sequences[row].append(token)
-            if not any(live):
-                break
-    finally:
-        model.train(was_training)
+    for _ in range(sampling.new_tokens):
+        if not any(live):
+            break
+        logits = _next_logits(model, sequences, sampling.ctx_tokens, device)  # (B, V)
+        for row, token in enumerate(_draw(logits, sampling.temperature, generator)):
+            live[row] = live[row] and token != sampling.stop_token
+            if live[row]:
+                sequences[row].append(token)
     return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts, strict=True)]
 
 
@@ -142,4 +126,4 @@ def _draw(logits: Tensor, temperature: float, generator: torch.Generator) -> lis
         drawn = logits.argmax(-1)
     else:
         drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(-1)
-    return [int(token) for token in drawn]
+    return list(map(int, drawn))

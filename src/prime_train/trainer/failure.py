@@ -27,7 +27,7 @@ def disk_cause(error: BaseException) -> str | None:
     for found in chain:
         if isinstance(found, OSError) and found.errno in _DISK:
             return os.strerror(found.errno)
-    cut_short = any(isinstance(e, RuntimeError) and "inline_container" in str(e) for e in chain)
+    cut_short = any(isinstance(found, RuntimeError) and "inline_container" in str(found) for found in chain)
     return "a write was cut short" if cut_short else None
 
 

@@ -36,19 +36,13 @@ def load_weights(model: Decoder, folder: Path) -> None:
     redundant = {"lm_head.weight"} if model.config.tie_embeddings else set()
     unexpected = {name for name in files if not name.endswith("rotary_emb.inv_freq")} - parameters.keys() - redundant
     if missing := parameters.keys() - files.keys():
-        raise folder_error(
-            f"{_count(missing, 'tensor')} missing, first {min(missing)}",
-            folder,
-            "the model of config.json has them",
-            "download the folder again, or correct its config.json",
-        )
+        what = f"{_count(missing)} missing, first {min(missing)}"
+        fix = "download the folder again, or correct its config.json"
+        raise folder_error(what, folder, "the model of config.json has them", fix)
     if unexpected:
-        raise folder_error(
-            f"{_count(unexpected, 'tensor')} without a place, first {min(unexpected)}",
-            folder,
-            "without them the model would compute something else",
-            "use a plain Llama or Qwen3 folder",
-        )
+        what = f"{_count(unexpected)} without a place, first {min(unexpected)}"
+        why = "without them the model would compute something else"
+        raise folder_error(what, folder, why, "use a plain Llama or Qwen3 folder")
     for path in sorted(set(files.values())):
         _copy_tensors(path, {name: weight for name, weight in parameters.items() if files[name] == path})
 
@@ -60,12 +54,9 @@ def _copy_tensors(path: Path, parameters: Mapping[str, Tensor]) -> None:
             for name, weight in parameters.items():
                 stored = file.get_tensor(name)
                 if stored.shape != weight.shape or not stored.is_floating_point():
-                    raise folder_error(
-                        f"{name} is {stored.dtype} {list(stored.shape)}, expected floats {list(weight.shape)}",
-                        path,
-                        "the weights do not fit config.json",
-                        "correct config.json, or use the folder that belongs to it",
-                    )
+                    what = f"{name} is {stored.dtype} {list(stored.shape)}, expected floats {list(weight.shape)}"
+                    fix = "correct config.json, or use the folder that belongs to it"
+                    raise folder_error(what, path, "the weights do not fit config.json", fix)
                 weight.copy_(stored)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from error
@@ -78,7 +69,7 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
         why = "it lists the file of each tensor"
         weight_map = read_json(index, why).get("weight_map")
         if not isinstance(weight_map, dict):
-            raise folder_error("no weight_map", index, why, "download the folder again")
+            raise folder_error("no weight_map", index, why)
         return {name: folder / str(file) for name, file in weight_map.items()}
     path = folder / _WEIGHTS
     try:
@@ -97,7 +88,7 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
     shutil.rmtree(beside, ignore_errors=True)  # left by a killed save
     beside.mkdir(parents=True)
     try:
-        tensors = {_hf_name(name): weights[name].detach().cpu().contiguous() for name, _ in parameter_shapes(config)}
+        tensors = {_hf_name(name): weights[name].detach().cpu().contiguous() for name in parameter_shapes(config)}
         save_file(tensors, beside / _WEIGHTS, metadata={"format": "pt"})
         (beside / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
         for file in export.tokenizer_files:
@@ -154,18 +145,12 @@ def _hf_name(name: str) -> str:
     return f"model.layers.{layer}.{theirs}"
 
 
-def _count(names: set[str], noun: str) -> str:
-    return f"{len(names)} {noun}{'' if len(names) == 1 else 's'}"
+def _count(names: set[str]) -> str:
+    return f"{len(names)} tensor{'' if len(names) == 1 else 's'}"
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
     if isinstance(error, FileNotFoundError):
-        return folder_error(
-            "is missing",
-            path,
-            "the weights are read from safetensors files only",
-            'download the folder again, or set model.init = "random" to use only its architecture',
-        )
-    return folder_error(
-        f"cannot be read: {error}", path, "the file is damaged or truncated", "download the folder again"
-    )
+        fix = 'download the folder again, or set model.init = "random" to use only its architecture'
+        return folder_error("is missing", path, "the weights are read from safetensors files only", fix)
+    return folder_error(f"cannot be read: {error}", path, "the file is damaged or truncated")

@@ -85,7 +85,7 @@ def _integer(raw: Mapping[str, Any], key: str, path: Path, default: int | None =
     value = default if value is None else value
     if type(value) is not int or value <= 0:
         what = f"{key} = {json.dumps(value)}" if key in raw else f"{key} is missing"
-        raise folder_error(what, path, "the architecture needs a positive whole number", "download the folder again")
+        raise folder_error(what, path, "the architecture needs a positive whole number")
     return value
 
 
@@ -124,9 +124,9 @@ def read_json(path: Path, why: str) -> dict[str, Any]:
             f"cannot be read: {error.strerror}", path, why, "set model.path to a Hugging Face model folder"
         ) from error
     except ValueError as error:
-        raise folder_error(f"not JSON: {error}", path, why, "download the folder again") from error
+        raise folder_error(f"not JSON: {error}", path, why) from error
     if not isinstance(raw, dict):
-        raise folder_error("not a JSON object", path, why, "download the folder again")
+        raise folder_error("not a JSON object", path, why)
     return raw
 
 
@@ -134,6 +134,6 @@ def _unsupported(path: Path, what: str, why: str) -> UserError:
     return folder_error(what, path, why, "set model.path to a plain Llama or Qwen3 folder")
 
 
-def folder_error(what: str, path: Path, why: str, fix: str) -> UserError:
+def folder_error(what: str, path: Path, why: str, fix: str = "download the folder again") -> UserError:
     """The error of a folder that cannot be used; a retry would fail again."""
     return UserError(what=what, where=str(path), why=why, fix=fix, exit_code=ExitCode.RUN_FAILED)

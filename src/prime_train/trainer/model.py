@@ -8,7 +8,6 @@ norms as in Qwen3, arXiv 2505.09388, s. 2.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -98,7 +97,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens to logits.
+    """Tokens to logits. Has no dropout, so training and evaluation compute the same.
 
     `blocks` may be compiled or sharded one by one. The embedding, the last norm and the head stay in the root module:
     a tied head uses the embedding's weight, so the two must be gathered together.
@@ -153,15 +152,14 @@ def initialise(model: Decoder, seed: int) -> None:
         weight.normal_(0.0, 0.02 * (residual_scale if writes_residual else 1.0), generator=generator)
 
 
-def parameter_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of every parameter, without allocating any."""
+def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter by its name. Allocates none."""
     with torch.device("meta"):
-        model = Decoder(config)
-    return ((name, tuple(weight.shape)) for name, weight in model.named_parameters())
+        return {name: tuple(weight.shape) for name, weight in Decoder(config).named_parameters()}
 
 
 def parameter_count(config: ModelConfig) -> int:
-    return sum(math.prod(shape) for _, shape in parameter_shapes(config))
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
 def flops_per_token(config: ModelConfig, ctx_tokens: int) -> float:
@@ -176,14 +174,13 @@ def flops_per_token(config: ModelConfig, ctx_tokens: int) -> float:
     return 6.0 * multiplied + 12.0 * config.layers * config.heads * config.head_dim * ctx_tokens
 
 
-def cross_entropy_sum(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the cross-entropy in nats over the labelled positions, and their number, both 0-d.
+def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the cross-entropy in nats over the labelled positions, 0-d.
 
     A sum, because micro-batches and ranks can have different numbers of labels: the sums of all, divided by the total
     number of labels, are the mean over the step. Shapes: (..., V) and (...). Computed in fp32.
     """
-    total = cast(Tensor, _CrossEntropySum.apply(logits.flatten(0, -2), labels.flatten()))  # type: ignore[no-untyped-call]
-    return total, (labels != IGNORED).sum()
+    return cast(Tensor, _CrossEntropySum.apply(logits.flatten(0, -2), labels.flatten()))  # type: ignore[no-untyped-call]
 
 
 class _CrossEntropySum(torch.autograd.Function):

@@ -133,7 +133,7 @@ def sync_gradients(model: nn.Module, *, last: bool) -> None:
 
 
 def unwrap(model: nn.Module) -> Decoder:
-    """The decoder without DDP, for code that needs its fields."""
+    """The decoder without DDP. A sharded decoder is returned as it is: FSDP2 only changes its class."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     assert isinstance(inner, Decoder)
     return inner

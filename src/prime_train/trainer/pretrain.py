@@ -146,10 +146,10 @@ def _step_metrics(
     ready: _Ready, reached: TrainPosition, result: StepResult, lr: float, waited_s: tuple[float, float]
 ) -> StepMetrics:
     """The metrics of a step. `waited_s`: seconds that the loop waited for data, and for a checkpoint."""
-    device, (data_s, checkpoint_s) = ready.training.device, waited_s
+    (data_s, checkpoint_s), training = waited_s, ready.training
     step_s = data_s + result.forward_backward_s + result.optimizer_s + checkpoint_s
     tokens_per_s = result.tokens / step_s
-    peak_flops = None if device.peak_flops is None else device.peak_flops * ready.training.world.size
+    peak_flops = training.device.peak_flops and training.device.peak_flops * training.world.size
     return StepMetrics(
         step=reached.step,
         loss=result.loss,
@@ -163,7 +163,7 @@ def _step_metrics(
         forward_backward_s=result.forward_backward_s,
         optimizer_s=result.optimizer_s,
         checkpoint_s=checkpoint_s,
-        peak_memory_gib=device.peak_memory_gib(),
+        peak_memory_gib=training.device.peak_memory_gib(),
         mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )
 
@@ -187,8 +187,6 @@ def _is_due(step: int, interval_steps: int | None) -> bool:
 
 def _load_tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
     """The tokenizer. Rank 0 trains and caches tokenizer and tokens; the other ranks wait and read the cache."""
-    if world.size == 1:
-        return stream.prepare(run)
     tokenizer = stream.prepare(run) if world.rank == 0 else None
     world.wait()
     return tokenizer or load_tokenizer(run)

@@ -78,14 +78,14 @@ class Staging:
 
     def _into_slab(self, source: Tensor, offset: int) -> Tensor:
         # A tensor from a NumPy slice has only the slice as its storage; DCP would clone a view of a larger storage.
-        place = torch.from_numpy(self._slab[offset : offset + source.nbytes])
+        place = self._slab[offset : offset + source.nbytes]
+        target = torch.from_numpy(place).view(source.dtype).view(source.shape)
         if source.device.type == "cpu":
             # NumPy copies without the interpreter lock and in this thread only; torch would use its OpenMP threads,
             # which the training step needs.
-            np.copyto(place.numpy(), source.reshape(-1).view(torch.uint8).numpy())
-            return place.view(source.dtype).view(source.shape)
-        target = place.view(source.dtype).view(source.shape)
-        target.copy_(source, non_blocking=True)
+            np.copyto(place, source.reshape(-1).view(torch.uint8).numpy())
+        else:
+            target.copy_(source, non_blocking=True)
         return target
 
 

@@ -96,12 +96,11 @@ def _accumulate(training: Training, micro_batches: Sequence[Batch], tokens: Tens
 
 def loss_sum(model: nn.Module, batch: Batch, device: Device) -> Tensor:
     """Sum of the cross-entropy over the labelled tokens of one micro-batch, 0-d."""
-    mask = plan_attention(batch.documents, batch.labels)  # (B, 1, T, T) or None
-    mask = None if mask is None else mask.to(device.torch, non_blocking=True)
+    mask = plan_attention(batch.documents, batch.labels, device.torch)  # (B, 1, T, T) or None
     tokens, labels, positions = (
         tensor.to(device.torch, non_blocking=True)  # (B, T)
         for tensor in (batch.tokens, batch.labels, batch.positions)
     )
     with device.autocast():
         logits = model(tokens, positions, mask)  # (B, T, V)
-        return cross_entropy_sum(logits, labels)[0]
+        return cross_entropy_sum(logits, labels)

@@ -11,13 +11,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
-from prime_train.trainer.data.sources import Documents, digest, locate, open_documents
+from prime_train.trainer.data.sources import Documents, digest, first_line, locate, open_documents
 
 EOS = "<|endoftext|>"
 FORMAT = 2  # of a trained tokenizer; another number trains it again
@@ -177,14 +178,12 @@ def _training_text(run: RunSpec, opened: Sequence[Documents]) -> Iterator[str]:
         train, _ = order.split(documents.count, run.eval.held_out_ratio, run.run.seed, number, documents.held_out)
         shuffled = order.generator(run.run.seed, order.SAMPLE, number).permutation(train).tolist()
         left = TRAINED_ON_CHARACTERS * documents.count // documents_in_all
-        for start in range(0, len(shuffled), READ_AT_ONCE):
-            for text in documents.texts(shuffled[start : start + READ_AT_ONCE]):
-                if left <= 0:
-                    break
-                yield text[:left]
-                left -= len(text)
+        portions = (shuffled[start : start + READ_AT_ONCE] for start in range(0, len(shuffled), READ_AT_ONCE))
+        for text in chain.from_iterable(map(documents.texts, portions)):
             if left <= 0:
                 break
+            yield text[:left]
+            left -= len(text)
 
 
 def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path) -> None:
@@ -214,7 +213,7 @@ def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path) -> None:
 
 def _unreadable(where: str, error: Exception) -> UserError:
     return UserError(
-        what=f"the tokenizer cannot be read: {(str(error).strip() or type(error).__name__).splitlines()[0][:300]}",
+        what=f"the tokenizer cannot be read: {first_line(error)}",
         where=where,
         why="its files are incomplete, or not supported by the tokenizers and transformers libraries",
         fix="write or download the folder again",

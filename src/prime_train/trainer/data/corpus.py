@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,19 +60,14 @@ def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
     return tuple(corpora)
 
 
-def token_type(tokenizer: Tokenizer) -> type[np.unsignedinteger]:
-    """The narrowest type that holds every token."""
-    return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-
-
-def tokenise(documents: Documents, tokenizer: Tokenizer, indices: list[int]) -> list[Tokens]:
+def tokenise(documents: Documents, tokenizer: Tokenizer, indices: Sequence[int]) -> list[Tokens]:
     """The tokens of each document with the end-of-text token; no tokens for a blank document.
 
     In a single document only the last section gets the end-of-text token.
     """
     texts = documents.texts(indices)
     encoded = tokenizer.encode_batch([text if documents.held_out or not text.isspace() else "" for text in texts])
-    kind = token_type(tokenizer)
+    kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     ended = [not documents.held_out or index + 1 == documents.count for index in indices]
     return [
         np.asarray([*ids, tokenizer.eos_id] if ids and end else ids, dtype=kind)
@@ -105,22 +100,19 @@ def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, 
 
 def _write(origin: Origin, held_out_ratio: float, tokenizer: Tokenizer, folder: Path) -> None:
     documents = open_documents(origin, held_out_ratio)
-    if documents.count == 0:
-        raise no_text_error(origin.name)
     parts = list(_tokenise_all(documents, tokenizer, origin.name))
-    tokens = np.concatenate(parts)
-    if not len(tokens):
+    if not any(map(len, parts)):
         raise no_text_error(origin.name)
+    tokens = np.concatenate(parts)
     ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
     np.save(folder / "tokens.npy", tokens)
     np.save(folder / "ends.npy", ends)
-    sha256 = hashlib.sha256(tokens.tobytes() + ends.tobytes()).hexdigest()
     about = {
         "source": origin.name,
         "documents": documents.count,
         "held_out": documents.held_out,
         "skipped": documents.skipped,
-        "sha256": sha256,
+        "sha256": hashlib.sha256(tokens.tobytes() + ends.tobytes()).hexdigest(),
     }
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
@@ -131,8 +123,8 @@ def _tokenise_all(documents: Documents, tokenizer: Tokenizer, name: str) -> Iter
     parts = "sections" if documents.held_out else "documents"
     sys.stderr.write(f"tokenising {documents.count} {parts} of {name}{skipped}\n")
     for start in range(0, documents.count, DOCUMENTS_AT_ONCE):
-        stop = min(start + DOCUMENTS_AT_ONCE, documents.count)
-        yield from tokenise(documents, tokenizer, list(range(start, stop)))
+        indices = range(documents.count)[start : start + DOCUMENTS_AT_ONCE]
+        yield from tokenise(documents, tokenizer, indices)
         if time.monotonic() - reported_s > REPORT_EVERY_S:
             reported_s = time.monotonic()
-            sys.stderr.write(f"tokenised {stop} of {documents.count} {parts} of {name}\n")
+            sys.stderr.write(f"tokenised {indices.stop} of {documents.count} {parts} of {name}\n")

@@ -8,7 +8,6 @@ import itertools
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -97,12 +96,8 @@ class Loader:
         """Fork a worker, which shares the opened corpora and starts in milliseconds."""
         context = multiprocessing.get_context("fork")
         receiving, sending = context.Pipe(duplex=False)
-        process = context.Process(
-            target=_run_worker,
-            args=(os.getpid(), buffers, own_plans, sending, worker),
-            name=f"data-{worker}",
-            daemon=True,
-        )
+        arguments = (os.getpid(), buffers, own_plans, sending, worker)
+        process = context.Process(target=_run_worker, args=arguments, name=f"data-{worker}", daemon=True)
         process.start()
         sending.close()  # only the worker keeps its end open, so that its death closes the pipe
         self._processes.append(process)
@@ -138,15 +133,10 @@ class Loader:
 
 
 def _run_worker(
-    trainer_pid: int,
-    buffers: Buffers,
-    own_plans: Iterator[BufferPlan],
-    pipe: Connection,
-    worker: int,
+    trainer_pid: int, buffers: Buffers, own_plans: Iterator[BufferPlan], pipe: Connection, worker: int
 ) -> None:
     """Build and send buffers until the trainer is gone."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != trainer_pid:
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork does not copy its threads

@@ -40,10 +40,8 @@ def pack(lengths: NDArray[np.integer], capacity: int) -> Bins:
     document, start, length = cut(np.asarray(lengths, dtype=np.int64), capacity)
     descending = np.argsort(-length, kind="stable")
     bin_of = _best_fit(length[descending], capacity)
-    by_bin = np.argsort(bin_of, kind="stable")
-    pieces = descending[by_bin]
-    pieces_per_bin = np.bincount(bin_of)
-    first = np.concatenate([[0], np.cumsum(pieces_per_bin)]).astype(np.int64)
+    pieces = descending[np.argsort(bin_of, kind="stable")]
+    first = np.concatenate([[0], np.cumsum(np.bincount(bin_of))]).astype(np.int64)
     return Bins(document[pieces], start[pieces], length[pieces], first)
 
 

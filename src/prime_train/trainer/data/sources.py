@@ -87,6 +87,11 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, at most 300 characters; its class where it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
 def library_files(root: Path) -> list[Path]:
     """Python files of a standard library, without installed packages and tests, in a fixed order."""
     found: list[Path] = []
@@ -104,13 +109,15 @@ def read_library(files: Sequence[Path]) -> Documents:
         with reading(file):
             content = file.read_bytes()
         try:
-            text = content.decode("utf-8")
+            texts.append(content.decode("utf-8"))
         except UnicodeDecodeError:
             skipped += 1
-            continue
-        if text.strip():
-            texts.append(text)
-    return Documents(len(texts), lambda indices: [texts[index] for index in indices], skipped)
+    return _documents([text for text in texts if text.strip()], skipped=skipped)
+
+
+def _documents(texts: Sequence[str], skipped: int = 0, held_out: int = 0) -> Documents:
+    """Documents whose texts are in memory."""
+    return Documents(len(texts), lambda indices: [texts[index] for index in indices], skipped, held_out)
 
 
 def matching_files(path: str) -> tuple[Path, list[Path]]:
@@ -201,14 +208,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _required_path(source: Source) -> str:
-    if source.path is None:
-        raise UserError(
-            what="path is not set",
-            where=f'data.sources kind = "{source.kind}"',
-            why="this kind of source needs a path",
-            fix='path = "..."',
-        )
-    return source.path
+    if source.path is not None:
+        return source.path
+    where = f'data.sources kind = "{source.kind}"'
+    raise UserError("path is not set", where, why="this kind of source needs a path", fix='path = "..."')
 
 
 def _locate_dataset(source: Source) -> Origin:
@@ -244,8 +247,7 @@ def open_documents(origin: Origin, held_out_ratio: float) -> Documents:
             fix="give more text",
         )
     train, held_out = list(_sections(text, 0, cut)), list(_sections(text, cut, len(text)))
-    found = train + held_out
-    return Documents(len(found), lambda indices: [found[index] for index in indices], held_out=len(held_out))
+    return _documents(train + held_out, held_out=len(held_out))
 
 
 def _cut(text: str, held_out_ratio: float) -> int | None:

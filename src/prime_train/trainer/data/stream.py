@@ -89,13 +89,12 @@ class TrainStream:
 
     def _take_buffer(self) -> None:
         """Take the next buffer with rows. Raises UserError where no document has any."""
-        buffer = next(self._buffers)
-        empty = 0
-        while not len(buffer.rows):
-            empty += 1
-            if empty > self._most_empty_buffers:
-                raise no_text_error("data.sources, without the held-out documents")
+        for _ in range(self._most_empty_buffers + 1):
             buffer = next(self._buffers)
+            if len(buffer.rows):
+                break
+        else:
+            raise no_text_error("data.sources, without the held-out documents")
         if self._rows is not None:
             self._row = 0
         self._number, self._cursors, self._rows = buffer.number, buffer.cursors, buffer.rows

@@ -17,7 +17,7 @@ from typing import Any
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.paths import cache_path
 from prime_train.spec import Source
-from prime_train.trainer.data.sources import Documents, reading
+from prime_train.trainer.data.sources import Documents, first_line, reading
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:
@@ -38,7 +38,7 @@ def open_tables(files: Sequence[Path], text_field: str) -> Documents:
             for file in filled:
                 check_lines(file)
         raise UserError(
-            what=f"cannot be read as {format_name}: {_first_line(error.__cause__ or error)}",
+            what=f"cannot be read as {format_name}: {first_line(error.__cause__ or error)}",
             where=", ".join(names[:3]),
             why="the files of one source must be complete and have the same columns",
             fix="look at the named file; write it again, or remove it from the path",
@@ -53,11 +53,10 @@ def check_lines(file: Path) -> None:
             if not line.strip():
                 continue
             try:
-                is_object = isinstance(json.loads(line), dict)
-                fault = "it is not a JSON object"
+                fault = "" if isinstance(json.loads(line), dict) else "it is not a JSON object"
             except ValueError as error:
-                is_object, fault = False, str(error)
-            if not is_object:
+                fault = str(error)
+            if fault:
                 raise UserError(
                     what=f"not a line of JSON: {fault}",
                     where=f"{file}:{number}",
@@ -93,7 +92,7 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
             table = datasets.load_dataset(name, source.subset, split=source.split)
     except ConnectionError as error:
         raise UserError(
-            what=f"dataset {name} cannot be reached: {_first_line(error)}",
+            what=f"dataset {name} cannot be reached: {first_line(error)}",
             where=where,
             why="it is neither a local folder nor in the cache of the Hugging Face libraries",
             fix=f"on a machine with a network: hf download --repo-type dataset {name} --local-dir DIR; then path = DIR",
@@ -101,7 +100,7 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
         ) from error
     except (DatasetsError, OSError, ValueError) as error:
         raise UserError(
-            what=f"dataset {name} cannot be opened: {_first_line(error)}",
+            what=f"dataset {name} cannot be opened: {first_line(error)}",
             where=where,
             why=f'the config has split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
             fix="use a dataset on the Hub or a local folder, and a split and subset that it has",
@@ -142,7 +141,3 @@ def no_text_error(where: str) -> UserError:
     return UserError(
         what="it contains no text", where=where, why="there is nothing to train on", fix="use a source that has text"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
