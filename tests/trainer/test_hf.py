@@ -25,7 +25,7 @@ from transformers import (
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer import hf, hf_config
-from prime_train.trainer.failure import cause_class
+from prime_train.trainer.failure import cause_class, describe
 from prime_train.trainer.model import Decoder, build
 
 TOKENS = torch.randint(0, 97, (2, 23), generator=torch.Generator().manual_seed(0))
@@ -208,7 +208,7 @@ def test_what_the_decoder_does_not_compute_is_refused_by_name(llama: Path, chang
         hf_config.read_config(llama)
     assert named in refused.value.what
     assert refused.value.where == str(llama / "config.json")
-    assert refused.value.exit_code is ExitCode.RUN_FAILED
+    assert describe(refused.value, 1, 0)[1] is ExitCode.RUN_FAILED
     assert refused.value.why
     assert refused.value.fix
 
@@ -304,7 +304,7 @@ def test_damaged_weights_are_refused_by_name(
         hf.load_weights(model, llama)
     assert named in refused.value.what
     assert refused.value.where == str(llama / where)
-    assert refused.value.exit_code is ExitCode.RUN_FAILED
+    assert describe(refused.value, 1, 0)[1] is ExitCode.RUN_FAILED
 
 
 def test_implied_tensors_are_passed_over(tmp_path: Path) -> None:

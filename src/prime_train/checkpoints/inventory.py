@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.checkpoints import in_use, layout, removal, step_folders
+from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Item, Kind, Wholeness
-from prime_train.checkpoints.step_folders import BUNDLED, Layout, layout_from
+from prime_train.checkpoints.step_folders import BUNDLED, Layout, is_finished, layout_from, problem, steps
 
 STABLE = "STABLE"  # a file that is touched when exported weights are whole
 
@@ -97,21 +97,21 @@ class Stock:
         return items
 
     def _saved(self, step: int, folders: list[Path], now_s: float) -> Item:
-        problem = step_folders.problem(folders, self.places.layout)
-        is_finished = step_folders.is_finished(folders, self.places.layout)
-        wholeness: Wholeness = "complete" if not problem else "broken" if is_finished else "unfinished"
-        return self._item("checkpoint", step, folders, wholeness, problem, now_s)
+        form = self.places.layout
+        lacks = problem(folders, form)
+        wholeness: Wholeness = "complete" if not lacks else "broken" if is_finished(folders, form) else "unfinished"
+        return self._item("checkpoint", step, folders, wholeness, lacks, now_s)
 
     def _steps(self, folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
-        return sorted(step_folders.steps(folders, self.places.layout).items())
+        return sorted(steps(folders, self.places.layout).items())
 
     def _stable(self, kind: Kind, step: int, folders: list[Path], now_s: float) -> Item:
         whole = any((folder / STABLE).exists() for folder in folders)
-        problem = "" if whole else f"no {STABLE}"
-        return self._item(kind, step, folders, "complete" if whole else "unfinished", problem, now_s)
+        lacks = "" if whole else f"no {STABLE}"
+        return self._item(kind, step, folders, "complete" if whole else "unfinished", lacks, now_s)
 
     def _item(
-        self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, problem: str, now_s: float
+        self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float
     ) -> Item:
         parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
         return Item(
@@ -121,7 +121,7 @@ class Stock:
             sum(part.size_bytes for part in parts),
             wholeness,
             max(part.changed_s for part in parts),
-            problem,
+            lacks,
             any((folder / layout.PIN).exists() for folder in folders),
             next((user for folder in folders if (user := in_use.marked_by(folder))), ""),
         )

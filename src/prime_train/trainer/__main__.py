@@ -65,7 +65,6 @@ def _read(run_dir: RunDir) -> RunSpec:
             where=str(run_dir.resolved),
             why="it was edited, or written by another version",
             fix="run `prime-train run` again with the config",
-            exit_code=ExitCode.RUN_FAILED,
         ) from error
 
 

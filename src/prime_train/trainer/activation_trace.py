@@ -12,7 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -193,28 +193,14 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _block(sizes: Sizes) -> tuple[int, int]:
-    config = ModelConfig(
-        vocab_size=sizes.vocab_size,
-        layers=1,
-        hidden_size=sizes.hidden_size,
-        heads=sizes.heads,
-        kv_heads=sizes.kv_heads,
-        head_dim=sizes.head_dim,
-        mlp_size=sizes.mlp_size,
-        rope_theta=_THETA,
-        norm_eps=_EPS,
-        tie_embeddings=True,
-        qk_norm=sizes.qk_norm,
-    )
+    shared: dict[str, Any] = {name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__slots__}
+    config = ModelConfig(layers=1, rope_theta=_THETA, norm_eps=_EPS, tie_embeddings=True, **shared)
     with _default_dtype(_dtype(sizes)):
         block = Block(config)
     cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), sizes.head_dim, _THETA)
 
-    def run(x: Tensor) -> Tensor:
-        out: Tensor = block(x, cos, sin, None)
-        return out
-
-    kept, _, peak = _measure(run, block, torch.empty(1, sizes.tokens, sizes.hidden_size, dtype=_dtype(sizes)))
+    x = torch.empty(1, sizes.tokens, sizes.hidden_size, dtype=_dtype(sizes))
+    kept, _, peak = _measure(lambda x: cast(Tensor, block(x, cos, sin, None)), block, x)
     return kept, peak
 
 

@@ -25,7 +25,7 @@ from torch import nn
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import find_superseded
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UserError
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt
@@ -220,7 +220,6 @@ def _disk_error(cause: str, folder: Path, needed_bytes: int) -> UserError:
         where=str(folder),
         why=f"it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
         fix="free space, or lower checkpoint.keep_last; the same command resumes from the previous checkpoint",
-        exit_code=ExitCode.RUN_FAILED,
     )
 
 

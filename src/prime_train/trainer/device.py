@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UserError
 from prime_train.registry import gpus
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -59,7 +59,6 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
             where="parallel.processes",
             why="each training process needs its own GPU",
             fix=f"parallel.processes = {count}, or make more GPUs visible in CUDA_VISIBLE_DEVICES",
-            exit_code=ExitCode.RUN_FAILED,
         )
     torch.cuda.set_device(local_rank)
     name = torch.cuda.get_device_name(local_rank)
@@ -97,5 +96,4 @@ def _unsupported(what: str, why: str) -> UserError:
         where="precision.compute",
         why=why,
         fix='precision.compute = "auto"',
-        exit_code=ExitCode.RUN_FAILED,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UserError
 from prime_train.trainer.model import ModelConfig
 
 # The defaults of transformers for keys that config.json omits (LlamaConfig and Qwen3Config, 5.23).
@@ -29,6 +29,17 @@ _REQUIRED = (
     ("partial_rotary_factor", (1, 1.0, None)),
     ("quantization_config", (None,)),
 )
+
+
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "mlp_size": "intermediate_size",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +64,10 @@ def read_config(folder: Path) -> ModelConfig:
         if raw.get(key) not in supported:
             raise _unsupported(path, f"{key} = {json.dumps(raw[key])}", "this decoder does not compute it")
     heads = _integer(raw, "num_attention_heads", path)
-    hidden_size = _integer(raw, "hidden_size", path)
+    head_dim = _DEFAULT_HEAD_DIM[model_type] or _integer(raw, "hidden_size", path) // heads
+    defaults = {"kv_heads": heads, "head_dim": head_dim}
     return ModelConfig(
-        vocab_size=_integer(raw, "vocab_size", path),
-        layers=_integer(raw, "num_hidden_layers", path),
-        hidden_size=hidden_size,
-        heads=heads,
-        kv_heads=_integer(raw, "num_key_value_heads", path, heads),
-        head_dim=_integer(raw, "head_dim", path, _DEFAULT_HEAD_DIM[model_type] or hidden_size // heads),
-        mlp_size=_integer(raw, "intermediate_size", path),
+        **{ours: _integer(raw, theirs, path, defaults.get(ours)) for ours, theirs in _SIZES.items()},
         rope_theta=_rope_theta(raw, path),
         norm_eps=float(raw.get("rms_norm_eps", _DEFAULT_NORM_EPS)),
         tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
@@ -95,13 +101,7 @@ def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3ForCausalLM" if qwen3 else "LlamaForCausalLM"],
         "model_type": "qwen3" if qwen3 else "llama",
-        "vocab_size": config.vocab_size,
-        "num_hidden_layers": config.layers,
-        "hidden_size": config.hidden_size,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "intermediate_size": config.mlp_size,
+        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
         "hidden_act": "silu",
         "rope_theta": config.rope_theta,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
@@ -135,5 +135,5 @@ def _unsupported(path: Path, what: str, why: str) -> UserError:
 
 
 def folder_error(what: str, path: Path, why: str, fix: str = "download the folder again") -> UserError:
-    """The error of a folder that cannot be used; a retry would fail again."""
-    return UserError(what=what, where=str(path), why=why, fix=fix, exit_code=ExitCode.RUN_FAILED)
+    """The error of a folder that cannot be used."""
+    return UserError(what=what, where=str(path), why=why, fix=fix)

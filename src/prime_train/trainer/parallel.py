@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from prime_train import spec
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UserError
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder
 
@@ -61,7 +61,6 @@ def join(processes: int, device: Device) -> World:
             where="parallel.processes",
             why="the global batch and the sharding depend on that number",
             fix=f"start with torchrun --nproc-per-node {processes}, or set parallel.processes = {size}",
-            exit_code=ExitCode.RUN_FAILED,
         )
     if size == 1:
         return World(rank=0, size=1)

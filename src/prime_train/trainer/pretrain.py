@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerFinished, TrainerStarted, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
@@ -177,7 +177,6 @@ def _check_finite(step: int, lr: float, result: StepResult) -> None:
         where=f"step {step}, learning rate {lr:.3g}",
         why="training cannot recover from a value that is not finite; repeating the step would give it again",
         fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps; the newest checkpoint is from before",
-        exit_code=ExitCode.RUN_FAILED,
     )
 
 
@@ -202,7 +201,6 @@ def _load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
             where="tokenizer.path",
             why="a token beyond the embedding has no row in it",
             fix=f'tokenizer.path = "{run.model.path}"',
-            exit_code=ExitCode.RUN_FAILED,
         )
     return config
 

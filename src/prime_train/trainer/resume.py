@@ -11,7 +11,7 @@ from torch import nn
 
 from prime_train.checkpoints import archive, layout, packing_plan
 from prime_train.checkpoints.archive import DamagedError
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UserError
 from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt
@@ -23,12 +23,10 @@ from prime_train.trainer.staging import State
 def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> TrainPosition:
     """Load model, optimizer and generators from the checkpoint of `attempt.resume_step`.
 
-    A packed checkpoint is unpacked on the disk first. Every byte is compared with the manifest, because a flipped bit
-    in a tensor would load without an error. Checkpoints of another number of processes, or of DDP instead of FSDP2,
-    load too; ranks that the checkpoint does not have get newly seeded generators.
+    Checkpoints of another number of processes, or of DDP instead of FSDP2, load too; ranks that the checkpoint does not
+    have get newly seeded generators.
     """
-    _restore_packed(attempt, world)
-    _check_bytes(attempt, world)
+    _prepare_files(attempt, world)
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -59,8 +57,11 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     return TrainPosition(**json.loads(state["reached"]))
 
 
-def _restore_packed(attempt: Attempt, world: World) -> None:
-    """Restore the files that `ckpt compress` packed, on rank 0; the others wait. DamagedError where that fails."""
+def _prepare_files(attempt: Attempt, world: World) -> None:
+    """Restore on rank 0 the files that `ckpt compress` packed; then every rank compares its part with the SHA-256.
+
+    A flipped bit in a tensor would load without an error. DamagedError where a file is not as it was saved.
+    """
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     if world.rank == 0 and not layout.problem(folder) and packing_plan.is_packed(folder):
         attempt.emit(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
@@ -69,13 +70,7 @@ def _restore_packed(attempt: Attempt, world: World) -> None:
         except DamagedError as error:
             raise _mark_damaged(attempt, str(error)) from error
     world.wait()
-
-
-def _check_bytes(attempt: Attempt, world: World) -> None:
-    """Compare files with their SHA-256, each rank its part. DamagedError where one differs."""
-    folder = attempt.run_dir.checkpoint(attempt.resume_step)
-    problem = layout.problem(folder, on_read=lambda _: None, part=world.rank, parts=world.size)
-    if problem:
+    if problem := layout.problem(folder, on_read=lambda _: None, part=world.rank, parts=world.size):
         raise _mark_damaged(attempt, problem)
 
 
@@ -104,5 +99,4 @@ def _check_shapes(weights: dict[str, Any], saved: dict[str, Any], attempt: Attem
             where=str(attempt.run_dir.checkpoint(attempt.resume_step)),
             why="a run must continue with the model that it started with",
             fix="set [model] and [tokenizer] back, or start a run with another name",
-            exit_code=ExitCode.RUN_FAILED,
         )

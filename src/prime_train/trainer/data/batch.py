@@ -71,7 +71,6 @@ def join(parts: Sequence[Rows]) -> Rows:
 
 
 def to_batch(rows: Rows) -> Batch:
-    """The tensors of the rows."""
     sequences, ctx_tokens = rows.tokens.shape
     size = sequences * ctx_tokens
     starts = np.cumsum(rows.lengths) - rows.lengths  # (P,) of each piece in the flattened batch

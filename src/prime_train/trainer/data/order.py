@@ -69,7 +69,6 @@ class DocumentOrder:
         return BufferPlan(number, cursors, source, document)
 
     def next_cursors(self, plan: BufferPlan) -> tuple[int, ...]:
-        """The cursors of the next buffer."""
         taken = np.bincount(plan.source, minlength=len(plan.cursors)).tolist()
         return tuple(cursor + count for cursor, count in zip(plan.cursors, taken, strict=True))
 

@@ -137,7 +137,6 @@ def _documents(table: Any, text_field: str, where: str) -> Documents:
 
 
 def no_text_error(where: str) -> UserError:
-    """The error of a source without tokens."""
     return UserError(
         what="it contains no text", where=where, why="there is nothing to train on", fix="use a source that has text"
     )
