@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from prime_train.checkpoints.layout import Checkpoint
 
 Kind = Literal["checkpoint", "weights", "broadcast", "rollouts", "leftover"]
 Wholeness = Literal["complete", "unfinished", "broken"]
@@ -215,20 +218,7 @@ def _old_rollouts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s
     ]
 
 
-class Kept(Protocol):
-    """A value saved at a step, complete or not."""
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def complete(self) -> bool: ...
-
-    @property
-    def pinned(self) -> bool: ...
-
-
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", Item, "Checkpoint")
 
 
 def find_superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:

@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class Places:
 
     def as_json(self) -> dict[str, Any]:
         folders = {name: list(map(str, getattr(self, name))) for name in _FOLDERS}
-        return {"root": str(self.root), "layout": self.layout.as_json(), **folders}
+        return {"root": str(self.root), "layout": asdict(self.layout), **folders}
 
 
 _FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts")
@@ -110,9 +110,7 @@ class Stock:
         lacks = "" if whole else f"no {STABLE}"
         return self._item(kind, step, folders, "complete" if whole else "unfinished", lacks, now_s)
 
-    def _item(
-        self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float
-    ) -> Item:
+    def _item(self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float) -> Item:
         parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
         return Item(
             kind,

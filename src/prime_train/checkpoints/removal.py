@@ -13,14 +13,7 @@ from prime_train.checkpoints.layout import MANIFEST
 
 ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
 # Files that make a folder count as complete: manifest, torch's metadata, progress, the mark of complete weights.
-MARKERS = (
-    MANIFEST,
-    "trainer/.metadata",
-    ".metadata",
-    "orchestrator/progress.pt",
-    "progress.pt",
-    "STABLE",
-)
+MARKERS = (MANIFEST, "trainer/.metadata", ".metadata", "orchestrator/progress.pt", "progress.pt", "STABLE")
 
 
 def remove(folder: Path) -> None:

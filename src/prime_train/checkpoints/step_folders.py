@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,15 +33,12 @@ class Layout:
     metadata: tuple[str, ...] = ()  # where torch.distributed.checkpoint writes `.metadata`, which names every file
     manifest: bool = False  # the folder has the manifest of the bundled trainer (layout.py)
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 BUNDLED = Layout(manifest=True)
 
 
 def layout_from(document: Mapping[str, Any]) -> Layout:
-    """The value whose `as_json` this is."""
+    """The layout whose fields `dataclasses.asdict` gives."""
     markers = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
     return Layout(document["step"], markers, tuple(document["metadata"]), document["manifest"])
 

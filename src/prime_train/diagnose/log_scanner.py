@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from prime_train.diagnose.log_prefix import ANSI, Line, strip_prefixes, unwrap
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, is_error, measure_progress
@@ -87,7 +88,7 @@ class Scanner:
     def so_far(self, changed_s: float | None = None) -> Scan:
         """The result for the complete lines so far. `feed` may be called again. `changed_s`: the file's change time."""
         if changed_s is not None:
-            self._changed_s, self._clock = changed_s, self._clock.with_change_at(changed_s)
+            self._changed_s, self._clock = changed_s, replace(self._clock, changed_s=changed_s)
         hits = [hit for hits in (*self._first.values(), *self._later.values()) for hit in hits]
         hits += (
             self._raised[builder.incident]._replace(chain=builder.chain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -52,6 +53,7 @@ def _clock(text: str) -> float | None:
     return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
 
 
+@dataclass(eq=False, slots=True)
 class Clock:
     """Converts the stamps of one file to seconds since 1970, once the file was read to its end.
 
@@ -59,10 +61,9 @@ class Clock:
     hold, are computed back from it. With None such stamps keep only their order.
     """
 
-    def __init__(self, changed_s: float | None) -> None:
-        self._changed_s = changed_s
-        self._midnights = 0
-        self._last: dict[str, Stamp] = {}
+    changed_s: float | None
+    _midnights: int = 0
+    _last: dict[str, Stamp] = field(default_factory=dict)
 
     def record(self, stamp: Stamp) -> Stamp:
         """The stamp with midnights counted. Must be called in the order of the lines."""
@@ -80,7 +81,7 @@ class Clock:
         if stamp.kind == "wall":
             return stamp.seconds
         last, wall = self._last.get(stamp.kind, stamp), self._last.get("wall")
-        anchor = wall.seconds if wall is not None and stamp.kind != "boot" else self._changed_s
+        anchor = wall.seconds if wall is not None and stamp.kind != "boot" else self.changed_s
         if anchor is None:
             return stamp.seconds
         if stamp.kind == "year":
@@ -98,12 +99,6 @@ class Clock:
         last = self._last.get("wall")
         return None if last is None else last.seconds
 
-    def with_change_at(self, changed_s: float) -> Clock:
-        """This clock after the file was written to again at `changed_s`."""
-        clock = Clock(changed_s)
-        clock._midnights, clock._last = self._midnights, self._last
-        return clock
-
     def end_near(self, anchor_s: float) -> Clock:
         """This clock; where year or day are unknown, shifted so that the file ends as near to `anchor_s` as possible.
 
@@ -120,9 +115,7 @@ class Clock:
             turns = [datetime(year + shift, 12, 31, tzinfo=UTC).timestamp() for shift in (-1, 0, 1)]
             ends = [_in_year_of(turn_s, last.seconds) for turn_s in turns]
             end_s = min(ends, key=lambda seconds: abs(seconds - anchor_s))
-        clock = Clock(end_s)
-        clock._last = self._last
-        return clock
+        return replace(self, changed_s=end_s)
 
 
 def _in_year_of(anchor_s: float, into_year_s: float) -> float:

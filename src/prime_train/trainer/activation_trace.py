@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -181,22 +180,15 @@ def _dtype(sizes: Sizes) -> torch.dtype:
     return torch.float32 if sizes.autocast or sizes.full_precision else torch.bfloat16
 
 
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Gives new modules weights of this type, because fake weights cannot be converted afterwards."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def _block(sizes: Sizes) -> tuple[int, int]:
     shared: dict[str, Any] = {name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__slots__}
     config = ModelConfig(layers=1, rope_theta=_THETA, norm_eps=_EPS, tie_embeddings=True, **shared)
-    with _default_dtype(_dtype(sizes)):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(_dtype(sizes))  # fake weights cannot be converted afterwards
+    try:
         block = Block(config)
+    finally:
+        torch.set_default_dtype(before)
     cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), sizes.head_dim, _THETA)
 
     x = torch.empty(1, sizes.tokens, sizes.hidden_size, dtype=_dtype(sizes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,14 +25,18 @@ def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple
     """
     model = parallel.unwrap(training.model)
     sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
-    for start in range(0, len(batches), training.world.size):
-        mine = start + training.world.rank
-        batch = batches[min(mine, len(batches) - 1)]
+    for batch, counts in _share(batches, training.world.rank, training.world.size):
         loss = loss_sum(model, batch, training.device)  # ()
-        if mine < len(batches):  # otherwise this rank only takes part in the calls of the other ranks
+        if counts:
             sums += torch.stack([loss.double(), torch.tensor(batch.labelled_tokens).to(sums)])
     nats, tokens = training.world.sum(sums).tolist()
     return nats / tokens, round(tokens)
+
+
+def _share(batches: Sequence[Batch], rank: int, size: int) -> Iterator[tuple[Batch, bool]]:
+    """This rank's batches, and whether each counts; a rank with one batch fewer gets another that does not count."""
+    for mine in range(rank, rank + len(batches), size):
+        yield batches[min(mine, len(batches) - 1)], mine < len(batches)
 
 
 def sample_prompts(training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int) -> list[str]:

@@ -47,11 +47,6 @@ class World:
             dist.barrier(self.saving)
 
 
-def local_rank() -> int:
-    """This process's number on its machine; torchrun sets it."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def join(processes: int, device: Device) -> World:
     """Connect to the other processes of torchrun. UserError where their number differs from the config."""
     size = int(os.environ.get("WORLD_SIZE", "1"))

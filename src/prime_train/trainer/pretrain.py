@@ -53,7 +53,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
 def _set_up(attempt: Attempt) -> _Ready:
     run = attempt.run
     attempt.emit(Phase(attempt.number, "setup"))
-    device = devices.pick(run.precision.compute, parallel.local_rank())
+    device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
     world = parallel.join(run.parallel.processes, device)
     seed.seed_all(run.run.seed, world.rank)
 
