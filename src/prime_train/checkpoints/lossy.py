@@ -1,4 +1,4 @@
-"""Applies the edits to a file whose moments are rounded to bf16. Pure except that it reads the file.
+"""Finds AdamW's moments in a checkpoint and reads its files with the moments rounded to bf16. Changes no file.
 
 Each fp32 number becomes the nearest number that bf16 can hold, and stays 4 bytes wide: its two low bytes are zero and
 take almost no space when packed. The file keeps its layout, so every reader of the checkpoint still works. Rounding
@@ -9,13 +9,12 @@ always be rounded to its end.
 from __future__ import annotations
 
 import os
-import sys
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.checkpoints.planes import missing_package
 
 _NUMBER_BYTES = 4  # fp32
 
@@ -111,11 +110,5 @@ def _numpy() -> Any:
     try:
         import numpy
     except ModuleNotFoundError as error:
-        raise UserError(
-            what="the package numpy is missing",
-            where=sys.executable,
-            why="moments are rounded with it",
-            fix="pip install 'prime-train[train]'",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from error
+        raise missing_package("numpy", "moments are rounded with it", "train") from error
     return numpy

@@ -156,11 +156,10 @@ def _zstd() -> Any:
         else:
             from backports import zstd
     except ModuleNotFoundError as error:
-        raise UserError(
-            what="the package backports.zstd is missing",
-            where=sys.executable,
-            why="checkpoints are packed and unpacked with it",
-            fix="pip install 'prime-train[compress]'",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from error
+        raise missing_package("backports.zstd", "checkpoints are packed and unpacked with it", "compress") from error
     return zstd
+
+
+def missing_package(name: str, why: str, extra: str) -> UserError:
+    fix = f"pip install 'prime-train[{extra}]'"
+    return UserError(f"the package {name} is missing", sys.executable, why, fix, ExitCode.OUT_OF_REACH)

@@ -1,4 +1,4 @@
-"""Finds the step folders of a program and judges which checkpoints are complete. Reads names and sizes.
+"""Lists the step folders of a program and judges which checkpoints are complete. Deletes nothing.
 
 This is the only judge: the supervisor, the disk watch, `validate`, `status`, `ckpt` and the report all use it. A
 program describes its layout as a `Layout`, a plain value, so that a child process gets it as JSON.

@@ -1,4 +1,4 @@
-"""Reads the error signatures of registry/signatures, and finds those that match a line. Judges no log."""
+"""The error signatures of registry/signatures, the lines that match them, and the hits of a log. Judges no log."""
 
 from __future__ import annotations
 

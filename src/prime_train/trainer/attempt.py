@@ -1,4 +1,4 @@
-"""Describes the attempt of this process: the run, its directory, its event log, and the step to resume from."""
+"""The attempt of this process: its run and its event log, and the requests that stop it. Saves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads and writes the weights of Hugging Face folders. Never imports transformers, never downloads."""
+"""Reads and writes Hugging Face folders of Llama and Qwen3 models. Never imports transformers, never downloads.
+
+A feature that the Decoder does not compute (biases, scaled rotary positions, sliding windows, quantised weights) is an
+error that names it, because loading the folder anyway would train another model.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,24 @@ from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_HF_PARTS = {
+    "embedding": "model.embed_tokens",
+    "blocks": "model.layers",
+    "norm": "model.norm",
+    "head": "lm_head",
+    "attention_norm": "input_layernorm",
+    "attention": "self_attn",
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "output": "o_proj",
+    "query_norm": "q_norm",
+    "key_norm": "k_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "gate": "gate_proj",
+    "up": "up_proj",
+    "down": "down_proj",
+}
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
@@ -121,28 +143,8 @@ def _replace(folder: Path, beside: Path) -> None:
 
 
 def _hf_name(name: str) -> str:
-    """The Hugging Face name of a Decoder's parameter."""
-    if not name.startswith("blocks."):
-        return {
-            "embedding.weight": "model.embed_tokens.weight",
-            "norm.weight": "model.norm.weight",
-            "head.weight": "lm_head.weight",
-        }[name]
-    _, layer, part = name.split(".", 2)
-    theirs = {
-        "attention_norm.weight": "input_layernorm.weight",
-        "mlp_norm.weight": "post_attention_layernorm.weight",
-        "attention.query.weight": "self_attn.q_proj.weight",
-        "attention.key.weight": "self_attn.k_proj.weight",
-        "attention.value.weight": "self_attn.v_proj.weight",
-        "attention.output.weight": "self_attn.o_proj.weight",
-        "attention.query_norm.weight": "self_attn.q_norm.weight",
-        "attention.key_norm.weight": "self_attn.k_norm.weight",
-        "mlp.gate.weight": "mlp.gate_proj.weight",
-        "mlp.up.weight": "mlp.up_proj.weight",
-        "mlp.down.weight": "mlp.down_proj.weight",
-    }[part]
-    return f"model.layers.{layer}.{theirs}"
+    """The Hugging Face name of a Decoder's parameter: "head.weight" is "lm_head.weight"."""
+    return ".".join(_HF_PARTS.get(part, part) for part in name.split("."))
 
 
 def _count(names: set[str]) -> str:

@@ -1,8 +1,4 @@
-"""Reads and writes config.json of Hugging Face folders of Llama and Qwen3 models. Never touches weights.
-
-A feature that the Decoder does not compute (biases, scaled rotary positions, sliding windows, quantised weights) is an
-error that names it, because loading the folder anyway would train another model.
-"""
+"""Reads and writes config.json of Hugging Face folders of Llama and Qwen3 models. Never touches weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one optimizer step over its micro-batches. Writes no file and no event.
+"""Builds AdamW and runs one optimizer step over its micro-batches. Writes no file and no event.
 
 Shapes: B sequences, T positions, V vocabulary.
 """

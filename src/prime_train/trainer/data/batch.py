@@ -1,4 +1,4 @@
-"""Converts packed rows to the tensors of a micro-batch. Independent of files and tokenizers.
+"""Packs documents into rows, and converts rows to the tensors of a micro-batch. Reads no file and no token's value.
 
 A row is one training sequence: pieces of documents in sequence, then padding. Pieces do not affect each other:
 `documents` is the piece of each position for the attention mask, `positions` restart with each piece, and the last

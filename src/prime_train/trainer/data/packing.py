@@ -1,10 +1,4 @@
-"""Packs documents into sequences of a fixed capacity, best fit decreasing. Pure; never reads a token's value.
-
-Only a document longer than a sequence is cut: into pieces that each fill a sequence, and a tail. Every token is
-kept. Best-fit-decreasing over pre-split documents is the packing of arXiv 2404.10830, s. 3. Here documents of equal
-length and sequences of equal free space are handled as groups, so the time grows with the number of distinct
-lengths and not with the number of documents.
-"""
+"""Packs documents into sequences of a fixed capacity. Pure; never reads a token's value."""
 
 from __future__ import annotations
 
@@ -33,9 +27,11 @@ class Bins:
 
 
 def pack(lengths: NDArray[np.integer], capacity: int) -> Bins:
-    """Bins of at most `capacity` tokens that hold every token of documents with these lengths.
+    """Bins of at most `capacity` tokens that hold every token of documents with these lengths, best fit decreasing.
 
-    The same lengths give the same bins. A document of length 0 is in no bin.
+    Only a document longer than a bin is cut: into pieces that each fill a bin, and a tail. Documents of equal length
+    and bins of equal free space are handled as groups, so the time grows with the number of distinct lengths. The same
+    lengths give the same bins. A document of length 0 is in no bin. Source: arXiv 2404.10830, s. 3.
     """
     document, start, length = cut(np.asarray(lengths, dtype=np.int64), capacity)
     descending = np.argsort(-length, kind="stable")
