@@ -71,6 +71,7 @@ def validate(text: str, path: str, facts: Facts) -> Verdict:
 
 # What a run of prime-rl needs beside it: more GPUs than any example asks for.
 _H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))
+_LOST_GPU = Gpu("", 0, (0, 0))
 _GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
 # The folders of examples that do not describe their own.
@@ -175,5 +176,8 @@ def _typed(hint: Any, value: Any) -> Any:
         types = get_type_hints(hint)
         empty: dict[type, Any] = {str: "", int: 0}
         known = {item.name: empty[types[item.name]] for item in fields(hint) if types[item.name] in empty}
-        return hint(**known | {name: _typed(types[name], item) for name, item in value.items()})
+        given = {name: _typed(types[name], item) for name, item in value.items()}
+        if hint is Gpu:
+            return replace(_LOST_GPU if "fault" in given else _H200, **given)
+        return hint(**known | given)
     return Path(value) if hint is Path else value

@@ -42,8 +42,6 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         field = "data.sources.0.path"
         path = "corpus.jsonl"
         rows = 3
-        measured_rows = 3
-        longest_tokens = 120
         mean_tokens = 100.0
     Bad (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
@@ -86,8 +84,6 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         field = "data.sources.0.path"
         path = "corpus.jsonl"
         rows = 4000
-        measured_rows = 4000
-        longest_tokens = 300
         mean_tokens = 200.0
     Bad (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
@@ -99,8 +95,6 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         field = "data.sources.0.path"
         path = "corpus.jsonl"
         rows = 40000
-        measured_rows = 40000
-        longest_tokens = 300
         mean_tokens = 200.0
     """
     steps = run.run.max_steps

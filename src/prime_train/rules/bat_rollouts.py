@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 _USUAL_GROUP = 8
@@ -69,10 +69,10 @@ def batch_not_whole_groups(run: RunSpec) -> Iterator[Problem]:
         return
     if rollout.batch_rollouts % rollout.group_size:
         whole = max(1, round(rollout.batch_rollouts / rollout.group_size)) * rollout.group_size
-        yield Problem(
+        yield suggest(
             "rollout.batch_rollouts",
             f"{rollout.batch_rollouts} rollouts do not divide by `rollout.group_size` {rollout.group_size}",
-            patch={"rollout.batch_rollouts": whole},
+            whole,
         )
 
 
@@ -94,11 +94,11 @@ def rollout_batch_given_twice(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.batch_rollouts is not None and rollout.batch_tokens is not None:
-        yield Problem(
+        yield suggest(
             "rollout.batch_tokens",
             f"{rollout.batch_tokens} tokens beside `rollout.batch_rollouts` {rollout.batch_rollouts}",
+            None,
             fix="take one of the two out",
-            patch={"rollout.batch_tokens": None},
         )
 
 
@@ -121,10 +121,10 @@ def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
     if rollout is None or not rollout.group_size or rollout.group_size < 2:
         return
     if rollout.batch_rollouts == rollout.group_size:
-        yield Problem(
+        yield suggest(
             "rollout.batch_rollouts",
             f"{rollout.batch_rollouts} rollouts are one group of `rollout.group_size` {rollout.group_size}",
-            patch={"rollout.batch_rollouts": 4 * rollout.group_size},
+            4 * rollout.group_size,
         )
 
 
@@ -155,10 +155,10 @@ def concurrency_out_of_order(run: RunSpec) -> Iterator[Problem]:
     for name in ("initial_inflight", "min_inflight"):
         value: int | None = getattr(rollout, name)
         if value is not None and value > rollout.max_inflight:
-            yield Problem(
+            yield suggest(
                 f"rollout.{name}",
                 f"{value} rollouts are more than `rollout.max_inflight` {rollout.max_inflight}",
-                patch={f"rollout.{name}": rollout.max_inflight},
+                rollout.max_inflight,
             )
 
 
@@ -181,10 +181,10 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
     if rollout is None or rollout.max_inflight is None or not rollout.group_size:
         return
     if rollout.max_inflight < rollout.group_size:
-        yield Problem(
+        yield suggest(
             "rollout.max_inflight",
             f"{rollout.max_inflight} rollouts are fewer than `rollout.group_size` {rollout.group_size}",
-            patch={"rollout.max_inflight": rollout.batch_rollouts or rollout.group_size},
+            rollout.batch_rollouts or rollout.group_size,
         )
 
 
@@ -205,11 +205,7 @@ def always_on_policy(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.max_off_policy_steps == 0:
-        yield Problem(
-            "rollout.max_off_policy_steps",
-            "0: a rollout that a weight update overtakes is discarded",
-            patch={"rollout.max_off_policy_steps": 8},
-        )
+        yield suggest("rollout.max_off_policy_steps", "0: a rollout that a weight update overtakes is discarded", 8)
 
 
 @rule("BAT014", Severity.WARNING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _MANY = 10
@@ -30,10 +30,10 @@ def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
     interval, max_steps = run.checkpoint.interval_steps, run.run.max_steps
     if interval is None or interval <= max_steps:
         return
-    yield Problem(
+    yield suggest(
         "checkpoint.interval_steps",
         f"the first checkpoint is due at step {interval}, and `run.max_steps` is {max_steps}",
-        patch={"checkpoint.interval_steps": max(1, max_steps // 10)},
+        max(1, max_steps // 10),
     )
 
 
@@ -57,10 +57,10 @@ def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
     interval, keep_every = run.checkpoint.interval_steps, run.checkpoint.keep_every_steps
     if interval is None or keep_every is None or keep_every % interval == 0:
         return
-    yield Problem(
+    yield suggest(
         "checkpoint.keep_every_steps",
         f"{keep_every} is not a multiple of `checkpoint.interval_steps` {interval}",
-        patch={"checkpoint.keep_every_steps": max(1, round(keep_every / interval)) * interval},
+        max(1, round(keep_every / interval)) * interval,
     )
 
 
@@ -82,11 +82,7 @@ def no_checkpoint_at_all(run: RunSpec) -> Iterator[Problem]:
     """
     if run.trainer is None or run.saving is not None or run.resume is not None or run.trainer.fake_data:
         return
-    yield Problem(
-        "checkpoint.interval_steps",
-        "no checkpoints are configured",
-        patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
-    )
+    yield suggest("checkpoint.interval_steps", "no checkpoints are configured", _tenth(run.run.max_steps))
 
 
 @rule("CKP004", Severity.WARNING)
@@ -108,10 +104,10 @@ def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
     if run.saving is None or run.trainer is None or run.checkpoint.interval_steps is not None:
         return
     if run.saving.keep_last is None:  # otherwise CKP005 reports it
-        yield Problem(
+        yield suggest(
             "checkpoint.interval_steps",
             "no interval: the only checkpoint is the one at the end",
-            patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
+            _tenth(run.run.max_steps),
         )
 
 
@@ -161,10 +157,8 @@ def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
     if saving is None or saving.keep_last is not None or interval is None or max_steps >= ENDLESS_STEPS:
         return
     if run.checkpoint.keep_every_steps is None and max_steps // interval > _MANY:
-        yield Problem(
-            "saving.keep_last",
-            f"{max_steps // interval} checkpoints, one every {interval} steps, and all are kept",
-            patch={"saving.keep_last": 3},
+        yield suggest(
+            "saving.keep_last", f"{max_steps // interval} checkpoints, one every {interval} steps, and all are kept", 3
         )
 
 
@@ -184,7 +178,7 @@ def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
         keep_last = 2
     """
     if run.saving is not None and run.saving.keep_last == 1 and run.checkpoint.interval_steps is not None:
-        yield Problem("saving.keep_last", "1 checkpoint is kept", patch={"saving.keep_last": 2})
+        yield suggest("saving.keep_last", "1 checkpoint is kept", 2)
 
 
 @rule("CKP008", Severity.ERROR)
@@ -216,10 +210,10 @@ def checkpoint_intervals_disagree(run: RunSpec) -> Iterator[Problem]:
         return
     trained, orchestrated = run.saving.trainer_interval_steps, run.saving.orchestrator_interval_steps
     if trained is not None and orchestrated is not None and trained != orchestrated:
-        yield Problem(
+        yield suggest(
             "saving.orchestrator_interval_steps",
             f"{orchestrated} is not `saving.trainer_interval_steps` {trained}",
-            patch={"saving.orchestrator_interval_steps": trained},
+            trained,
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.rules.rule import facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec, Source
 
 if TYPE_CHECKING:
@@ -47,15 +47,15 @@ def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
         return
     total = math.fsum(probs)
     if len(probs) != sources:
-        yield Problem(
+        yield suggest(
             "data.sampling_probs",
             f"{len(probs)} probabilities for {sources} source{'s' if sources != 1 else ''}",
+            None,
             fix="one per source, or take it out to draw each source in proportion to its documents",
-            patch={"data.sampling_probs": None},
         )
     elif abs(total - 1) > _SUM_TOLERANCE:
         normal = [prob / total for prob in probs] if total else [1 / sources] * sources
-        yield Problem("data.sampling_probs", f"they sum to {total:g}, not to 1", patch={"data.sampling_probs": normal})
+        yield suggest("data.sampling_probs", f"they sum to {total:g}, not to 1", normal)
 
 
 @rule("DAT002", Severity.ERROR)
@@ -84,12 +84,12 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
         at = f"data.sources.{number}"
         match source:
             case Source(kind="python-stdlib", path=str()):
-                yield Problem(
+                yield suggest(
                     f"{at}.path",
                     'kind = "python-stdlib" reads the interpreter\'s own files and no path',
+                    None,
                     why="the path is not read",
                     fix='take the path out, or kind = "files"',
-                    patch={f"{at}.path": None},
                     safe=True,
                     severity=Severity.WARNING,
                 )

@@ -9,7 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.rules.lower_bounds import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import facts_rule, known, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
@@ -70,9 +70,6 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem
         [facts.save_dir]
         free_bytes = 42949672960
     Good (prime-rl 2026-08):
-        [ckpt]
-        interval = 50
-        keep_last = 2
         [facts.save_dir]
         free_bytes = 107374182400
     """
@@ -239,9 +236,9 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     needed_s = one / speed
     if needed_s > limit_s:
         wanted_s = round(3 * needed_s)
-        yield Problem(
+        yield suggest(
             at,
             f"a checkpoint of {format_bytes(one)} takes {format_seconds(needed_s)} at "
             f"{format_bytes(speed)}/s, and {format_seconds(limit_s)} of silence count as a hang",
-            patch={at: type(limit_s)(wanted_s)},
+            type(limit_s)(wanted_s),
         )

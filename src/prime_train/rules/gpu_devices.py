@@ -27,9 +27,8 @@ def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: NVML API reference, nvmlReturn_t (NVML_ERROR_GPU_IS_LOST).
 
     Bad:
-        [[facts.gpus.devices]]
-        fault = "GPU is lost"
-        compute_capability = [0, 0]
+        [facts.gpus]
+        devices = [{fault = "GPU is lost"}]
     Good:
         [parallel]
         processes = 1
@@ -52,10 +51,8 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: prime-rl's "Requested N GPUs via deployment settings, but only M physical GPU(s)".
 
     Bad (prime-rl 2026-08):
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
     Bad (prime-rl 2026-01):
         [facts.gpus]
         devices = []
@@ -84,15 +81,11 @@ def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Bad:
         [[facts.gpus.devices]]
         name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
         used_bytes = 9000000000
         users = [{pid = 4711, used_bytes = 9000000000, name = "python"}]
     Good:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
     """
     devices = known(facts.gpus).devices
     too_full = {number for number, _ in _too_full_for_inference(run, devices)}
@@ -119,23 +112,11 @@ def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: vLLM's "Free memory on device ... is less than desired GPU memory utilization".
 
     Bad (prime-rl 2026-08):
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
-        used_bytes = 90000000000
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA H200", used_bytes = 90000000000},
+            {name = "NVIDIA H200"}, {name = "NVIDIA H200"}, {name = "NVIDIA H200"},
+        ]
     Good (prime-rl 2026-08):
         [inference.vllm]
         gpu_memory_utilization = 0.9

@@ -53,22 +53,13 @@ def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Bad (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_3"
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+        ]
     Good (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_3"
@@ -158,20 +149,14 @@ def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [facts.gpus]
         driver = "550.54.15"
         driver_cuda = [12, 4]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        devices = [{name = "NVIDIA H200"}]
         [facts.interpreter]
         torch_cuda = "13.0"
     Good:
         [facts.gpus]
         driver = "550.54.15"
         driver_cuda = [12, 4]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        devices = [{name = "NVIDIA H200"}]
         [facts.interpreter]
         torch_cuda = "12.8"
     """
@@ -199,10 +184,8 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: pytorch.org, get started (builds for CPU and for each CUDA).
 
     Bad:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
         [facts.interpreter]
         torch_cuda = "none"
     Good:
@@ -230,18 +213,14 @@ def no_cuda_context(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: CUDA driver API, cuCtxCreate.
 
     Bad:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
         [facts.cuda_context]
         devices = 0
         failure = "RuntimeError: CUDA error: system not yet initialized"
     Good:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
         [facts.cuda_context]
         devices = 1
     """

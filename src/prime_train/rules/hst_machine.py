@@ -9,7 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import GIB, format_bytes, format_seconds
 from prime_train.rules.lower_bounds import architecture, training_bytes
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import facts_rule, known, suggest
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -287,8 +287,8 @@ def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """
     workers, cores = run.parallel.processes * run.data.loader_workers, known(facts.cpu).cores
     if workers > max(cores, run.parallel.processes):
-        yield Problem(
+        yield suggest(
             "data.loader_workers",
             f"{run.parallel.processes} x {run.data.loader_workers} workers, and there are {cores} cores",
-            patch={"data.loader_workers": max(1, cores // run.parallel.processes - 1)},
+            max(1, cores // run.parallel.processes - 1),
         )

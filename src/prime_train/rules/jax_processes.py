@@ -27,26 +27,13 @@ def no_coordinator(run: RunSpec) -> Iterator[Problem]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py and jax/_src/clusters/cluster.py.
 
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(num_processes=4, process_id=int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(
             "10.0.0.1:1234", num_processes=4, process_id=int(os.environ["RANK"]), heartbeat_timeout_seconds=600
         )
-    Good (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(heartbeat_timeout_seconds=600)
     """
     for at, start, jax in starts(run):
@@ -69,19 +56,9 @@ def coordinator_without_port(run: RunSpec) -> Iterator[Problem]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py (the default of coordinator_bind_address).
 
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
     for at, start, _ in starts(run):
@@ -102,15 +79,9 @@ def process_outside_the_count(run: RunSpec) -> Iterator[Problem]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("process_id < num_processes").
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, 4, heartbeat_timeout_seconds=600)
-    Good (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 1, 0, heartbeat_timeout_seconds=600)
     """
     for at, start, _ in starts(run):
@@ -131,17 +102,9 @@ def one_number_for_all(run: RunSpec) -> Iterator[Problem]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("a dense range 0, 1, ..., num_processes - 1").
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, 0, heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
     found = list(starts(run))
@@ -168,24 +131,11 @@ def no_such_argument(reading: Reading) -> Iterator[Fault]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py.
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(coordinator_adress="10.0.0.1:1234", heartbeat_timeout_seconds=600)
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", "4", int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
     return (fault for fault in reading.faults if fault.code == WRONG_ARGUMENT)

@@ -35,20 +35,11 @@ def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
     Source: JAX 0.10.2, jax/_src/distributed.py; github.com/jax-ml/jax/issues/23599;
     github.com/GoogleCloudPlatform/ml-auto-solutions/pull/1166.
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(heartbeat_timeout_seconds=30)
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize()
-    Good (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(heartbeat_timeout_seconds=600)
     """
     for at, start, _ in starts(run):
@@ -74,24 +65,11 @@ def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py; github.com/marin-community/marin/pull/7232.
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(initialization_timeout=60, heartbeat_timeout_seconds=600)
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", 16, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(
             "10.0.0.1:1234", 16, int(os.environ["RANK"]), initialization_timeout=30 * 60, heartbeat_timeout_seconds=600
         )
@@ -185,29 +163,14 @@ def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
     Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); grpc@0638416,
     src/core/handshaker/http_connect/http_proxy_mapper.cc.
 
-    Bad (script):
-        import os
-
-        import jax
-
+    Bad (jax):
         os.environ["https_proxy"] = "http://proxy.example.org:3128"
-        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Bad (script):
-        import os
-
-        import jax
-
+    Bad (jax):
         os.environ.update(https_proxy="http://proxy.example.org:3128", no_proxy="localhost")
-        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
+    Good (jax):
         os.environ.update(https_proxy="http://proxy.example.org:3128", no_proxy="localhost,10.0.0.0/8")
-        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
     for _, start, jax in starts(run):

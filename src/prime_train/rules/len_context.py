@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import if_known, rule, sharper_rule
+from prime_train.rules.rule import if_known, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def trainer_shorter_than_rollouts(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or rollout is None or trainer.ctx_tokens is None or rollout.ctx_tokens is None:
         return
     if trainer.ctx_tokens < rollout.ctx_tokens:
-        yield Problem(
+        yield suggest(
             "trainer.ctx_tokens",
             f"{trainer.ctx_tokens} tokens are less than `rollout.ctx_tokens` {rollout.ctx_tokens}",
-            patch={"trainer.ctx_tokens": rollout.ctx_tokens},
+            rollout.ctx_tokens,
         )
 
 
@@ -104,10 +104,10 @@ def length_not_divisible_by_context_parallel(run: RunSpec) -> Iterator[Problem]:
     ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
     if ctx_tokens is not None and ctx_tokens % trainer.context_parallel:
         unit = 2 * trainer.context_parallel
-        yield Problem(
+        yield suggest(
             at,
             f"{ctx_tokens} tokens do not divide by `trainer.context_parallel` {trainer.context_parallel}",
-            patch={at: -(-ctx_tokens // unit) * unit},
+            -(-ctx_tokens // unit) * unit,
         )
 
 
@@ -184,10 +184,10 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Prob
         limit = scaled_positions(positions, inference.rope_scaling)
     if limit is None or inference.ctx_tokens <= limit:
         return
-    yield Problem(
+    yield suggest(
         "inference.ctx_tokens",
         f"{inference.ctx_tokens} tokens, and {source}" + (f", {limit} with rope scaling" if limit != positions else ""),
-        patch={"inference.ctx_tokens": limit},
+        limit,
         severity=Severity.ERROR if own is not None else None,
     )
 
@@ -220,9 +220,7 @@ def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
     ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
     sizes = sizes_of(trainer.model_name)
     if sizes is not None and ctx_tokens is not None and ctx_tokens > sizes.ctx_tokens:
-        yield Problem(
-            at, f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions", patch={at: sizes.ctx_tokens}
-        )
+        yield suggest(at, f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions", sizes.ctx_tokens)
 
 
 @rule("LEN008", Severity.NOTE)

@@ -8,7 +8,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 _MOST_OF_A_GPU = 0.95  # a CUDA context takes 0.5 GiB and graphs 0.2 to 0.8; measured on vLLM's logs
@@ -42,12 +42,12 @@ def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
     if fraction is None or 0 < fraction <= _MOST_OF_A_GPU:
         return
     meant = fraction / 100 if 1 < fraction <= 95 else 0.9
-    yield Problem(
+    yield suggest(
         "inference.gpu_memory_fraction",
         f"{fraction:g} leaves too little of the GPU"
         if 0 < fraction <= 1
         else f"{fraction:g} is not a fraction of a GPU",
-        patch={"inference.gpu_memory_fraction": meant},
+        meant,
         severity=Severity.WARNING if 0 < fraction <= 1 else None,
     )
 
@@ -128,8 +128,8 @@ def whole_logits(run: RunSpec) -> Iterator[Problem]:
         return
     logit_bytes = _LOGIT_BYTES * trainer.ctx_tokens // max(1, trainer.context_parallel or 1) * sizes.vocab_size
     if logit_bytes > _LOGITS_LIMIT:
-        yield Problem(
+        yield suggest(
             "trainer.head_chunk_tokens",
             f"{trainer.ctx_tokens} tokens x {sizes.vocab_size} of the vocabulary: {format_bytes(logit_bytes)}",
-            patch={"trainer.head_chunk_tokens": 8192},
+            8192,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 _VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
@@ -59,11 +59,11 @@ def code_of_others(run: RunSpec) -> Iterator[Problem]:
     for name in ("trainer", "rollout", "inference"):
         part = getattr(run, name)
         if part is not None and part.trust_remote_code:
-            yield Problem(
+            yield suggest(
                 f"{name}.trust_remote_code",
                 "true",
+                None,
                 fix="take it out if transformers and vLLM support the model themselves",
-                patch={f"{name}.trust_remote_code": None},
             )
             return
 
@@ -130,10 +130,10 @@ def models_disagree(run: RunSpec) -> Iterator[Problem]:
     if rollout is None or inference is None or rollout.model_name is None or inference.model_name is None:
         return
     if rollout.model_name != inference.model_name:
-        yield Problem(
+        yield suggest(
             "inference.model_name",
             f"{inference.model_name} is not `rollout.model_name` {rollout.model_name}",
-            patch={"inference.model_name": rollout.model_name},
+            rollout.model_name,
         )
 
 
@@ -152,21 +152,13 @@ def template_without_tools(run: RunSpec) -> Iterator[Problem]:
         chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent]
-        harness = {id = "bash"}
-        runtime = {type = "subprocess"}
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "subprocess"}}}
     Good (prime-rl 2026-08):
         [tokenizer]
         chat_template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent]
-        harness = {id = "bash"}
-        runtime = {type = "subprocess"}
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "subprocess"}}}
     """
     if run.trainer is None or run.environments is None:
         return
@@ -201,10 +193,8 @@ def templates_disagree(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or rollout is None or trainer.chat_template is None or rollout.chat_template is None:
         return
     if trainer.chat_template != rollout.chat_template:
-        yield Problem(
-            "rollout.chat_template",
-            "it is not the template of `trainer.chat_template`",
-            patch={"rollout.chat_template": trainer.chat_template},
+        yield suggest(
+            "rollout.chat_template", "it is not the template of `trainer.chat_template`", trainer.chat_template
         )
 
 
@@ -226,11 +216,7 @@ def half_precision_inference(run: RunSpec) -> Iterator[Problem]:
     """
     inference = run.inference
     if inference is not None and run.trainer is not None and inference.dtype in ("float16", "float32"):
-        yield Problem(
-            "inference.dtype",
-            f'"{inference.dtype}", and the trainer computes in bf16',
-            patch={"inference.dtype": "bfloat16"},
-        )
+        yield suggest("inference.dtype", f'"{inference.dtype}", and the trainer computes in bf16', "bfloat16")
 
 
 @rule("MOD011", Severity.ERROR)
@@ -265,4 +251,4 @@ def vision_needs_bf16(run: RunSpec) -> Iterator[Problem]:
         return
     for name in ("optimization_dtype", "reduce_dtype"):
         if getattr(trainer, name) == "float32":
-            yield Problem(f"trainer.{name}", '"float32", with [model.vlm]', patch={f"trainer.{name}": "bfloat16"})
+            yield suggest(f"trainer.{name}", '"float32", with [model.vlm]', "bfloat16")

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule
+from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule, suggest
 from prime_train.spec import Model, RunSpec
 
 if TYPE_CHECKING:
@@ -37,11 +37,7 @@ def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
     if model.path is not None or model.kv_heads is None or model.heads % model.kv_heads == 0:
         return
     below = max(n for n in range(1, min(model.kv_heads, model.heads) + 1) if model.heads % n == 0)
-    yield Problem(
-        "model.kv_heads",
-        f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}",
-        patch={"model.kv_heads": below},
-    )
+    yield suggest("model.kv_heads", f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}", below)
 
 
 @facts_rule("MOD002", Severity.ERROR, needs=("model_folder",))
@@ -130,16 +126,16 @@ def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
         return
     if model.head_dim is not None:
         if model.head_dim % 2:
-            yield Problem("model.head_dim", f"{model.head_dim} is odd", patch={"model.head_dim": model.head_dim + 1})
+            yield suggest("model.head_dim", f"{model.head_dim} is odd", model.head_dim + 1)
         return
     if model.hidden_size % (2 * model.heads) == 0:
         return
     width = model.hidden_size / model.heads
     even = max(1, round(width / 2)) * 2
-    yield Problem(
+    yield suggest(
         "model.hidden_size",
         f"{model.hidden_size} / `model.heads` {model.heads} = {width:g}, which is not an even number",
-        patch={"model.hidden_size": even * model.heads},
+        even * model.heads,
     )
 
 
@@ -167,10 +163,6 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     for item in fields(Model):
         name, value = item.name, getattr(run.model, item.name)
         if name not in _NOT_SIZES and value != item.default:
-            yield Problem(
-                f"model.{name}",
-                f"{value} is not used: `model.path` is set",
-                fix="take it out",
-                patch={f"model.{name}": None},
-                safe=True,
+            yield suggest(
+                f"model.{name}", f"{value} is not used: `model.path` is set", None, fix="take it out", safe=True
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 _LOCAL = r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::(\d+))?(?:/|$)"
@@ -45,7 +45,7 @@ def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
     taken: dict[int, str] = {}
     for at, port in _ports(run):
         if port in taken:
-            yield Problem(at, f"{port} is the port of `{taken[port]}`", patch={at: _find_free_port(port, run)})
+            yield suggest(at, f"{port} is the port of `{taken[port]}`", _find_free_port(port, run))
         else:
             taken[port] = at
 
@@ -80,10 +80,8 @@ def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
     local = re.match(_LOCAL, (rollout.base_urls or ("",))[0])
     if local is None or local.group(1) is None or int(local.group(1)) == inference.port:
         return
-    yield Problem(
-        "inference.port",
-        f"{inference.port}, and `rollout.base_urls` asks port {local.group(1)}",
-        patch={"inference.port": int(local.group(1))},
+    yield suggest(
+        "inference.port", f"{inference.port}, and `rollout.base_urls` asks port {local.group(1)}", int(local.group(1))
     )
 
 
@@ -106,7 +104,7 @@ def port_of_root(run: RunSpec) -> Iterator[Problem]:
     """
     for at, port in _ports(run):
         if 0 < port < _PRIVILEGED:
-            yield Problem(at, f"{port} is below {_PRIVILEGED}", patch={at: 8000 + port})
+            yield suggest(at, f"{port} is below {_PRIVILEGED}", 8000 + port)
 
 
 @rule("NET004", Severity.WARNING)
@@ -126,10 +124,8 @@ def little_time_to_load(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.wait_for_ready_s is not None and rollout.wait_for_ready_s < _SHORTEST_READY_S:
-        yield Problem(
-            "rollout.wait_for_ready_s",
-            f"{rollout.wait_for_ready_s} s is less than {_SHORTEST_READY_S} s",
-            patch={"rollout.wait_for_ready_s": 1800},
+        yield suggest(
+            "rollout.wait_for_ready_s", f"{rollout.wait_for_ready_s} s is less than {_SHORTEST_READY_S} s", 1800
         )
 
 
@@ -151,10 +147,10 @@ def little_time_for_collectives(run: RunSpec) -> Iterator[Problem]:
     trainer = run.trainer
     if trainer is None or trainer.dist_timeout_s is None or trainer.dist_timeout_s >= _SHORTEST_COLLECTIVE_S:
         return
-    yield Problem(
+    yield suggest(
         "trainer.dist_timeout_s",
         f"{trainer.dist_timeout_s} s is less than {_SHORTEST_COLLECTIVE_S} s",
-        patch={"trainer.dist_timeout_s": _USUAL_COLLECTIVE_S},
+        _USUAL_COLLECTIVE_S,
     )
 
 
@@ -179,11 +175,11 @@ def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
     if not features_of(run).refuses_offline_shared_run:
         return
     if run.monitor.offline and run.rollout is not None and run.trainer is not None:
-        yield Problem(
+        yield suggest(
             "monitor.offline",
             "true, for a run that trainer and orchestrator share",
+            None,
             fix="take it out, or set WANDB_MODE=offline, which gives each its own run",
-            patch={"monitor.offline": None},
         )
 
 
@@ -210,10 +206,10 @@ def broadcasts_disagree(run: RunSpec) -> Iterator[Problem]:
     for name in ("rollout_kind", "inference_kind"):
         kind = getattr(broadcast, name)
         if kind is not None and kind != broadcast.trainer_kind:
-            yield Problem(
+            yield suggest(
                 f"weight_broadcast.{name}",
                 f'"{kind}" is not `weight_broadcast.trainer_kind` "{broadcast.trainer_kind}"',
-                patch={f"weight_broadcast.{name}": broadcast.trainer_kind},
+                broadcast.trainer_kind,
             )
 
 
@@ -242,10 +238,10 @@ def nccl_on_one_gpu(run: RunSpec) -> Iterator[Problem]:
     if gpus is None or broadcast is None or broadcast.kind != "nccl" or gpus.train_gpu_ids is None:
         return
     if len({*gpus.train_gpu_ids, *(gpus.infer_gpu_ids or ())}) < 2:
-        yield Problem(
+        yield suggest(
             "weight_broadcast.kind",
             f'"nccl", and GPU {gpus.train_gpu_ids[0] if gpus.train_gpu_ids else 0} is the only one',
-            patch={"weight_broadcast.kind": "filesystem"},
+            "filesystem",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
@@ -57,7 +57,7 @@ def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
     else:
         high, what, usual = _PRETRAIN_HIGH, "pretraining", 1e-3
     if not low < lr <= high:
-        yield Problem("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", patch={"optim.lr": usual})
+        yield suggest("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", usual)
 
 
 @rule("OPT002", Severity.WARNING)
@@ -76,7 +76,7 @@ def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
         weight_decay = 0.0
     """
     if (run.rollout is not None or run.lora is not None) and run.optim.weight_decay >= _PRETRAINING_DECAY:
-        yield Problem("optim.weight_decay", f"{run.optim.weight_decay:g}", patch={"optim.weight_decay": 0.0})
+        yield suggest("optim.weight_decay", f"{run.optim.weight_decay:g}", 0.0)
 
 
 @rule("OPT003", Severity.WARNING)
@@ -95,7 +95,7 @@ def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
         max_norm = 1.0
     """
     if run.trainer is not None and run.optim.clip_norm is None:
-        yield Problem("optim.clip_norm", "no limit", patch={"optim.clip_norm": 1.0})
+        yield suggest("optim.clip_norm", "no limit", 1.0)
 
 
 @rule("OPT004", Severity.ERROR)
@@ -114,7 +114,7 @@ def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
         max_norm = 0.5
     """
     if run.optim.clip_norm == 0:
-        yield Problem("optim.clip_norm", "0: every gradient becomes zero", patch={"optim.clip_norm": 1.0})
+        yield suggest("optim.clip_norm", "0: every gradient becomes zero", 1.0)
 
 
 @rule("OPT005", Severity.WARNING)
@@ -133,7 +133,7 @@ def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
         lr = 1e-6
     """
     if run.optim.lr == 0:
-        yield Problem("optim.lr", "0", patch={"optim.lr": 1e-6})
+        yield suggest("optim.lr", "0", 1e-6)
 
 
 @rule("OPT006", Severity.WARNING)
@@ -155,11 +155,7 @@ def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or trainer.optimization_dtype != "bfloat16" or trainer.vision or run.lora is not None:
         return
     if 0 < run.optim.lr < 1e-4 and trainer.optimizer in _ADAM:
-        yield Problem(
-            "trainer.optimization_dtype",
-            f'"bfloat16", at `optim.lr` {run.optim.lr:g}',
-            patch={"trainer.optimization_dtype": "float32"},
-        )
+        yield suggest("trainer.optimization_dtype", f'"bfloat16", at `optim.lr` {run.optim.lr:g}', "float32")
 
 
 @rule("OPT007", Severity.WARNING)
@@ -213,6 +209,4 @@ def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
     """
     min_lr = run.trainer.min_lr if run.trainer is not None else None
     if min_lr is not None and run.schedule.kind != "constant" and min_lr > run.optim.lr > 0:
-        yield Problem(
-            "trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", patch={"trainer.min_lr": 0.0}
-        )
+        yield suggest("trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 
@@ -85,18 +85,18 @@ def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
     degree = trainer.expert_parallel
     replica = None if gpus is None else gpus // (trainer.dp_replicate or 1)
     if replica is not None and replica % degree:
-        yield Problem(
+        yield suggest(
             "trainer.expert_parallel",
             f"{replica} GPUs of a replica do not divide by {degree}",
-            patch={"trainer.expert_parallel": math.gcd(replica, degree)},
+            math.gcd(replica, degree),
         )
         return
     sizes = sizes_of(trainer.model_name)
     if sizes is not None and sizes.experts and sizes.experts % degree:
-        yield Problem(
+        yield suggest(
             "trainer.expert_parallel",
             f"{sizes.experts} experts of {sizes.name} do not divide by {degree}",
-            patch={"trainer.expert_parallel": math.gcd(sizes.experts, degree)},
+            math.gcd(sizes.experts, degree),
         )
 
 
@@ -130,10 +130,10 @@ def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
     if sizes is None:
         return
     if sizes.heads % width or max(sizes.kv_heads, width) % min(sizes.kv_heads, width):
-        yield Problem(
+        yield suggest(
             "inference.tensor_parallel",
             f"{width} GPUs for the {sizes.heads} heads and {sizes.kv_heads} key and value heads of {sizes.name}",
-            patch={"inference.tensor_parallel": math.gcd(sizes.heads, math.gcd(sizes.kv_heads, width))},
+            math.gcd(sizes.heads, math.gcd(sizes.kv_heads, width)),
         )
 
 
@@ -158,10 +158,10 @@ def context_parallel_without_flash(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or (trainer.context_parallel or 1) < 2:
         return
     if trainer.attention in ("sdpa", "eager"):
-        yield Problem(
+        yield suggest(
             "trainer.attention",
             f'"{trainer.attention}", and `trainer.context_parallel` is {trainer.context_parallel}',
-            patch={"trainer.attention": "flash_attention_2"},
+            "flash_attention_2",
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule
+from prime_train.rules.rule import facts_rule, if_known, known, rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ def layout_does_not_fill_processes(run: RunSpec) -> Iterator[Problem]:
     if layout.dp_replicate is not None:
         product = layout.dp_replicate * layout.dp_shard
         if product != layout.processes:
-            yield Problem(
+            yield suggest(
                 "parallel.processes",
                 f"`parallel.dp_replicate` {layout.dp_replicate} x `parallel.dp_shard` {layout.dp_shard} = {product}, "
                 f"not {layout.processes}",
-                patch={"parallel.processes": product},
+                product,
             )
     elif layout.processes % layout.dp_shard:
-        yield Problem(
+        yield suggest(
             "parallel.dp_shard",
             f"`parallel.processes` {layout.processes} do not divide by {layout.dp_shard}",
-            patch={"parallel.dp_shard": math.gcd(layout.processes, layout.dp_shard)},
+            math.gcd(layout.processes, layout.dp_shard),
         )
 
 
@@ -74,7 +74,7 @@ def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]
         [parallel]
         processes = 16
         [facts.gpus]
-        devices = [{name = "NVIDIA H200", memory_bytes = 150754820096, compute_capability = [9, 0]}]
+        devices = [{name = "NVIDIA H200"}]
     Good:
         [parallel]
         processes = 2
@@ -165,10 +165,10 @@ def tensor_parallel_does_not_divide(run: RunSpec) -> Iterator[Problem]:
     width = inference.tensor_parallel
     if not gpus.infer_gpus or not width or gpus.infer_gpus % width == 0:
         return
-    yield Problem(
+    yield suggest(
         "inference.tensor_parallel",
         f"`deployment.infer_gpus` {gpus.infer_gpus} do not divide by {width}",
-        patch={"inference.tensor_parallel": math.gcd(gpus.infer_gpus, width)},
+        math.gcd(gpus.infer_gpus, width),
     )
 
 
@@ -199,10 +199,10 @@ def gpus_shared(run: RunSpec) -> Iterator[Problem]:
     shared = sorted(set(gpus.train_gpu_ids) & set(gpus.infer_gpu_ids))
     fraction = inference.gpu_memory_fraction
     if shared and fraction is not None and fraction > SHARED_GPU_FRACTION:
-        yield Problem(
+        yield suggest(
             "inference.gpu_memory_fraction",
             f"GPU {', '.join(map(str, shared))} is the trainer's too, and vLLM takes {fraction:.0%} of it",
-            patch={"inference.gpu_memory_fraction": 0.5},
+            0.5,
         )
 
 
@@ -274,8 +274,8 @@ def fsdp_group_does_not_divide(run: RunSpec) -> Iterator[Problem]:
     if gpus is None or not gpus.nodes_per_fsdp_group or not gpus.train_nodes:
         return
     if gpus.train_nodes % gpus.nodes_per_fsdp_group:
-        yield Problem(
+        yield suggest(
             "deployment.nodes_per_fsdp_group",
             f"`deployment.train_nodes` {gpus.train_nodes} do not divide by {gpus.nodes_per_fsdp_group}",
-            patch={"deployment.nodes_per_fsdp_group": math.gcd(gpus.train_nodes, gpus.nodes_per_fsdp_group)},
+            math.gcd(gpus.train_nodes, gpus.nodes_per_fsdp_group),
         )

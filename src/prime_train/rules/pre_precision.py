@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import facts_rule, known, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -53,4 +53,4 @@ def bf16_in_software(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         what = "this CPU has neither avx512_bf16 nor amx_bf16, and no GPU is visible"
     else:
         return
-    yield Problem("precision.compute", what, patch={"precision.compute": "auto"})
+    yield suggest("precision.compute", what, "auto")

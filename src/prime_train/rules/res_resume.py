@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 
@@ -60,12 +60,7 @@ def resume_and_clean(run: RunSpec) -> Iterator[Problem]:
     """
     if run.resume is None or run.launch is None or not run.launch.clean or features_of(run).cleans_by_default:
         return
-    yield Problem(
-        "launch.clean",
-        "the run resumes, and deletes its directory first",
-        patch={"launch.clean": None},
-        fix="take it out",
-    )
+    yield suggest("launch.clean", "the run resumes, and deletes its directory first", None, fix="take it out")
 
 
 @rule("RES003", Severity.ERROR)
@@ -83,11 +78,11 @@ def dry_run_and_clean(run: RunSpec) -> Iterator[Problem]:
         dry_run = true
     """
     if run.launch is not None and run.launch.dry_run and run.launch.clean and run.resume is None:
-        yield Problem(
+        yield suggest(
             "launch.clean",
             "`launch.dry_run` is true, and the directory is deleted all the same",
+            None,
             fix="take it out",
-            patch={"launch.clean": None},
         )
 
 
@@ -189,12 +184,7 @@ def state_left_behind(run: RunSpec) -> Iterator[Problem]:
         return
     for name, what in (("skip_optimizer", "optimizer state"), ("skip_scheduler", "place in the schedule")):
         if getattr(run.saving, name):
-            yield Problem(
-                f"saving.{name}",
-                f"the {what} of the checkpoint is not loaded",
-                fix="take it out",
-                patch={f"saving.{name}": None},
-            )
+            yield suggest(f"saving.{name}", f"the {what} of the checkpoint is not loaded", None, fix="take it out")
 
 
 @rule("RES008", Severity.WARNING)

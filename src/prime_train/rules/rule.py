@@ -95,6 +95,20 @@ def _present(value: T | None) -> T:
     return value
 
 
+def suggest(
+    at: str,
+    what: str,
+    value: Any,
+    *,
+    fix: str = "",
+    why: str = "",
+    severity: Severity | None = None,
+    safe: bool = False,
+) -> Problem:
+    """A problem that another value of its own field solves; None takes the key out."""
+    return Problem(at, what, fix, {at: value}, why, severity, safe)
+
+
 def known(fact: T | NotKnown) -> T:
     """The fact itself. Raises ValueError if it is not known, because a rule runs only if every fact it needs is."""
     from prime_train.facts.facts import NotKnown  # here, because a lint has no facts and does not load them

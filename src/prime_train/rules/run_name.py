@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.rules.rule import facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
         return
     usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
     shown = name if len(name) <= 64 else f"{name[:61]}..."
-    yield Problem("run.name", f"{shown!r} cannot name a directory", patch={"run.name": usable})
+    yield suggest("run.name", f"{shown!r} cannot name a directory", usable)
 
 
 @rule("RUN002", Severity.WARNING)
@@ -62,10 +62,10 @@ def backoff_above_its_limit(run: RunSpec) -> Iterator[Problem]:
     """
     restart = run.prime_train.restart
     if restart.backoff_s > restart.backoff_max_s:
-        yield Problem(
+        yield suggest(
             "prime_train.restart.backoff_s",
             f"{restart.backoff_s:g} s is more than `prime_train.restart.backoff_max_s` {restart.backoff_max_s:g} s",
-            patch={"prime_train.restart.backoff_s": restart.backoff_max_s},
+            restart.backoff_max_s,
         )
 
 

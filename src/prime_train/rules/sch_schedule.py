@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _TRACE_STEPS = 10
@@ -39,19 +39,19 @@ def schedule_longer_than_run(run: RunSpec) -> Iterator[Problem]:
     """
     schedule, max_steps = run.schedule, run.run.max_steps
     if schedule.warmup_steps >= max_steps:
-        yield Problem(
+        yield suggest(
             "schedule.warmup_steps",
             f"a warm-up of {schedule.warmup_steps} steps fills all of `run.max_steps` {max_steps}",
-            patch={"schedule.warmup_steps": max_steps // 10},
+            max_steps // 10,
         )
     elif schedule.kind == "wsd":
         decay_steps = schedule.decay_steps if schedule.decay_steps is not None else round(0.2 * max_steps)
         if schedule.warmup_steps + decay_steps > max_steps:
-            yield Problem(
+            yield suggest(
                 "schedule.decay_steps",
                 f"`schedule.warmup_steps` {schedule.warmup_steps} + {decay_steps} steps of decay are more than "
                 f"`run.max_steps` {max_steps}",
-                patch={"schedule.decay_steps": max_steps - schedule.warmup_steps},
+                max_steps - schedule.warmup_steps,
             )
 
 
@@ -73,11 +73,11 @@ def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
         decay_steps = 200
     """
     if run.schedule.decay_steps is not None and run.schedule.kind != "wsd":
-        yield Problem(
+        yield suggest(
             "schedule.decay_steps",
             f'{run.schedule.decay_steps} is not used: `schedule.kind` is "{run.schedule.kind}"',
+            None,
             fix='take it out, or schedule.kind = "wsd"',
-            patch={"schedule.decay_steps": None},
             safe=True,
         )
 
@@ -119,11 +119,7 @@ def step_counts_disagree(run: RunSpec) -> Iterator[Problem]:
         return
     trained, orchestrated = run.trainer.max_steps, run.rollout.max_steps
     if trained is not None and orchestrated is not None and trained != orchestrated:
-        yield Problem(
-            "rollout.max_steps",
-            f"{orchestrated} is not `trainer.max_steps` {trained}",
-            patch={"rollout.max_steps": trained},
-        )
+        yield suggest("rollout.max_steps", f"{orchestrated} is not `trainer.max_steps` {trained}", trained)
 
 
 @rule("SCH005", Severity.ERROR)
@@ -145,11 +141,11 @@ def trace_of_a_long_run(run: RunSpec) -> Iterator[Problem]:
         trace_path = "trace"
     """
     if run.trainer is not None and run.trainer.trace_path and run.run.max_steps >= _TRACE_STEPS:
-        yield Problem(
+        yield suggest(
             "trainer.trace_path",
             f"a trace, and `run.max_steps` is {run.run.max_steps}"
             if run.run.max_steps < ENDLESS_STEPS
             else "a trace, and no last step",
+            None,
             fix="take it out, or `run.max_steps` = 5",
-            patch={"trainer.trace_path": None},
         )

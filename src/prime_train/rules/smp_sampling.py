@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {"top_p": (1, 1.0), "top_k": (-1, 0), "min_p": (0, 0.0)}
@@ -32,7 +32,7 @@ def greedy_rollouts(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.temperature == 0 and rollout.algorithm == "grpo":
-        yield Problem("rollout.temperature", "0: all rollouts of a group are equal", patch={"rollout.temperature": 1.0})
+        yield suggest("rollout.temperature", "0: all rollouts of a group are equal", 1.0)
 
 
 @rule("SMP002", Severity.WARNING)
@@ -57,7 +57,7 @@ def truncated_distribution(run: RunSpec) -> Iterator[Problem]:
         value = (run.rollout.extra_body or {}).get(name)
         if value is not None and value not in neutral:
             at = f"rollout.extra_body.{name}"
-            yield Problem(at, f"{name} = {value} cuts tokens off", fix=f"take {name} out", patch={at: None})
+            yield suggest(at, f"{name} = {value} cuts tokens off", None, fix=f"take {name} out")
 
 
 @rule("SMP003", Severity.WARNING)
@@ -86,7 +86,7 @@ def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
     )
     for at, penalty in penalties:
         if penalty not in (None, 1, 1.0):
-            yield Problem(at, f"{penalty}, not 1", patch={at: 1.0})
+            yield suggest(at, f"{penalty}, not 1", 1.0)
 
 
 @rule("SMP004", Severity.WARNING)
@@ -116,7 +116,7 @@ def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
     for at, seed in seeds:
         if seed is not None:
             what = f"{seed}, and `rollout.group_size` is {run.rollout.group_size}"
-            yield Problem(at, what, fix="take it out", patch={at: None})
+            yield suggest(at, what, None, fix="take it out")
 
 
 @rule("SMP005", Severity.WARNING)
@@ -139,4 +139,4 @@ def parameters_prime_rl_sets(run: RunSpec) -> Iterator[Problem]:
     for name in _SET_BY_PRIME_RL:
         if name in (run.rollout.extra_body or {}):
             at = f"rollout.extra_body.{name}"
-            yield Problem(at, f"{name} is set by the orchestrator", fix=f"take {name} out", patch={at: None})
+            yield suggest(at, f"{name} is set by the orchestrator", None, fix=f"take {name} out")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule
+from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec, Tokenizer
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
         run.tokenizer.path is not None
         and run.tokenizer.vocab_size != Tokenizer.__dataclass_fields__["vocab_size"].default
     ):
-        yield Problem(
+        yield suggest(
             "tokenizer.vocab_size",
             f"{run.tokenizer.vocab_size} is not used: `tokenizer.path` is set",
+            None,
             fix="take it out",
-            patch={"tokenizer.vocab_size": None},
             safe=True,
         )
 
@@ -97,10 +97,10 @@ def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterat
     if folder is not None and folder.problem:
         return  # MOD002 reports it
     if run.model.path is not None and run.model.init == "weights" and run.tokenizer.path is None:
-        yield Problem(
+        yield suggest(
             "tokenizer.path",
             f"`model.path` loads weights, and a {run.tokenizer.vocab_size}-token BPE would be trained for them",
-            patch={"tokenizer.path": run.model.path},
+            run.model.path,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import rule, suggest
 from prime_train.spec import RunSpec
 
 _SET_BY_LAUNCHER = ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SHARED_LABEL")
@@ -35,11 +35,11 @@ def variable_overridden(run: RunSpec) -> Iterator[Problem]:
     """
     for at, name, value in _variables(run):
         if name in _SET_BY_LAUNCHER:
-            yield Problem(
+            yield suggest(
                 at,
                 f"{name} = {value} is overridden by the launcher",
+                None,
                 fix=f"take it out, and export {name} before the launch",
-                patch={at: None},
                 safe=True,
             )
 
@@ -85,7 +85,7 @@ def every_kernel_waited_for(run: RunSpec) -> Iterator[Problem]:
     """
     for at, name, value in _variables(run):
         if name == "CUDA_LAUNCH_BLOCKING" and value not in ("", "0"):
-            yield Problem(at, f"{name} = {value}", fix="take it out", patch={at: None})
+            yield suggest(at, f"{name} = {value}", None, fix="take it out")
 
 
 @rule("VAR004", Severity.WARNING)
@@ -106,7 +106,7 @@ def segments_expand_in_inference(run: RunSpec) -> Iterator[Problem]:
     for at, name, value in _variables(run):
         expands = name == "PYTORCH_CUDA_ALLOC_CONF" and "expandable_segments:true" in value.lower()
         if expands and at.startswith("launch.inference_env_vars"):
-            yield Problem(at, f"{name} = {value}", fix="take it out", patch={at: None})
+            yield suggest(at, f"{name} = {value}", None, fix="take it out")
 
 
 @rule("VAR005", Severity.WARNING)
