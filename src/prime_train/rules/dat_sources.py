@@ -129,7 +129,6 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """
     for found in known(facts.source_files):
         if found.problem:
-            fix = "correct the path: it is relative to the working directory"
-            if "may not be read" in found.problem:
-                fix = f"chmod -R u+rX {found.path}"
+            relative = "correct the path: it is relative to the working directory"
+            fix = f"chmod -R u+rX {found.path}" if found.is_denied else relative
             yield Problem(f"data.sources.{found.source}.path", f"{found.path}: {found.problem}", fix=fix)
