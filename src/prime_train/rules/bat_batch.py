@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 
 @rule("BAT001", Severity.ERROR)
-def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
+def batch_not_divisible(run: RunSpec) -> Problems:
     """The global batch must divide by micro_batch x processes.
 
     every process takes the same number of whole micro-batches, so a remainder has no place
@@ -64,7 +63,7 @@ def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT002", Severity.ERROR)
-def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
+def batch_given_twice(run: RunSpec) -> Problems:
     """global_batch and global_batch_tokens must not contradict each other.
 
     a run has one batch size, and it is not clear which of the two is meant
@@ -92,7 +91,7 @@ def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT003", Severity.WARNING)
-def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
+def batch_tokens_ragged(run: RunSpec) -> Problems:
     """global_batch_tokens must be a multiple of ctx_tokens.
 
     a batch holds whole sequences only: the remaining tokens are not trained on
@@ -125,7 +124,7 @@ def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT010", Severity.ERROR)
-def sequences_not_whole_micro_batches(run: RunSpec) -> Iterator[Problem]:
+def sequences_not_whole_micro_batches(run: RunSpec) -> Problems:
     """A fine-tuning batch must be made of whole micro-batches.
 
     gradients are accumulated over whole micro-batches: prime-rl refuses a batch that ends in a part of one
@@ -152,7 +151,7 @@ def sequences_not_whole_micro_batches(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT011", Severity.ERROR)
-def micro_batch_under_context_parallel(run: RunSpec) -> Iterator[Problem]:
+def micro_batch_under_context_parallel(run: RunSpec) -> Problems:
     """Under context parallelism a micro-batch is one sequence.
 
     the ranks of a context-parallel group share one sequence at a time: prime-rl refuses more
@@ -186,7 +185,7 @@ def micro_batch_under_context_parallel(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT012", Severity.ERROR)
-def finetune_probs_wrong(run: RunSpec) -> Iterator[Problem]:
+def finetune_probs_wrong(run: RunSpec) -> Problems:
     """Subsets, splits and probabilities must have the same length, and the probabilities must sum to 1.
 
     each subset is read from its split and drawn with its probability

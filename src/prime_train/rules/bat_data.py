@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_count
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Need(NamedTuple):
 
 
 @facts_rule("BAT015", Severity.WARNING, needs=("data_lengths",))
-def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Problems:
     """A batch should not be larger than the data.
 
     every step uses all of the data, some of it more than once: each gradient is that of the whole data set
@@ -69,7 +69,7 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("BAT016", Severity.NOTE, needs=("data_lengths",))
-def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def data_seen_often(run: RunSpec, facts: Facts) -> Problems:
     """Data should not be trained on more than about four times.
 
     for up to four epochs repeated text is nearly as good as fresh text; later epochs teach less, and are memorised

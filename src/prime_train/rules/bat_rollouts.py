@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _USUAL_GROUP = 8
@@ -13,7 +11,7 @@ _EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # an environ
 
 
 @rule("BAT004", Severity.WARNING)
-def group_of_one(run: RunSpec) -> Iterator[Problem]:
+def group_of_one(run: RunSpec) -> Problems:
     """A group under GRPO must have more than one rollout.
 
     an advantage is a rollout's reward minus the mean of its group: in a group of one it is zero, and nothing is learnt
@@ -47,7 +45,7 @@ def group_of_one(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT005", Severity.ERROR)
-def batch_not_whole_groups(run: RunSpec) -> Iterator[Problem]:
+def batch_not_whole_groups(run: RunSpec) -> Problems:
     """The batch must be made of whole groups.
 
     a group is rewarded and trained on as a whole: prime-rl refuses a batch that splits one
@@ -77,7 +75,7 @@ def batch_not_whole_groups(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT006", Severity.ERROR)
-def rollout_batch_given_twice(run: RunSpec) -> Iterator[Problem]:
+def rollout_batch_given_twice(run: RunSpec) -> Problems:
     """A batch is counted in rollouts or in tokens, not in both.
 
     a step ends at one of the two, and prime-rl refuses to choose
@@ -103,7 +101,7 @@ def rollout_batch_given_twice(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT007", Severity.NOTE)
-def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
+def batch_of_one_group(run: RunSpec) -> Problems:
     """A batch of a single group is a step on a single task.
 
     if all rollouts of the task succeed, or all fail, the step has no gradient
@@ -129,7 +127,7 @@ def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT008", Severity.ERROR)
-def concurrency_out_of_order(run: RunSpec) -> Iterator[Problem]:
+def concurrency_out_of_order(run: RunSpec) -> Problems:
     """The minimum and the initial number of rollouts in flight must not exceed the maximum.
 
     prime-rl refuses bounds that no number can satisfy
@@ -163,7 +161,7 @@ def concurrency_out_of_order(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT009", Severity.WARNING)
-def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
+def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
     """Rollouts in flight should be at least one group.
 
     a group is complete when its last rollout is: with fewer in flight they run one after the other
@@ -189,7 +187,7 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT013", Severity.WARNING)
-def always_on_policy(run: RunSpec) -> Iterator[Problem]:
+def always_on_policy(run: RunSpec) -> Problems:
     """max_off_policy_steps = 0 throws away every rollout that a new policy overtakes.
 
     weights change while rollouts run: all rollouts that began before the change are cancelled, even if nearly complete
@@ -209,7 +207,7 @@ def always_on_policy(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT014", Severity.WARNING)
-def batch_beyond_the_tasks(run: RunSpec) -> Iterator[Problem]:
+def batch_beyond_the_tasks(run: RunSpec) -> Problems:
     """A batch should not need more tasks than the environment has.
 
     tasks repeat within one step: the batch is larger, but its gradient has no more information

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, must_agree, rule, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _MANY = 10
@@ -13,7 +11,7 @@ _USUAL_INTERVAL = 50
 
 
 @rule("CKP001", Severity.WARNING)
-def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
+def no_checkpoint_on_the_way(run: RunSpec) -> Problems:
     """A run should have a checkpoint before its end.
 
     after a crash the run starts again from the first step
@@ -38,7 +36,7 @@ def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP002", Severity.WARNING)
-def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
+def keep_every_misses(run: RunSpec) -> Problems:
     """keep_every_steps should be a multiple of interval_steps.
 
     only a step with a checkpoint can be kept, and most steps at other multiples have none
@@ -65,7 +63,7 @@ def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP003", Severity.WARNING)
-def no_checkpoint_at_all(run: RunSpec) -> Iterator[Problem]:
+def no_checkpoint_at_all(run: RunSpec) -> Problems:
     """A training run should write checkpoints.
 
     without [ckpt] nothing is saved, not even at the end: a crash or a full run leaves no model
@@ -86,7 +84,7 @@ def no_checkpoint_at_all(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP004", Severity.WARNING)
-def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
+def checkpoint_only_at_the_end(run: RunSpec) -> Problems:
     """Checkpoints should have an interval.
 
     the only checkpoint is written at the end: after a crash the run starts again from the first step
@@ -112,7 +110,7 @@ def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP005", Severity.WARNING)
-def keep_last_without_interval(run: RunSpec) -> Iterator[Problem]:
+def keep_last_without_interval(run: RunSpec) -> Problems:
     """keep_last has an effect only with an interval.
 
     without an interval the only checkpoint is written at the end: there is nothing to resume from before that
@@ -137,7 +135,7 @@ def keep_last_without_interval(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP006", Severity.WARNING)
-def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
+def every_checkpoint_kept(run: RunSpec) -> Problems:
     """A run with many checkpoints should not keep them all.
 
     each holds the weights and the optimizer's two moments, 12 bytes per parameter: a full disk ends the run
@@ -163,7 +161,7 @@ def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP007", Severity.NOTE)
-def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
+def one_checkpoint_kept(run: RunSpec) -> Problems:
     """keep_last should be at least 2.
 
     prime-rl resumes from the newest step folder, complete or not: with one kept, a crash while saving leaves no other
@@ -182,7 +180,7 @@ def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP008", Severity.ERROR)
-def checkpoint_intervals_disagree(run: RunSpec) -> Iterator[Problem]:
+def checkpoint_intervals_disagree(run: RunSpec) -> Problems:
     """Trainer and orchestrator must save at the same steps.
 
     a checkpoint is complete when trainer and orchestrator have both saved: prime-rl refuses two intervals
@@ -206,15 +204,7 @@ def checkpoint_intervals_disagree(run: RunSpec) -> Iterator[Problem]:
         interval = 50
         keep_last = 2
     """
-    if run.saving is None:
-        return
-    trained, orchestrated = run.saving.trainer_interval_steps, run.saving.orchestrator_interval_steps
-    if trained is not None and orchestrated is not None and trained != orchestrated:
-        yield suggest(
-            "saving.orchestrator_interval_steps",
-            f"{orchestrated} is not `saving.trainer_interval_steps` {trained}",
-            trained,
-        )
+    yield from must_agree(run, "saving.orchestrator_interval_steps", "saving.trainer_interval_steps")
 
 
 def _tenth(max_steps: int) -> int:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec, Source
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ _SUM_TOLERANCE = 1e-6  # the rounding error of thirds written with seven digits
 
 
 @rule("DAT001", Severity.ERROR)
-def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
+def sampling_probs_wrong(run: RunSpec) -> Problems:
     """sampling_probs must have one entry per source and sum to 1.
 
     each source is drawn with a probability of its own
@@ -59,7 +58,7 @@ def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("DAT002", Severity.ERROR)
-def source_path(run: RunSpec) -> Iterator[Problem]:
+def source_path(run: RunSpec) -> Problems:
     """`files` and `hf-dataset` need a path; `python-stdlib` takes none.
 
     without a path there is nothing to read
@@ -103,7 +102,7 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
 
 
 @facts_rule("DAT003", Severity.ERROR, needs=("source_files",))
-def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def source_unreadable(_run: RunSpec, facts: Facts) -> Problems:
     """The files of a data source must exist, be readable, and not be empty.
 
     the trainer ends before its first step if a source has no text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 from prime_train.spec.prime_rl_parts import Environment
 
@@ -21,7 +21,7 @@ _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subpro
 
 
 @facts_rule("ENV001", Severity.ERROR, needs=("packages",))
-def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
     """The trainer's packages must be installed beside prime-train.
 
     the command line works without them, the trainer does not
@@ -44,7 +44,7 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @rule("ENV002", Severity.WARNING)
-def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
+def tools_run_elsewhere(run: RunSpec) -> Problems:
     """An environment with tools should not run each call on a remote executor.
 
     a remote executor adds about 1.5 s to every call, and a local one is 10 to 15 times as fast: the GPUs wait
@@ -86,7 +86,7 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("ENV003", Severity.NOTE)
-def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
+def runtime_not_said(run: RunSpec) -> Problems:
     """An environment with an agent should set where the agent runs.
 
     without the key the environment chooses, and for agents with tools it chooses a remote sandbox
@@ -112,7 +112,7 @@ def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("ENV004", Severity.ERROR)
-def names_not_unique(run: RunSpec) -> Iterator[Problem]:
+def names_not_unique(run: RunSpec) -> Problems:
     """Environments must have different names.
 
     servers, metrics and checkpoints are identified by the name: prime-rl refuses two of one name
@@ -149,7 +149,7 @@ def names_not_unique(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("ENV005", Severity.ERROR)
-def name_reserved(run: RunSpec) -> Iterator[Problem]:
+def name_reserved(run: RunSpec) -> Problems:
     """No environment may be called "agg".
 
     prime-rl uses that name for metrics over all environments, and refuses it for a single one

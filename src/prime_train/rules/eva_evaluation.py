@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 
 @rule("EVA001", Severity.NOTE)
-def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
+def no_evaluation_on_the_way(run: RunSpec) -> Problems:
     """eval.interval_steps beyond max_steps leaves only the evaluation at the end.
 
     a loss that stops falling is then noticed only after the run
@@ -28,7 +26,7 @@ def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("EVA002", Severity.WARNING)
-def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
+def evaluation_costs_more_than_training(run: RunSpec) -> Problems:
     """Evaluation should not sample more than training does.
 
     the same GPUs sample both: beyond that point most of the run is spent on evaluation
@@ -71,7 +69,7 @@ def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("EVA003", Severity.NOTE)
-def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
+def no_online_evaluation_on_the_way(run: RunSpec) -> Problems:
     """An evaluation interval beyond max_steps means no evaluation during the run.
 
     a policy that gets worse is then noticed only after the run
@@ -97,7 +95,7 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("EVA004", Severity.WARNING)
-def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
+def same_answer_many_times(run: RunSpec) -> Problems:
     """At temperature 0 one sample per task is enough.
 
     greedy sampling gives the same completion each time: further samples cost time and add nothing
@@ -129,7 +127,7 @@ def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
     )
 
 
-def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Iterator[Problem]:
+def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Problems:
     if interval is not None and interval > max_steps:
         yield suggest(
             at,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import GIB, format_bytes
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -19,7 +18,7 @@ _DEFAULT_MEMORY_FRACTION = 0.9  # vLLM's gpu_memory_utilization, in every genera
 
 
 @facts_rule("GPU001", Severity.ERROR, needs=("gpus",))
-def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def gpu_lost(run: RunSpec, facts: Facts) -> Problems:
     """Every visible GPU must answer the driver.
 
     CUDA also counts a lost GPU: the first process on it ends, and the launch with it
@@ -43,7 +42,7 @@ def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU002", Severity.ERROR, needs=("gpus",))
-def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Problems:
     """A run must not use more GPUs than the machine has.
 
     the launcher refuses to start, or the last rank finds no device
@@ -71,7 +70,7 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU003", Severity.WARNING, needs=("gpus",))
-def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def gpus_in_use(run: RunSpec, facts: Facts) -> Problems:
     """The GPUs of a run should be free of other processes.
 
     other processes take memory and time from every step, and all ranks wait for the slowest one
@@ -104,7 +103,7 @@ def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU004", Severity.ERROR, needs=("gpus",))
-def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Problems:
     """The part of a GPU's memory that vLLM reserves must be free.
 
     vLLM ends at its start if less is free than gpu_memory_utilization requests

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -25,7 +25,7 @@ _FEATURES = {
 
 
 @facts_rule("GPU005", Severity.ERROR, needs=("gpus",))
-def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Problems:
     """The GPUs must support what the config needs: bf16, fp8, flash attention 3 or 4.
 
     the kernels are not built for other GPUs: the first step ends with "no kernel image", or is refused
@@ -97,7 +97,7 @@ def _needed_features(run: RunSpec) -> Iterator[tuple[str, str, Severity]]:
 
 
 @facts_rule("GPU006", Severity.ERROR, needs=("interpreter",))
-def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def flash_attention_missing(run: RunSpec, facts: Facts) -> Problems:
     """The flash attention of the config must be installed in the interpreter of the run.
 
     it is not part of torch: without the package the model does not load
@@ -135,7 +135,7 @@ def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU007", Severity.ERROR, needs=("gpus", "interpreter"))
-def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def driver_too_old(run: RunSpec, facts: Facts) -> Problems:
     """The driver must be new enough for the CUDA that torch is built for.
 
     torch then finds no GPU: "The NVIDIA driver on your system is too old"
@@ -174,7 +174,7 @@ def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU008", Severity.ERROR, needs=("gpus", "interpreter"))
-def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def torch_without_cuda(run: RunSpec, facts: Facts) -> Problems:
     """On a machine with GPUs, torch should be built with CUDA.
 
     a torch for CPUs sees no GPU: prime-rl ends at once, the bundled trainer runs on the CPU
@@ -203,7 +203,7 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU009", Severity.ERROR, needs=("gpus", "cuda_context"))
-def no_cuda_context(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def no_cuda_context(run: RunSpec, facts: Facts) -> Problems:
     """A process must be able to compute on each GPU.
 
     a driver that lists its GPUs may still be unable to use them: no fabric manager, another library version

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import GIB, format_bytes, format_seconds
 from prime_train.rules.lower_bounds import architecture, training_bytes
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import facts_rule, known, suggest
+from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -29,7 +28,7 @@ _CLOCK_SLACK_S = 3600.0  # the clock of the file server that dated the file may 
 
 
 @facts_rule("HST001", Severity.WARNING, needs=("open_files",))
-def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def few_open_files(run: RunSpec, facts: Facts) -> Problems:
     """A process should be allowed 65536 open files.
 
     each rank, loader worker and data shard holds files open: a long run ends with "Too many open files"
@@ -67,7 +66,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Iterator[Problem]:
+def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Problems:
     """prime-rl keeps the soft limit, and its orchestrator opens a socket for every rollout."""
     if limit.soft >= _OPEN_FILES_WANTED:
         return
@@ -90,7 +89,7 @@ def _severity(hard: int, processes: int) -> Severity:
 
 
 @facts_rule("HST002", Severity.ERROR, needs=("ram", "gpus", "model_folder", "tokenizer_folder"))
-def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_memory(run: RunSpec, facts: Facts) -> Problems:
     """Training on a CPU must fit into memory.
 
     the kernel kills a trainer that needs more than there is
@@ -140,7 +139,7 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("HST006", Severity.ERROR, needs=("ram",))
-def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Problems:
     """What prime-rl offloads to the CPU must fit into the memory of the machine.
 
     the kernel kills the trainer when the first step creates the moments, and the trainer leaves no message
@@ -207,7 +206,7 @@ def _offloaded_bytes(run: RunSpec) -> int:
 
 
 @facts_rule("HST003", Severity.WARNING, needs=("shm",))
-def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def little_shared_memory(run: RunSpec, facts: Facts) -> Problems:
     """/dev/shm should have room for the buffers that processes share.
 
     NCCL and data workers pass buffers through it: if it is full, they end with "Bus error"
@@ -242,7 +241,7 @@ def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("HST005", Severity.WARNING, needs=("clock",))
-def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def clock_behind(run: RunSpec, facts: Facts) -> Problems:
     """The clock must not show a time before this program was installed.
 
     certificates and signed requests to the hub, to storage and to W&B are refused, and times in logs do not match
@@ -271,7 +270,7 @@ def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("HST004", Severity.NOTE, needs=("cpu",))
-def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Problems:
     """There should be a core for every loader worker.
 
     workers that share cores with the trainer slow down its steps

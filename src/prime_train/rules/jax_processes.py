@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prime_train.config.parsed_config import WRONG_ARGUMENT, Fault, Reading
+from prime_train.config.parsed_config import WRONG_ARGUMENT
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import file_rule, rule
+from prime_train.rules.rule import Problems, reader_rule, rule
 from prime_train.spec import RunSpec
 from prime_train.spec.jax import Jax, JaxStart
 
@@ -17,7 +17,7 @@ _ADDRESS = "JAX_COORDINATOR_ADDRESS"
 
 
 @rule("JAX001", Severity.WARNING)
-def no_coordinator(run: RunSpec) -> Iterator[Problem]:
+def no_coordinator(run: RunSpec) -> Problems:
     """A start of several processes needs a coordinator address.
 
     without an address, and without a cluster that JAX detects, it ends with "coordinator_address should be defined"
@@ -49,7 +49,7 @@ def no_coordinator(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX002", Severity.ERROR)
-def coordinator_without_port(run: RunSpec) -> Iterator[Problem]:
+def coordinator_without_port(run: RunSpec) -> Problems:
     """A coordinator address is host:port.
 
     JAX reads the port after the last colon, and ends with an IndexError if there is none
@@ -72,7 +72,7 @@ def coordinator_without_port(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX003", Severity.ERROR)
-def process_outside_the_count(run: RunSpec) -> Iterator[Problem]:
+def process_outside_the_count(run: RunSpec) -> Problems:
     """Processes are numbered from 0 to num_processes - 1.
 
     JAX refuses any other number: the run ends before its first step
@@ -95,7 +95,7 @@ def process_outside_the_count(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX004", Severity.WARNING)
-def one_number_for_all(run: RunSpec) -> Iterator[Problem]:
+def one_number_for_all(run: RunSpec) -> Problems:
     """Each process needs its own process_id.
 
     every host runs the same script: all have this process_id, and wait for the other processes until they time out
@@ -121,8 +121,8 @@ def one_number_for_all(run: RunSpec) -> Iterator[Problem]:
             )
 
 
-@file_rule(WRONG_ARGUMENT, Severity.ERROR)
-def no_such_argument(reading: Reading) -> Iterator[Fault]:
+@reader_rule(WRONG_ARGUMENT, Severity.ERROR)
+def no_such_argument() -> None:
     """A script must pass only arguments that jax.distributed.initialize accepts.
 
     the call ends with a TypeError on every host, after all hosts are paid for
@@ -138,7 +138,6 @@ def no_such_argument(reading: Reading) -> Iterator[Fault]:
     Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
-    return (fault for fault in reading.faults if fault.code == WRONG_ARGUMENT)
 
 
 def starts(run: RunSpec) -> Iterator[tuple[str, JaxStart, Jax]]:

@@ -5,12 +5,10 @@ Rules judge only literal values, because values that the script computes may be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
 from prime_train.rules.jax_processes import starts
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule
 from prime_train.spec import RunSpec
 
 _ADDRESS = "JAX_COORDINATOR_ADDRESS"
@@ -24,7 +22,7 @@ _COLD_START_S = 1800
 
 
 @rule("JAX005", Severity.WARNING)
-def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
+def heartbeat_shorter_than_a_compile(run: RunSpec) -> Problems:
     """The heartbeat limit should be longer than a first compile.
 
     a host that compiles sends no heartbeat and counts as dead, and all other hosts end with it
@@ -55,7 +53,7 @@ def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX006", Severity.WARNING)
-def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
+def start_not_waited_for(run: RunSpec) -> Problems:
     """All processes need enough time to start.
 
     the first process waits for the last one: after the limit it ends with DEADLINE_EXCEEDED, and all others with it
@@ -90,7 +88,7 @@ def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX007", Severity.WARNING)
-def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
+def preemption_notice_unanswered(run: RunSpec) -> Problems:
     """A script that leaves the preemption service on must check for its notice.
 
     JAX takes SIGTERM and only sets a notice: a script that never checks for the notice is killed before it saves
@@ -152,7 +150,7 @@ def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX008", Severity.WARNING)
-def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
+def coordinator_through_a_proxy(run: RunSpec) -> Problems:
     """The coordinator must not be reached through a proxy.
 
     gRPC connects to the coordinator through the proxy, and the start waits for an answer until it times out

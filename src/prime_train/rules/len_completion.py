@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.prompt_length import find_longest
-from prime_train.rules.rule import rule, sharper_rule, suggest
+from prime_train.rules.rule import Problems, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _MARGIN_TOKENS = 500  # chat templates, tool schemas and one long prompt easily 
 
 
 @sharper_rule("LEN001", Severity.ERROR, uses=("data_lengths",))
-def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
     """Prompt and completion must fit into the context of the inference server, with room to spare.
 
     vLLM refuses every request that may grow beyond its context: rollouts stay at 0 and no error reaches the trainer
@@ -92,7 +92,7 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Probl
 
 
 @rule("LEN002", Severity.WARNING)
-def evaluation_does_not_fit(run: RunSpec) -> Iterator[Problem]:
+def evaluation_does_not_fit(run: RunSpec) -> Problems:
     """A completion of the evaluation must leave room for its prompt.
 
     vLLM refuses the requests: the evaluation counts them as failed, and the score means nothing
@@ -125,7 +125,7 @@ def evaluation_does_not_fit(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LEN009", Severity.ERROR)
-def minimum_beyond_maximum(run: RunSpec) -> Iterator[Problem]:
+def minimum_beyond_maximum(run: RunSpec) -> Problems:
     """min_tokens must not exceed the completion's limit.
 
     vLLM refuses the request: no completion can satisfy both

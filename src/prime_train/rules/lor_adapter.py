@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _FOREIGN_MODULES = ("query_key_value", "c_attn", "c_proj", "c_fc", "Wqkv", "W_pack", "dense_h_to_4h", "dense_4h_to_h")
@@ -14,7 +12,7 @@ _JUDGED_OWNERS = ("Qwen/", "meta-llama/", "PrimeIntellect/", "NousResearch/", "H
 
 
 @rule("LOR001", Severity.WARNING)
-def lora_with_cpu_offload(run: RunSpec) -> Iterator[Problem]:
+def lora_with_cpu_offload(run: RunSpec) -> Problems:
     """LoRA and FSDP's CPU offload should not be combined.
 
     a frozen base has no gradients and no optimizer state to offload: its weights travel over the bus in every
@@ -35,7 +33,7 @@ def lora_with_cpu_offload(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LOR006", Severity.ERROR)
-def alpha_zero(run: RunSpec) -> Iterator[Problem]:
+def alpha_zero(run: RunSpec) -> Problems:
     """alpha = 0 switches the adapter off.
 
     the adapter's output is multiplied by alpha / rank: it changes nothing, and gets no gradient
@@ -54,7 +52,7 @@ def alpha_zero(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LOR008", Severity.WARNING)
-def modules_of_another_architecture(run: RunSpec) -> Iterator[Problem]:
+def modules_of_another_architecture(run: RunSpec) -> Problems:
     """target_modules must be modules that the model has.
 
     a name that matches no module gets no adapter: less is trained than configured
@@ -87,7 +85,7 @@ def modules_of_another_architecture(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LOR009", Severity.NOTE)
-def dropout_in_rl(run: RunSpec) -> Iterator[Problem]:
+def dropout_in_rl(run: RunSpec) -> Problems:
     """Dropout in an adapter makes trainer and inference disagree.
 
     inference samples without dropout, so the importance ratio is noisy even for the policy that sampled

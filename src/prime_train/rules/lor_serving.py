@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, must_agree, rule, suggest
 from prime_train.spec import RunSpec
 
 _LARGEST_RANK = 512  # vLLM, LoRAConfig.max_lora_rank
 
 
 @rule("LOR002", Severity.NOTE)
-def adapter_without_a_name(run: RunSpec) -> Iterator[Problem]:
+def adapter_without_a_name(run: RunSpec) -> Problems:
     """An adapter should have a name.
 
     inference serves the adapter under its name, and the generated names of two runs on one server may be equal
@@ -33,7 +31,7 @@ def adapter_without_a_name(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LOR003", Severity.ERROR)
-def rank_beyond_the_server(run: RunSpec) -> Iterator[Problem]:
+def rank_beyond_the_server(run: RunSpec) -> Problems:
     """The server must allow the adapter's rank.
 
     vLLM sizes its buffers by max_lora_rank and refuses an adapter beyond it at the first weight update
@@ -68,7 +66,7 @@ def rank_beyond_the_server(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LOR004", Severity.ERROR)
-def lora_over_nccl(run: RunSpec) -> Iterator[Problem]:
+def lora_over_nccl(run: RunSpec) -> Problems:
     """An adapter goes to inference through the file system.
 
     NCCL broadcasts whole weights, an adapter is loaded from files: prime-rl refuses the combination
@@ -102,7 +100,7 @@ def lora_over_nccl(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LOR005", Severity.ERROR)
-def adapters_disagree(run: RunSpec) -> Iterator[Problem]:
+def adapters_disagree(run: RunSpec) -> Problems:
     """Trainer and orchestrator must agree on rank and alpha.
 
     the orchestrator announces rank and alpha to inference: prime-rl refuses values that differ
@@ -116,18 +114,12 @@ def adapters_disagree(run: RunSpec) -> Iterator[Problem]:
         [orchestrator.model.lora]
         rank = 16
     """
-    if run.lora is None or run.rollout is None:
-        return
-    for name, trained, announced in (
-        ("rank", run.lora.rank, run.rollout.lora_rank),
-        ("alpha", run.lora.alpha, run.rollout.lora_alpha),
-    ):
-        if trained is not None and announced is not None and trained != announced:
-            yield suggest(f"rollout.lora_{name}", f"{announced:g} is not `lora.{name}` {trained:g}", trained)
+    yield from must_agree(run, "rollout.lora_rank", "lora.rank")
+    yield from must_agree(run, "rollout.lora_alpha", "lora.alpha")
 
 
 @rule("LOR007", Severity.WARNING)
-def whole_modules_beside_an_adapter(run: RunSpec) -> Iterator[Problem]:
+def whole_modules_beside_an_adapter(run: RunSpec) -> Problems:
     """modules_to_save cannot be served by vLLM.
 
     vLLM loads the low-rank part only: rollouts come from a model without the modules that were trained whole

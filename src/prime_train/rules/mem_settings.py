@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _MOST_OF_A_GPU = 0.95  # a CUDA context takes 0.5 GiB and graphs 0.2 to 0.8; measured on vLLM's logs
@@ -19,7 +17,7 @@ _LONG_TOKENS = 32768
 
 
 @rule("MEM001", Severity.ERROR)
-def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
+def fraction_out_of_range(run: RunSpec) -> Problems:
     """gpu_memory_utilization is a fraction of the GPU.
 
     vLLM refuses values outside 0 to 1; above 0.95 the CUDA context and graphs have no room
@@ -53,7 +51,7 @@ def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MEM002", Severity.WARNING)
-def long_without_checkpointing(run: RunSpec) -> Iterator[Problem]:
+def long_without_checkpointing(run: RunSpec) -> Problems:
     """Long sequences need activation checkpointing.
 
     the activations of every layer are held until the backward pass: at 32768 tokens they need more than the model
@@ -94,7 +92,7 @@ def long_without_checkpointing(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MEM003", Severity.WARNING)
-def whole_logits(run: RunSpec) -> Iterator[Problem]:
+def whole_logits(run: RunSpec) -> Problems:
     """Logits of a long sequence should be computed in chunks.
 
     at their peak they take 15 bytes for each position and token of the vocabulary, more than all else together

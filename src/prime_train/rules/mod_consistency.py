@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, must_agree, rule, suggest
 from prime_train.spec import RunSpec
 
 _VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
 
 
 @rule("MOD005", Severity.WARNING)
-def vision_model_for_text(run: RunSpec) -> Iterator[Problem]:
+def vision_model_for_text(run: RunSpec) -> Problems:
     """A vision-language model needs [model.vlm], and a text run needs none.
 
     the vision tower takes memory and its layers have other names: without the section, images end the run at step 1
@@ -42,7 +41,7 @@ def vision_model_for_text(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD006", Severity.WARNING)
-def code_of_others(run: RunSpec) -> Iterator[Problem]:
+def code_of_others(run: RunSpec) -> Problems:
     """trust_remote_code runs the model repository's own Python.
 
     it runs with your keys and your files, and changes whenever the repository does: no revision pins it here
@@ -69,7 +68,7 @@ def code_of_others(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD012", Severity.NOTE)
-def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
+def revision_not_pinned(run: RunSpec) -> Problems:
     """A server without a trainer should pin the revision of its model.
 
     the hub serves the newest revision: two starts of one file may use two models
@@ -112,7 +111,7 @@ def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD007", Severity.ERROR)
-def models_disagree(run: RunSpec) -> Iterator[Problem]:
+def models_disagree(run: RunSpec) -> Problems:
     """Trainer, orchestrator and inference must name one model.
 
     rollouts of one model cannot train another: prime-rl refuses them
@@ -126,19 +125,11 @@ def models_disagree(run: RunSpec) -> Iterator[Problem]:
         [inference.vllm]
         model = "Qwen/Qwen3-1.7B"
     """
-    rollout, inference = run.rollout, run.inference
-    if rollout is None or inference is None or rollout.model_name is None or inference.model_name is None:
-        return
-    if rollout.model_name != inference.model_name:
-        yield suggest(
-            "inference.model_name",
-            f"{inference.model_name} is not `rollout.model_name` {rollout.model_name}",
-            rollout.model_name,
-        )
+    yield from must_agree(run, "inference.model_name", "rollout.model_name")
 
 
 @rule("MOD008", Severity.WARNING)
-def template_without_tools(run: RunSpec) -> Iterator[Problem]:
+def template_without_tools(run: RunSpec) -> Problems:
     """The chat template of a run with tools must show the tools.
 
     the model does not see the tools and answers without them: every task that needs a tool fails
@@ -171,7 +162,7 @@ def template_without_tools(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD009", Severity.ERROR)
-def templates_disagree(run: RunSpec) -> Iterator[Problem]:
+def templates_disagree(run: RunSpec) -> Problems:
     """Trainer and orchestrator must use one chat template.
 
     tokens that inference never saw would be trained on: prime-rl refuses two templates
@@ -199,7 +190,7 @@ def templates_disagree(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD010", Severity.WARNING)
-def half_precision_inference(run: RunSpec) -> Iterator[Problem]:
+def half_precision_inference(run: RunSpec) -> Problems:
     """Inference should compute in the type of the trainer, bf16.
 
     fp16 rounds differently from bf16: trainer and inference give one token two probabilities; fp32 takes twice the
@@ -220,7 +211,7 @@ def half_precision_inference(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD011", Severity.ERROR)
-def vision_needs_bf16(run: RunSpec) -> Iterator[Problem]:
+def vision_needs_bf16(run: RunSpec) -> Problems:
     """A vision-language model is trained in bf16 only.
 
     its vision tower has no fp32 kernels there: prime-rl refuses another type

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest
 from prime_train.spec import Model, RunSpec
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ _NOT_SIZES = ("path", "init", "compile")
 
 
 @rule("MOD001", Severity.ERROR)
-def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
+def heads_not_divisible(run: RunSpec) -> Problems:
     """heads must be a multiple of kv_heads.
 
     each key and value head serves the same number of query heads
@@ -41,7 +40,7 @@ def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
 
 
 @facts_rule("MOD002", Severity.ERROR, needs=("model_folder",))
-def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
     """model.path must be a Hugging Face folder of a model type that the trainer supports.
 
     the trainer reads the sizes and the weights from there
@@ -97,7 +96,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @rule("MOD003", Severity.ERROR)
-def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
+def head_dim_wrong(run: RunSpec) -> Problems:
     """A head must have a whole, even width: head_dim, or hidden_size / heads.
 
     rotary embeddings turn the channels of a head in pairs
@@ -140,7 +139,7 @@ def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
 
 
 @sharper_rule("MOD004", Severity.WARNING, uses=("model_folder",))
-def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Problems:
     """Size fields beside model.path have no effect.
 
     the folder's config.json gives the sizes

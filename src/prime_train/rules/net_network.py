@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _LOCAL = r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::(\d+))?(?:/|$)"
@@ -18,7 +18,7 @@ _USUAL_COLLECTIVE_S = 3600
 
 
 @rule("NET001", Severity.ERROR)
-def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
+def port_taken_twice(run: RunSpec) -> Problems:
     """No two processes of a run can listen on one port.
 
     the second one ends with "Address already in use", after the first has loaded its model
@@ -51,7 +51,7 @@ def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("NET002", Severity.ERROR)
-def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
+def client_asks_another_port(run: RunSpec) -> Problems:
     """The orchestrator must call the port that inference listens on.
 
     prime-rl refuses two ports, or the orchestrator waits half an hour for a server that listens on another one
@@ -86,7 +86,7 @@ def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("NET003", Severity.WARNING)
-def port_of_root(run: RunSpec) -> Iterator[Problem]:
+def port_of_root(run: RunSpec) -> Problems:
     """Ports below 1024 need root.
 
     a process of an ordinary user cannot open the port, and ends at its start
@@ -108,7 +108,7 @@ def port_of_root(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("NET004", Severity.WARNING)
-def little_time_to_load(run: RunSpec) -> Iterator[Problem]:
+def little_time_to_load(run: RunSpec) -> Problems:
     """The orchestrator should give inference minutes to load.
 
     it gives up while vLLM still loads weights and captures graphs, and the run ends before its first step
@@ -130,7 +130,7 @@ def little_time_to_load(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("NET005", Severity.WARNING)
-def little_time_for_collectives(run: RunSpec) -> Iterator[Problem]:
+def little_time_for_collectives(run: RunSpec) -> Problems:
     """Collectives should have minutes before they time out.
 
     ranks wait for the slowest: a checkpoint or a first compile takes longer, and the watchdog ends a healthy run
@@ -155,7 +155,7 @@ def little_time_for_collectives(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("NET006", Severity.ERROR)
-def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
+def offline_shared_run(run: RunSpec) -> Problems:
     """A W&B run that several processes share cannot be offline.
 
     trainer and orchestrator write to one run through the server, so prime-rl refuses an offline one
@@ -184,7 +184,7 @@ def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("NET007", Severity.ERROR)
-def broadcasts_disagree(run: RunSpec) -> Iterator[Problem]:
+def broadcasts_disagree(run: RunSpec) -> Problems:
     """Trainer, orchestrator and inference must broadcast weights the same way.
 
     one sends where the other does not listen: prime-rl refuses it
@@ -214,7 +214,7 @@ def broadcasts_disagree(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("NET008", Severity.ERROR)
-def nccl_on_one_gpu(run: RunSpec) -> Iterator[Problem]:
+def nccl_on_one_gpu(run: RunSpec) -> Problems:
     """NCCL broadcast needs two GPUs.
 
     two ranks of one group cannot be on one GPU: prime-rl refuses it

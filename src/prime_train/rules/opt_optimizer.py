@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
@@ -15,7 +13,7 @@ _PRETRAINING_DECAY = 0.1
 
 
 @rule("OPT001", Severity.WARNING)
-def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
+def rate_out_of_the_usual(run: RunSpec) -> Problems:
     """The learning rate should be in the usual range for the kind of training.
 
     with a smaller rate an adapter hardly changes during the run; with a larger one the model forgets what it knew
@@ -61,7 +59,7 @@ def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT002", Severity.WARNING)
-def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
+def decay_of_pretraining(run: RunSpec) -> Problems:
     """Weight decay of 0.1 belongs to pretraining.
 
     every step pulls the weights of a trained model, or of an adapter, towards zero: the model forgets what it knows
@@ -80,7 +78,7 @@ def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT003", Severity.WARNING)
-def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
+def gradients_not_clipped(run: RunSpec) -> Problems:
     """Gradients should be clipped.
 
     one batch with a huge gradient can undo the run, because nothing limits the size of the step
@@ -99,7 +97,7 @@ def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT004", Severity.ERROR)
-def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
+def gradients_clipped_to_nothing(run: RunSpec) -> Problems:
     """A clipping norm of 0 leaves no gradient.
 
     every gradient is scaled to the norm: at 0 all gradients are zero, and nothing is learnt
@@ -118,7 +116,7 @@ def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT005", Severity.WARNING)
-def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
+def rate_of_zero(run: RunSpec) -> Problems:
     """A learning rate of 0 trains nothing.
 
     every step leaves the weights as they are
@@ -137,7 +135,7 @@ def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT006", Severity.WARNING)
-def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
+def updates_rounded_away(run: RunSpec) -> Problems:
     """Weights in bf16 lose small updates.
 
     bf16 has 8 bits of mantissa: an update below 1/256 of a weight is rounded away, and at these rates nearly all are
@@ -159,7 +157,7 @@ def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT007", Severity.WARNING)
-def betas_swapped(run: RunSpec) -> Iterator[Problem]:
+def betas_swapped(run: RunSpec) -> Problems:
     """The second moment should decay more slowly than the first.
 
     a step is the first moment over the root of the second: a second moment that decays faster makes steps uneven
@@ -189,7 +187,7 @@ def betas_swapped(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT008", Severity.WARNING)
-def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
+def decay_that_rises(run: RunSpec) -> Problems:
     """The rate should not end above its peak.
 
     the decay would raise the rate

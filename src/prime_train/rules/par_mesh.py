@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 
 @rule("PAR004", Severity.ERROR)
-def trainer_layout_does_not_fill(run: RunSpec) -> Iterator[Problem]:
+def trainer_layout_does_not_fill(run: RunSpec) -> Problems:
     """The trainer's GPUs must divide by its replicas, context and tensor parallelism.
 
     the quotient is the number of shards, and the mesh needs a whole number of them
@@ -54,7 +53,7 @@ def trainer_layout_does_not_fill(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR005", Severity.ERROR)
-def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
+def experts_do_not_spread(run: RunSpec) -> Problems:
     """The expert-parallel degree must divide the GPUs of one replica, and the experts.
 
     each rank of a replica holds the same number of experts
@@ -101,7 +100,7 @@ def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR006", Severity.ERROR)
-def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
+def heads_do_not_spread(run: RunSpec) -> Problems:
     """The tensor-parallel size must divide the model's heads, and divide its key-value heads or be a multiple of them.
 
     every GPU takes whole heads; key and value heads may be copied, but not cut
@@ -138,7 +137,7 @@ def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR010", Severity.ERROR)
-def context_parallel_without_flash(run: RunSpec) -> Iterator[Problem]:
+def context_parallel_without_flash(run: RunSpec) -> Problems:
     """Context parallelism needs flash attention.
 
     the ring and the all-to-all are built on its kernels: prime-rl refuses other ones

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ SHARED_GPU_FRACTION = 0.7  # the most that vLLM may take of a GPU that it shares
 
 
 @rule("PAR001", Severity.ERROR)
-def layout_does_not_fill_processes(run: RunSpec) -> Iterator[Problem]:
+def layout_does_not_fill_processes(run: RunSpec) -> Problems:
     """dp_replicate x dp_shard must be the number of processes.
 
     every process has one place in the mesh: the launch fails when some have none
@@ -58,7 +57,7 @@ def layout_does_not_fill_processes(run: RunSpec) -> Iterator[Problem]:
 
 
 @facts_rule("PAR002", Severity.ERROR, needs=("gpus",), uses=("cpu",))
-def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def more_processes_than_devices(run: RunSpec, facts: Facts) -> Problems:
     """There must be a GPU for every process; without GPUs there should be a core.
 
     a rank without a GPU of its own ends the launch
@@ -101,7 +100,7 @@ def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]
 
 
 @rule("PAR011", Severity.ERROR)
-def more_gpus_than_the_node(run: RunSpec) -> Iterator[Problem]:
+def more_gpus_than_the_node(run: RunSpec) -> Problems:
     """Trainer and inference must fit on the node together.
 
     each GPU belongs to one of them: prime-rl refuses a split that asks for more than the node has
@@ -139,7 +138,7 @@ def more_gpus_than_the_node(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR003", Severity.ERROR)
-def tensor_parallel_does_not_divide(run: RunSpec) -> Iterator[Problem]:
+def tensor_parallel_does_not_divide(run: RunSpec) -> Problems:
     """The inference GPUs must divide by the tensor-parallel size.
 
     each replica of the server needs that many GPUs
@@ -173,7 +172,7 @@ def tensor_parallel_does_not_divide(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR007", Severity.WARNING)
-def gpus_shared(run: RunSpec) -> Iterator[Problem]:
+def gpus_shared(run: RunSpec) -> Problems:
     """A GPU that trainer and inference share needs room for both.
 
     vLLM takes its fraction of the whole GPU at the start, and the trainer has only the rest
@@ -207,7 +206,7 @@ def gpus_shared(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR008", Severity.ERROR)
-def nodes_without_a_scheduler(run: RunSpec) -> Iterator[Problem]:
+def nodes_without_a_scheduler(run: RunSpec) -> Problems:
     """Several nodes need a [slurm] section.
 
     prime-rl starts processes on other nodes through SLURM only, and refuses without it
@@ -242,7 +241,7 @@ def nodes_without_a_scheduler(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR009", Severity.ERROR)
-def fsdp_group_does_not_divide(run: RunSpec) -> Iterator[Problem]:
+def fsdp_group_does_not_divide(run: RunSpec) -> Problems:
     """nodes_per_fsdp_group must divide the training nodes.
 
     each group holds one sharded copy of the model, and every node belongs to one group

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule, suggest
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {"top_p": (1, 1.0), "top_k": (-1, 0), "min_p": (0, 0.0)}
@@ -13,7 +11,7 @@ _SET_BY_PRIME_RL = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids
 
 
 @rule("SMP001", Severity.ERROR)
-def greedy_rollouts(run: RunSpec) -> Iterator[Problem]:
+def greedy_rollouts(run: RunSpec) -> Problems:
     """Rollouts of a group must differ: temperature 0 makes them equal.
 
     greedy sampling repeats one rollout: equal rollouts have equal rewards, and every advantage is zero
@@ -36,7 +34,7 @@ def greedy_rollouts(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("SMP002", Severity.WARNING)
-def truncated_distribution(run: RunSpec) -> Iterator[Problem]:
+def truncated_distribution(run: RunSpec) -> Problems:
     """Rollouts should be drawn from the whole distribution.
 
     the trainer uses the probabilities of the whole vocabulary: tokens drawn from a part of it have a wrong importance
@@ -61,7 +59,7 @@ def truncated_distribution(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("SMP003", Severity.WARNING)
-def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
+def penalised_distribution(run: RunSpec) -> Problems:
     """Rollouts should not be drawn with a repetition penalty.
 
     the penalty changes probabilities only in inference: the trainer corrects for a policy that never sampled
@@ -90,7 +88,7 @@ def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("SMP004", Severity.WARNING)
-def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
+def seeded_rollouts(run: RunSpec) -> Problems:
     """Rollouts should not have a sampling seed.
 
     vLLM seeds every request with it: the rollouts of a group draw the same numbers, and are equal
@@ -120,7 +118,7 @@ def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("SMP005", Severity.WARNING)
-def parameters_prime_rl_sets(run: RunSpec) -> Iterator[Problem]:
+def parameters_prime_rl_sets(run: RunSpec) -> Problems:
     """extra_body must leave prime-rl's own parameters alone.
 
     the orchestrator needs one completion with token ids and logprobs: other answers cannot be trained on

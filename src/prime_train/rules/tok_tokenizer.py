@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec, Tokenizer
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @facts_rule("TOK001", Severity.ERROR, needs=("tokenizer_folder",))
-def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Problems:
     """tokenizer.path must be a Hugging Face tokenizer folder.
 
     without a tokenizer, text cannot become tokens
@@ -44,7 +43,7 @@ def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @rule("TOK002", Severity.WARNING)
-def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
+def vocab_size_unused(run: RunSpec) -> Problems:
     """vocab_size has an effect only if a tokenizer is trained.
 
     a tokenizer folder has its own vocabulary
@@ -73,7 +72,7 @@ def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
 
 
 @sharper_rule("TOK003", Severity.WARNING, uses=("model_folder",))
-def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Problems:
     """Loaded weights need the tokenizer they were trained with.
 
     every embedding belongs to one token: with another vocabulary the loaded embeddings are noise
@@ -105,7 +104,7 @@ def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterat
 
 
 @facts_rule("TOK004", Severity.ERROR, needs=("tokenizer_folder", "model_folder"))
-def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Problems:
     """The model of a folder must embed every token of the tokenizer.
 
     a token beyond the embedding has no row to look up
