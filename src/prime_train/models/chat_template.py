@@ -79,14 +79,19 @@ def _object(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, or {} if there is none: every value in it has a default."""
+    try:
+        return _object(path)
+    except (OSError, ValueError):
+        return {}
+
+
 def special_tokens(folder: Path) -> dict[str, str]:
     """bos_token and the like, as a template receives them."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        try:
-            tokens = _object(folder / name)
-        except (OSError, ValueError):
-            continue
+        tokens = read_object(folder / name)
         for key in _SPECIAL:
             value = tokens.get(key)
             text = value.get("content") if isinstance(value, dict) else value

@@ -40,23 +40,19 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Problems:
     Bad:
         [[facts.data_lengths]]
         field = "data.sources.0.path"
-        path = "corpus.jsonl"
         rows = 3
         mean_tokens = 100.0
     Bad (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
         field = "finetune.data_name"
-        path = "data/mine"
         rows = 20
     Bad (prime-rl 2026-08):
         [[facts.data_lengths]]
         field = "environments.train.0.args.dataset_path"
-        path = "data/tasks.jsonl"
         rows = 5
     Good (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
         field = "finetune.data_name"
-        path = "data/mine"
         rows = 20000
     """
     for need in _needs(run, known(facts.data_lengths)):
@@ -82,18 +78,15 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Problems:
     Bad:
         [[facts.data_lengths]]
         field = "data.sources.0.path"
-        path = "corpus.jsonl"
         rows = 4000
         mean_tokens = 200.0
     Bad (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
         field = "finetune.data_name"
-        path = "data/mine"
         rows = 1000
     Good:
         [[facts.data_lengths]]
         field = "data.sources.0.path"
-        path = "corpus.jsonl"
         rows = 40000
         mean_tokens = 200.0
     """

@@ -191,18 +191,14 @@ def checkpoint_intervals_disagree(run: RunSpec) -> Problems:
         ckpt = "-"
         [trainer.ckpt]
         interval = 50
-        keep_last = 2
         [orchestrator.ckpt]
         interval = 25
-        keep_last = 2
     Good (prime-rl 2026-08):
         ckpt = "-"
         [trainer.ckpt]
         interval = 50
-        keep_last = 2
         [orchestrator.ckpt]
         interval = 50
-        keep_last = 2
     """
     yield from must_agree(run, "saving.orchestrator_interval_steps", "saving.trainer_interval_steps")
 

@@ -114,7 +114,6 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Problems:
         kind = "files"
         path = "corpus/*.txt"
         [[facts.source_files]]
-        source = 0
         path = "corpus/*.txt"
         problem = "no .txt, .jsonl or .parquet file matches"
     Good:
@@ -122,7 +121,6 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Problems:
         kind = "files"
         path = "corpus/*.txt"
         [[facts.source_files]]
-        source = 0
         path = "corpus/*.txt"
         files = 12
     """

@@ -13,7 +13,7 @@ from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts, OpenFiles
+    from prime_train.facts.facts import Facts, OpenFiles, Ram
 
 _OPEN_FILES_WANTED = 65536  # sockets between ranks, loader workers and shards add up; 1024 is a login shell's default
 _PERMANENTLY = (
@@ -115,8 +115,6 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Problems:
         [facts.ram]
         total_bytes = 549755813888
         available_bytes = 549755813888
-        [facts.save_dir]
-        free_bytes = 1099511627776
     """
     decoder = architecture(run, facts)
     if known(facts.gpus).devices or decoder is None:
@@ -125,15 +123,18 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Problems:
     needed = training_bytes(run, decoder)
     if needed <= ram.available_bytes:
         return
-    fits = needed <= ram.total_bytes
     processes = "1 process" if run.parallel.processes == 1 else f"{run.parallel.processes} processes"
-    yield Problem(
-        "model",
-        f"at least {format_bytes(needed)} for {processes}, and this machine has "
-        f"{format_bytes(ram.available_bytes)} free of {format_bytes(ram.total_bytes)}",
-        fix="end other processes that hold memory"
-        if fits
-        else "a smaller model or `batch.micro_batch`, or a larger machine",
+    what, fix = f"{format_bytes(needed)} for {processes}", "a smaller model or `batch.micro_batch`, or a larger machine"
+    yield _beyond_memory("model", what, ram, needed <= ram.total_bytes, fix)
+
+
+def _beyond_memory(at: str, needed: str, ram: Ram, fits: bool, fix: str) -> Problem:
+    """`fits`: the need is within the total, so other processes hold the memory."""
+    return Problem(
+        at,
+        f"at least {needed}, and this machine has {format_bytes(ram.available_bytes)} free of "
+        f"{format_bytes(ram.total_bytes)}",
+        fix="end other processes that hold memory" if fits else fix,
         severity=Severity.WARNING if fits else None,
     )
 
@@ -180,16 +181,9 @@ def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Problems:
     if needed <= ram.available_bytes * nodes:
         return
     at = "trainer.fsdp_cpu_offload" if trainer.fsdp_cpu_offload else "trainer.optim_cpu_offload"
-    fits = needed <= ram.total_bytes * nodes
-    yield Problem(
-        at,
-        f"at least {format_bytes(needed / nodes)} of {sizes.name} go to the CPU, and this machine has "
-        f"{format_bytes(ram.available_bytes)} free of {format_bytes(ram.total_bytes)}",
-        fix="end other processes that hold memory"
-        if fits
-        else f"a machine with more memory, or `{at}` = false where the GPUs have room",
-        severity=Severity.WARNING if fits else None,
-    )
+    what = f"{format_bytes(needed / nodes)} of {sizes.name} go to the CPU"
+    fix = f"a machine with more memory, or `{at}` = false where the GPUs have room"
+    yield _beyond_memory(at, what, ram, needed <= ram.total_bytes * nodes, fix)
 
 
 def _offloaded_bytes(run: RunSpec) -> int:
@@ -251,13 +245,9 @@ def clock_behind(run: RunSpec, facts: Facts) -> Problems:
     Bad:
         [facts.clock]
         unix_s = 1000000000.0
-        not_before_unix_s = 1790000000.0
-        witness = "host.py"
     Good:
         [facts.clock]
         unix_s = 1790000100.0
-        not_before_unix_s = 1790000000.0
-        witness = "host.py"
     """
     clock = known(facts.clock)
     behind_s = clock.not_before_unix_s - clock.unix_s

@@ -39,7 +39,8 @@ def no_coordinator(run: RunSpec) -> Problems:
     for at, start, jax in starts(run):
         detects = "cluster_detection_method" in start.given and start.cluster_detection_method != "deactivate"
         addressed = "coordinator_address" in start.given or _ADDRESS in jax.variables
-        if (start.num_processes or 0) < 2 or detects or addressed or not _is_all_known(start, jax):
+        hides = start.passes_more or not jax.environment_is_known  # an argument or a variable may not be visible
+        if (start.num_processes or 0) < 2 or detects or addressed or hides:
             continue
         yield Problem(
             f"{at}.coordinator_address",
@@ -145,8 +146,3 @@ def starts(run: RunSpec) -> Iterator[tuple[str, JaxStart, Jax]]:
     if run.jax is not None:
         for number, start in enumerate(run.jax.starts):
             yield f"jax.starts.{number}", start, run.jax
-
-
-def _is_all_known(start: JaxStart, jax: Jax) -> bool:
-    """Whether the script shows every argument of the start and every variable that it sets."""
-    return not start.passes_more and bool(jax.environment_is_known)

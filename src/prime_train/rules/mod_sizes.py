@@ -68,7 +68,6 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
         path = "models/mine"
         init = "random"
         [facts.model_folder]
-        path = "models/mine"
         model_type = "llama"
     """
     from prime_train.spec.decoder_size import KNOWN_MODEL_TYPES  # here, because a lint has no facts

@@ -107,13 +107,11 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Problems:
         [facts.run_folder]
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300", problem = "no COMPLETE.json"}]
     Bad:
-        [[facts.run_folder.checkpoints]]
-        step = 300
-        path = "runs/example/checkpoints/step_300"
-        problem = "no COMPLETE.json"
-        [[facts.run_folder.checkpoints]]
-        step = 200
-        path = "runs/example/checkpoints/step_200"
+        [facts.run_folder]
+        checkpoints = [
+            {step = 300, path = "runs/example/checkpoints/step_300", problem = "no COMPLETE.json"},
+            {step = 200, path = "runs/example/checkpoints/step_200"},
+        ]
     Bad:
         [facts.run_folder]
         checkpoints = [{step = 1000, path = "runs/example/checkpoints/step_1000"}]

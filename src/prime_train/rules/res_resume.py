@@ -168,15 +168,12 @@ def state_left_behind(run: RunSpec) -> Problems:
         [resume]
         step = 100
         [trainer.ckpt]
-        interval = 50
-        keep_last = 2
         skip_optimizer = true
     Good (prime-rl 2026-08):
         [resume]
         step = 100
         [trainer.ckpt]
-        interval = 50
-        keep_last = 2
+        skip_optimizer = false
     """
     if run.resume is None or run.saving is None:
         return

@@ -128,7 +128,6 @@ def no_wandb_login(run: RunSpec, facts: Facts) -> Problems:
         project = "mine"
         [facts.wandb]
         found = "WANDB_API_KEY"
-        host = "api.wandb.ai"
     """
     login = known(facts.wandb)
     if run.monitor is None or login is None or login.found or login.mode in ("offline", "disabled", "dryrun"):
@@ -158,8 +157,6 @@ def engine_does_not_start(_run: RunSpec, facts: Facts) -> Problems:
         took_s = 21.0
     Good (prime-rl 2026-08):
         [facts.engine]
-        failure = ""
-        line = ""
         took_s = 71.0
     """
     engine = known(facts.engine)

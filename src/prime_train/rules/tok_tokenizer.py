@@ -30,7 +30,6 @@ def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Problems:
         [tokenizer]
         path = "tokenizers/mine"
         [facts.tokenizer_folder]
-        path = "tokenizers/mine"
         vocab_size = 32000
     """
     folder = known(facts.tokenizer_folder)
@@ -117,10 +116,7 @@ def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Problems:
         init = "random"
         [tokenizer]
         path = "tokenizers/mine"
-        [facts.model_folder]
-        path = "models/mine"
         [facts.tokenizer_folder]
-        path = "tokenizers/mine"
         vocab_size = 151936
     Good:
         [model]
@@ -128,10 +124,7 @@ def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Problems:
         init = "random"
         [tokenizer]
         path = "tokenizers/mine"
-        [facts.model_folder]
-        path = "models/mine"
         [facts.tokenizer_folder]
-        path = "tokenizers/mine"
         vocab_size = 32000
     """
     model, tokenizer = known(facts.model_folder), known(facts.tokenizer_folder)
