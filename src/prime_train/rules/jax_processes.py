@@ -13,7 +13,7 @@ from prime_train.rules.rule import Problems, reader_rule, rule
 from prime_train.spec import RunSpec
 from prime_train.spec.jax import Jax, JaxStart
 
-_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+ADDRESS = "JAX_COORDINATOR_ADDRESS"
 
 
 @rule("JAX001", Severity.WARNING)
@@ -38,7 +38,7 @@ def no_coordinator(run: RunSpec) -> Problems:
     """
     for at, start, jax in starts(run):
         detects = "cluster_detection_method" in start.given and start.cluster_detection_method != "deactivate"
-        addressed = "coordinator_address" in start.given or _ADDRESS in jax.variables
+        addressed = "coordinator_address" in start.given or ADDRESS in jax.variables
         hides = start.passes_more or not jax.environment_is_known  # an argument or a variable may not be visible
         if (start.num_processes or 0) < 2 or detects or addressed or hides:
             continue
@@ -67,9 +67,9 @@ def coordinator_without_port(run: RunSpec) -> Problems:
         if address and ":" not in address:
             what = f"{address} has no port"
             yield Problem(f"{at}.coordinator_address", what, fix=f'coordinator_address="{address}:1234", any free port')
-    address = run.jax.variables.get(_ADDRESS) if run.jax is not None else None
+    address = run.jax.variables.get(ADDRESS) if run.jax is not None else None
     if address and ":" not in address:
-        yield Problem(f"jax.environment.{_ADDRESS}", f"{address} has no port", fix=f'{_ADDRESS} = "{address}:1234"')
+        yield Problem(f"jax.environment.{ADDRESS}", f"{address} has no port", fix=f'{ADDRESS} = "{address}:1234"')
 
 
 @rule("JAX003", Severity.ERROR)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
-from prime_train.rules.jax_processes import starts
+from prime_train.rules.jax_processes import ADDRESS, starts
 from prime_train.rules.rule import Problems, rule
 from prime_train.spec import RunSpec
 
-_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 _PREEMPTION = "jax_enable_preemption_service"
 _OFF = frozenset({"n", "no", "f", "false", "off", "0"})  # as JAX reads a variable: jax/_src/config.py, bool_env
 _DEFAULT_INITIALIZATION_S = 300
@@ -177,7 +176,7 @@ def coordinator_through_a_proxy(run: RunSpec) -> Problems:
         around = next((name for name in NO_PROXIES if name in environment), None)
         if proxy is None or environment[proxy] == "" or (around is None and not jax.environment_is_known):
             continue
-        host = _host(start.coordinator_address or environment.get(_ADDRESS))
+        host = _host(start.coordinator_address or environment.get(ADDRESS))
         no_proxy = environment[around] if around is not None else ""
         if no_proxy is None or (around is not None and not host) or (host and bypasses_proxy(host, no_proxy)):
             continue
