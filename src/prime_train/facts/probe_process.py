@@ -86,7 +86,7 @@ def read_answer(
         output = json.loads("".join(last))
     except ValueError:
         output = None
-    if isinstance(output, dict):
+    if isinstance(output, dict) and answer.code == 0:
         return output
     if answer.code == 0 and last:
         return NotKnown(f"{who} is not a Python interpreter: it answered {last[0][:80]!r}")

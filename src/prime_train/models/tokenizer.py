@@ -39,4 +39,9 @@ def tokenize(python: str, folder: Path, texts: Mapping[str, str]) -> Tokenized |
         return output
     if "unable" in output:
         return NotKnown(f"{python}: {output['unable']}")
-    return Tokenized(0, -1, False, {}, output["fault"]) if "fault" in output else Tokenized(**output)
+    if "fault" in output:
+        return Tokenized(0, -1, False, {}, output["fault"])
+    try:
+        return Tokenized(**output)
+    except TypeError:
+        return NotKnown(f"{python} is not the run's interpreter: its answer has no tokenizer")
