@@ -367,8 +367,8 @@ def test_what_only_a_training_has_is_told_in_its_words() -> None:
         SERVE.replace('name = "x"', 'name = "x"\nmax_steps = 5')
     )
     assert [fault.what for fault in told] == [
-        'data says how a model is trained, and run.kind = "serve" trains nothing',
-        'optim says how a model is trained, and run.kind = "serve" trains nothing',
+        'data configures training, and run.kind = "serve" trains nothing',
+        'optim configures training, and run.kind = "serve" trains nothing',
         'run.max_steps counts optimizer steps, and run.kind = "serve" trains nothing',
     ]
     assert {fault.code for fault in told} == {UNKNOWN_KEY}

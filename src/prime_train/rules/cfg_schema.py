@@ -207,7 +207,7 @@ def other_member(reading: Reading) -> Iterator[Fault]:
     return _faults(reading, codes.OTHER_MEMBER)
 
 
-@file_rule(codes.SAID_TWICE, Severity.ERROR)
+@file_rule(codes.SET_TWICE, Severity.ERROR)
 def said_twice(reading: Reading) -> Iterator[Fault]:
     """A key must not be set again under another of its names.
 
@@ -223,7 +223,7 @@ def said_twice(reading: Reading) -> Iterator[Fault]:
         rollouts_per_example = 16
         group_size = "-"
     """
-    return _faults(reading, codes.SAID_TWICE)
+    return _faults(reading, codes.SET_TWICE)
 
 
 @file_rule(codes.PASSED_THROUGH, Severity.WARNING)

@@ -6,7 +6,7 @@ Plain dataclasses, because importing pydantic and building these models with it 
 a docstring: dataclasses writes one where there is none, from a signature that costs a quarter of making the class.
 """
 
-# ruff: noqa: RUF009 - the tables are frozen
+# ruff: noqa: RUF009, F403, F405 - the tables are frozen; `run` has all tables of run.toml
 
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -16,44 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from prime_train.spec import jax as scripts
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
-from prime_train.spec.run import (
-    Batch,
-    Checkpoint,
-    Data,
-    Eval,
-    Model,
-    Optim,
-    Parallel,
-    Precision,
-    ProgramName,
-    Run,
-    Schedule,
-    Source,
-    Tokenizer,
-)
+from prime_train.spec.run import *
 from prime_train.spec.server import Server
 from prime_train.spec.supervision import PrimeTrain
-
-__all__ = [
-    "ENDLESS_STEPS",
-    "Batch",
-    "Checkpoint",
-    "Data",
-    "Eval",
-    "Model",
-    "Optim",
-    "Parallel",
-    "Precision",
-    "ProgramName",
-    "Run",
-    "RunSpec",
-    "Schedule",
-    "Source",
-    "Tokenizer",
-    "elsewhere",
-    "from_json",
-    "to_json",
-]
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -189,6 +189,16 @@ def key_path(key: str, values: Mapping[str, Any]) -> KeyPath:
     return tuple(path)
 
 
+def value_at(values: Any, path: KeyPath) -> Any:
+    """The value at a key path; None if it is missing, because TOML has no null."""
+    for part in path:
+        if isinstance(values, list):
+            values = values[part] if isinstance(part, int) and part < len(values) else None
+        else:
+            values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
 def _parts(key: str) -> list[str]:
     if '"' not in key:
         return key.split(".")

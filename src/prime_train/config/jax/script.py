@@ -26,7 +26,7 @@ _MAX_CHARS = 200_000  # a syntax tree takes several hundred times the memory of 
 _MAX_BRACES = 20_000  # the parser of Python 3.11 takes time by the square of those in an f-string
 
 
-def recognises(text: str) -> bool:
+def may_start_jax(text: str) -> bool:
     """Whether a Python text starts jax.distributed, or may be meant to where it cannot be parsed."""
     if _is_too_large(text) or not _mentions_a_start(text):
         return False
