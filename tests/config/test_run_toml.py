@@ -332,10 +332,10 @@ def test_the_key_of_a_field_is_the_one_the_file_has() -> None:
         ("run = 3\n[data]\n", False),
     ],
 )
-def test_recognises(text: str, ours: bool) -> None:
+def test_may_be_run_toml(text: str, ours: bool) -> None:
     import tomli
 
-    assert run_toml.recognises(tomli.loads(text)) is ours
+    assert run_toml.may_be_run_toml(tomli.loads(text)) is ours
 
 
 def test_a_file_of_nothing_but_faults_is_told_of_in_part() -> None:

@@ -179,7 +179,7 @@ def _read_own_table(values: Mapping[str, Any]) -> _OwnTable:
     from prime_train.spec.annotations import Gt
 
     legal = dict(schema.table_of(PrimeTrain).fields)
-    shapes = {"prime_rl": schema.Choice(generations()), "python": schema.Text()}
+    shapes: dict[str, schema.Shape] = {"prime_rl": schema.Choice(generations()), "python": schema.Text()}
     for name, shape in (shapes | {"expected_prompt_tokens": schema.Number(True, (Gt(0),))}).items():
         legal[name] = schema.Field(name, name, shape, "", None)
     table = schema.Field(OWN_TABLE, OWN_TABLE, schema.Table(legal, dict), "", None)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
-from prime_train.config.prime_rl.renames import Move, move, moved_value
+from prime_train.config.prime_rl.renames import Move, convert_moved, move
 from prime_train.config.prime_rl.schema import Row, TableRows
 from prime_train.config.prime_rl.validate_value import fits
 from prime_train.config.validate_value import assignment, is_shallow, misplaced
@@ -95,7 +95,7 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
         return Fault(OTHER_GENERATION, path, f"{was}; {why}", f"take it out: {why}", empty)
     to = dotted(moved.to)
     what = f"{was}; renamed in {generation}: {to}"
-    made = moved_value(moved.how, value)
+    made = convert_moved(moved.how, value)
     present = value_at(state.values, moved.to)
     if made is not None and present is not None:
         patch: Patch = {name: None} if present == made or made == {} else {}
