@@ -362,6 +362,12 @@ def test_a_server_needs_neither_steps_nor_data() -> None:
     assert (reading.run.inference.model_name, reading.run.inference.port) == ("models/x", 8000)
 
 
+def test_a_misspelt_key_of_an_array_does_not_replace_a_key_that_is_set() -> None:
+    (fault,) = faults(BASE.replace('kind = "python-stdlib"', 'kind = "python-stdlib"\nkid = "files"'))
+    assert fault.fix == "take it out: data.sources.0.kind is set already"
+    assert fault.patch == {"data.sources.0.kid": None}
+
+
 def test_what_only_a_training_has_is_told_in_its_words() -> None:
     told = faults(SERVE + "[data]\nctx_tokens = 8\n[optim]\nlr = 1.0\n") + faults(
         SERVE.replace('name = "x"', 'name = "x"\nmax_steps = 5')

@@ -89,9 +89,8 @@ def is_config(text: str, path: str) -> bool:
         return script.may_start_jax(text)
     document = Document.parse(text, path)
     values = document.values
-    if run_toml.may_be_run_toml(values) or (document.fault is not None and run_toml.has_header(text)):
-        return True
-    if isinstance(values.get(_RECIPE), dict):
+    has_header = document.fault is not None and any(line.strip() == "[run]" for line in text.splitlines())
+    if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True
     from prime_train.config.prime_rl import read as prime_rl_files
 

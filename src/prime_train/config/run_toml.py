@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, replace
 from functools import partial
 from typing import Any
 
 from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
-from prime_train.config.schema import Table, table_of
+from prime_train.config.schema import Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
 from prime_train.spec.server import ARGUMENTS, inference_of
@@ -103,11 +103,6 @@ def may_be_run_toml(values: Mapping[str, object]) -> bool:
     return isinstance(run, dict) and (isinstance(values.get("data"), dict) or "kind" in run)
 
 
-def has_header(text: str) -> bool:
-    """Whether a text, which need not be valid TOML, has the line [run]."""
-    return any(line.strip() == "[run]" for line in text.splitlines())
-
-
 def read(text: str, path: str) -> Reading:
     """The reading of a run.toml. With faults it still has a `run`, if defaults can replace the values."""
     return read_document(Document.parse(text, path))
@@ -122,7 +117,8 @@ def read_document(document: Document) -> Reading:
         faults = [_explain_training_key(fault) for fault in faults]
     if run is not None and run.server is not None:
         run = replace(run, inference=inference_of(run.server))
-    keys = dict(_keys(root, everything=serves)) | _keys_of_inference(document.values)
+    keys = {".".join(name): ".".join(key) for key, name, _ in walk_fields(root) if serves or key != name}
+    keys |= _keys_of_inference(document.values)
     return Reading(document, DIALECT, "", ROOT, run, tuple(faults), keys, all_fields=not serves)
 
 
@@ -155,16 +151,6 @@ def count_known_keys(values: Mapping[str, Any]) -> int:
         if isinstance(shape := tables.get(key), Table) and isinstance(value, dict)
         for name in value
     )
-
-
-def _keys(table: Table, key: str = "", name: str = "", *, everything: bool) -> Iterator[tuple[str, str]]:
-    """(RunSpec field, key) pairs: all with `everything`, else those that differ."""
-    for item in table.fields.values():
-        below_key, below_name = f"{key}{item.key}", f"{name}{item.name}"
-        if everything or below_key != below_name:
-            yield below_name, below_key
-        if isinstance(item.shape, Table):
-            yield from _keys(item.shape, f"{below_key}.", f"{below_name}.", everything=everything)
 
 
 def _keys_of_inference(values: Mapping[str, Any]) -> dict[str, str]:

@@ -6,7 +6,7 @@ lint creates them at its start, and a dataclass takes seven times longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from types import UnionType
@@ -68,7 +68,17 @@ class Scalars:
     """A table of any keys, each a string, a number, true or false."""
 
 
+Path = tuple[str, ...]
 Shape = Number | Text | Flag | Choice | Array | Scalars | Table
+
+
+def walk_fields(table: Table, key: Path = (), name: Path = ()) -> Iterator[tuple[Path, Path, Field]]:
+    """(key path, path in the RunSpec, field) of every field, also of the tables below, but not of array elements."""
+    for item in table.fields.values():
+        here = (*key, item.key), (*name, item.name)
+        yield *here, item
+        if isinstance(item.shape, Table):
+            yield from walk_fields(item.shape, *here)
 
 
 @cache

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import MISSING_KEY, OUT_OF_BOUNDS, SYNTAX, UNKNOWN_KEY, Fault
-from prime_train.config.schema import Array, Field, Number, Shape, Table
-from prime_train.config.validate_value import expected, misplaced, value_fault
+from prime_train.config.schema import Array, Field, Number, Shape, Table, walk_fields
+from prime_train.config.validate_value import describe_unknown, expected, misplaced, name_table, value_fault
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import Document, KeyPath, dotted
 
@@ -124,13 +124,11 @@ def _missing(item: Field, at: _At) -> Fault:
 
 def _unknown(state: _Walk, table: Table, at: _At, key: str, value: Any) -> Fault:
     path = (*at.key, key)
-    name, where = dotted(path), f"[{dotted(at.key)}]" if at.key else "the file"
-    kind = "table" if isinstance(value, dict) and not at.key else "key"
-    meant, why_there = _meant(state, table, at, key)
+    what, (meant, why_there) = describe_unknown(path, value), _meant(state, table, at, key)
     if meant is None:
-        legal = ", ".join(table.fields)
-        return Fault(UNKNOWN_KEY, path, f"{name} is not a {kind} of {where}", f"take it out; {where} knows {legal}")
-    fault = Fault(UNKNOWN_KEY, path, f"{name} is not a {kind} of {where}; {why_there}", "")
+        fix = f"take it out; {name_table(at.key)} knows {', '.join(table.fields)}"
+        return Fault(UNKNOWN_KEY, path, what, fix)
+    fault = Fault(UNKNOWN_KEY, path, f"{what}; {why_there}", "")
     return misplaced(state.values, fault, value, meant, _field_name(state.root, meant))
 
 
@@ -144,23 +142,15 @@ def _meant(state: _Walk, table: Table, at: _At, key: str) -> tuple[KeyPath | Non
     known = state.other_names.get(key.lower().replace("-", "_"))
     if known and not (close and known.endswith(f".{close}")):
         return tuple(known.split(".")), f"its name here is {known}"
-    homes = [path for path in _leaves(state.root) if path[-1] == key]
+    leaves = [path for path, _, item in walk_fields(state.root) if not isinstance(item.shape, Table)]
+    homes = [path for path in leaves if path[-1] == key]
     if homes:
         return homes[0], f"it belongs in [{dotted(homes[0][:-1])}]"
     if close:
         return (*at.key, close), f"did you mean {close}?"
-    far = nearest(key, {str(path[-1]) for path in _leaves(state.root)})
-    homes = [path for path in _leaves(state.root) if path[-1] == far]
+    far = nearest(key, {path[-1] for path in leaves})
+    homes = [path for path in leaves if path[-1] == far]
     return (homes[0], f"did you mean {dotted(homes[0])}?") if homes else (None, "")
-
-
-def _leaves(table: Table, at: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every key of a schema that a patch can set. Keys of array elements have no single address."""
-    for key, item in table.fields.items():
-        if isinstance(item.shape, Table):
-            yield from _leaves(item.shape, (*at, key))
-        else:
-            yield (*at, key)
 
 
 def _field_name(table: Table, key: KeyPath) -> str:

@@ -175,18 +175,19 @@ def _convert(shape: Shape, value: Any) -> Any:
     return converted if _is_finite(converted) and _is_legal(shape, converted) else None
 
 
-def is_shallow(value: Any) -> bool:
+def is_shallow(value: Any, depth: int = _PATCHED_DEPTH) -> bool:
     """Whether a patch may hold the value: it is not nested too deeply."""
-    level: list[Any] = [value]
-    for _ in range(_PATCHED_DEPTH):
-        level = [
-            below
-            for item in level
-            for below in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
-        ]
-        if not level:
-            return True
-    return False
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth > 0 and all(is_shallow(each, depth - 1) for each in below)
+
+
+def describe_unknown(path: KeyPath, value: Any) -> str:
+    kind = "table" if isinstance(value, dict) and len(path) == 1 else "key"
+    return f"{dotted(path)} is not a {kind} of {name_table(path[:-1])}"
+
+
+def name_table(path: KeyPath) -> str:
+    return f"[{dotted(path)}]" if path else "the file"
 
 
 def misplaced(values: Mapping[str, Any], fault: Fault, value: Any, meant: KeyPath, shadows: str = "") -> Fault:

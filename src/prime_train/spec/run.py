@@ -60,7 +60,9 @@ class Model:
     norm_eps: Annotated[float, Gt(0), Doc("Epsilon of RMSNorm.")] = 1e-05
     tie_embeddings: Annotated[bool, Doc("The output head shares the input embedding.")] = True
     qk_norm: Annotated[bool, Doc("RMSNorm on queries and keys, as in Qwen3.")] = False
-    compile: Annotated[bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")] = False
+    compile: Annotated[
+        bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +92,10 @@ class Data:
         Doc("One probability per source, with the sum 1; unset = in proportion to the numbers of documents."),
     ] = None
     ctx_tokens: Annotated[int, Ge(8), Doc("Tokens of a training sequence.")] = 512
-    pack_buffer_docs: Annotated[
-        Positive, Doc("Number of documents that are packed together, best fit first.")
-    ] = 1024
-    loader_workers: Annotated[NotNegative, Doc("Processes that tokenise and pack in advance; 0 = the trainer does it.")] = 1
+    pack_buffer_docs: Annotated[Positive, Doc("Number of documents that are packed together, best fit first.")] = 1024
+    loader_workers: Annotated[
+        NotNegative, Doc("Processes that tokenise and pack in advance; 0 = the trainer does it.")
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +161,9 @@ class Checkpoint:
 
     interval_steps: Annotated[Positive | None, Doc("Steps between checkpoints.")] = 100
     keep_last: Annotated[Positive, Doc("Number of the newest complete checkpoints to keep.")] = 2
-    keep_every_steps: Annotated[Positive | None, Doc("Also keep each checkpoint whose step is a multiple of this.")] = None
+    keep_every_steps: Annotated[Positive | None, Doc("Also keep each checkpoint whose step is a multiple of this.")] = (
+        None
+    )
     async_save: Annotated[bool, Key("async"), Doc("Write in the background, at most one save at a time.")] = True
     final: Annotated[
         Literal["resumable", "hf"],
@@ -179,7 +183,9 @@ class Eval:
     batches: Annotated[Positive, Doc("Micro-batches of held-out text per evaluation.")] = 8
     prompts: Annotated[tuple[str, ...], Doc("Texts that the model continues at each evaluation.")] = ()
     sample_tokens: Annotated[Positive, Doc("Tokens to generate per prompt.")] = 48
-    temperature: Annotated[float, Ge(0), Doc("Sampling temperature of the continuations; 0 = the most probable token.")] = 0.8
+    temperature: Annotated[
+        float, Ge(0), Doc("Sampling temperature of the continuations; 0 = the most probable token.")
+    ] = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,9 @@ class Server:
     ] = None
     host: Annotated[Literal["127.0.0.1", "::1"], Doc("Address of the server, on this machine only.")] = "127.0.0.1"
     port: Annotated[int, Ge(1), Le(65535), Doc("Port of the server.")] = 8000
-    ctx_tokens: Annotated[Positive | None, Doc("Maximum tokens of prompt and answer together; unset = the model's maximum.")] = None
+    ctx_tokens: Annotated[
+        Positive | None, Doc("Maximum tokens of prompt and answer together; unset = the model's maximum.")
+    ] = None
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"],
         Doc("Type of weights and activations; `auto` = the type in the model's config."),
@@ -38,7 +40,9 @@ class Server:
         Annotated[float, Gt(0)] | None,
         Doc("Size of the KV cache; overrules gpu_memory_fraction. Required on a CPU."),
     ] = None
-    enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates more slowly.")] = False
+    enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates more slowly.")] = (
+        False
+    )
     arguments: Annotated[
         Mapping[str, bool | int | float | str] | None,
         Doc('Other arguments of vLLM by name: `quantization = "fp8"`; true = a flag without a value.'),

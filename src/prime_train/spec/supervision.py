@@ -57,7 +57,9 @@ class Recovery:
 
     on_oom: Annotated[
         Literal["stop", "shrink"],
-        Doc("Out of memory: end the run, or halve the micro-batch with the same global batch (sums round differently)."),
+        Doc(
+            "Out of memory: end the run, or halve the micro-batch with the same global batch (sums round differently)."
+        ),
     ] = "stop"
 
 
@@ -72,9 +74,9 @@ class Cleanup:
     max_disk_gb: Annotated[
         Annotated[float, Gt(0)] | None, Doc("Maximum size of the run's own files, in 10^9 bytes.")
     ] = None
-    max_used_ratio: Annotated[float, Gt(0), Le(1), Doc("Used fraction of the disk, by all files, above which space is freed.")] = (
-        0.85
-    )
+    max_used_ratio: Annotated[
+        float, Gt(0), Le(1), Doc("Used fraction of the disk, by all files, above which space is freed.")
+    ] = 0.85
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

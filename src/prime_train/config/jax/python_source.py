@@ -15,6 +15,7 @@ from prime_train.core.findings import Span
 from prime_train.toml.document import Comment, Place, SyntaxFault
 
 COMPUTED: Final = object()  # stands for a value that is not a literal
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _MAX_NAME_PARTS = 8
 _MAX_WRITTEN_CHARS = 60
 _IGNORE_MARK = "ignore["  # a text without it has no comment that silences a rule
@@ -30,15 +31,11 @@ def parse(text: str) -> ast.Module | SyntaxFault:
         line, column = error.lineno or 1, error.offset or 1
         ends_there = error.end_lineno == error.lineno and (error.end_offset or 0) > column
         end = error.end_offset if ends_there and error.end_offset else column + 1
-        return SyntaxFault(f"{error.msg} (Python {_version()})", Span(line, max(column, 1), line, end))
+        return SyntaxFault(f"{error.msg} ({_PYTHON})", Span(line, max(column, 1), line, end))
     except ValueError as error:  # a null byte, an integer of more digits than Python reads
         return SyntaxFault(str(error).partition(";")[0], Span(1, 1, 1, 2))
     except (RecursionError, MemoryError):  # too deep nesting of brackets or operators
-        return SyntaxFault(f"it nests too deeply for Python {_version()}", Span(1, 1, 1, 2))
-
-
-def _version() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
+        return SyntaxFault(f"it nests too deeply for {_PYTHON}", Span(1, 1, 1, 2))
 
 
 def read_imports(nodes: list[ast.AST]) -> dict[str, str]:

@@ -196,15 +196,9 @@ def _number(value: Any, default: float) -> float:
 
 
 def _optim(known: Mapping[str, Any]) -> Optim:
-    plain = Optim()
-    clip = known.get("optim.clip_norm")
-    return Optim(
-        lr=_number(known.get("optim.lr"), plain.lr),
-        beta1=_number(known.get("optim.beta1"), plain.beta1),
-        beta2=_number(known.get("optim.beta2"), plain.beta2),
-        weight_decay=_number(known.get("optim.weight_decay"), plain.weight_decay),
-        clip_norm=None if clip is None else _number(clip, 1.0),
-    )
+    names, clip = ("lr", "beta1", "beta2", "weight_decay"), known.get("optim.clip_norm")
+    numbers = {name: _number(known.get(f"optim.{name}"), getattr(Optim(), name)) for name in names}
+    return Optim(**numbers, clip_norm=None if clip is None else _number(clip, 1.0))
 
 
 def _schedule(known: Mapping[str, Any]) -> Schedule:

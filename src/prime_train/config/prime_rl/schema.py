@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.features import Features
@@ -54,7 +54,6 @@ class TableRows:
         self.tag: str = about.get("tag", "")
         self.open: bool | tuple[str, ...] = tuple(opened) if isinstance(opened, list) else opened
         self._parsed: dict[str, Row | None] = {}
-        self._aliases: dict[str, str] | None = None
 
     def names(self) -> Iterator[str]:
         return (name for name in self.rows if name != ".")
@@ -75,18 +74,17 @@ class TableRows:
 
     def alias(self, name: str) -> str | None:
         """The key that `name` is an alias of."""
-        return self._words().get(name)
+        return self._aliases.get(name)
 
     def spellings(self) -> Iterator[str]:
         """All names and aliases."""
         yield from self.names()
-        yield from self._words()
+        yield from self._aliases
 
-    def _words(self) -> dict[str, str]:
-        if self._aliases is None:
-            listed = [(key, raw) for key, raw in self.rows.items() if isinstance(raw, dict)]
-            self._aliases = {alias: key for key, raw in listed for alias in raw.get("aliases", ())}
-        return self._aliases
+    @cached_property
+    def _aliases(self) -> dict[str, str]:
+        listed = [(key, raw) for key, raw in self.rows.items() if isinstance(raw, dict)]
+        return {alias: key for key, raw in listed for alias in raw.get("aliases", ())}
 
     def member(self, values: Mapping[str, Any]) -> str | None:
         """The member of the union that `values` belong to; None without a union, ANY_TAG if it is not known."""

@@ -14,7 +14,7 @@ from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, U
 from prime_train.config.prime_rl.renames import Move, convert_moved, move
 from prime_train.config.prime_rl.schema import Row, TableRows
 from prime_train.config.prime_rl.validate_value import fits
-from prime_train.config.validate_value import assignment, is_shallow, misplaced
+from prime_train.config.validate_value import assignment, describe_unknown, is_shallow, misplaced, name_table
 from prime_train.core.findings import Patch
 from prime_train.core.paths import shipped
 from prime_train.toml.did_you_mean import edit_distance, nearest
@@ -34,7 +34,9 @@ def explain_unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value:
     path = (*at, key)
     state.guesses += 1
     if state.guesses > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
-        yield Fault(UNKNOWN_KEY, path, _describe_unknown(state, path, value), "take it out")
+        yield Fault(
+            UNKNOWN_KEY, path, f"{describe_unknown(path, value)} in prime-rl {state.generation.name}", "take it out"
+        )
         return
     slip = _closest(table, key, value)
     moved = move(state.generation, state.root, path)
@@ -113,7 +115,8 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
 
 def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any, slip: str | None) -> Fault:
     """The fault of a key that no generation has. `slip` is the closest key of its table."""
-    path, unknown = (*at, key), _describe_unknown(state, (*at, key), value)
+    path = (*at, key)
+    unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
     home = None if slip and (len(key) > 3 or _distance(key, slip) == 0) else _home(state, at, key, value)
     if home is not None:
         where = f"[{dotted(home[:-1])}]" if home[:-1] else "the top of the file"
@@ -123,17 +126,8 @@ def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, valu
     elif far := _find_elsewhere(state, key, value):
         meant, why = far, f"did you mean {dotted(far)}?"
     else:
-        return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {_where(at)} knows {', '.join(table.names())}")
+        return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {name_table(at)} knows {', '.join(table.names())}")
     return misplaced(state.values, Fault(UNKNOWN_KEY, path, f"{unknown}; {why}", ""), value, meant)
-
-
-def _describe_unknown(state: Walk, path: KeyPath, value: Any) -> str:
-    kind = "table" if isinstance(value, dict) and len(path) == 1 else "key"
-    return f"{dotted(path)} is not a {kind} of {_where(path[:-1])} in {state.name}"
-
-
-def _where(at: KeyPath) -> str:
-    return f"[{dotted(at)}]" if at else "the file"
 
 
 def _closest(table: TableRows, key: str, value: Any) -> str | None:

@@ -28,10 +28,6 @@ class Walk:
     aliased: dict[KeyPath, KeyPath] = field(default_factory=dict)
     guesses: int = 0
 
-    @property
-    def name(self) -> str:
-        return f"prime-rl {self.generation.name}"
-
 
 def walk(generation: Generation, root: str, values: Mapping[str, Any], *, whole: bool) -> Walk:
     """The finished walk."""
@@ -87,7 +83,11 @@ def _value(state: Walk, row: Row, value: Any, at: KeyPath) -> None:
         for name, entry in value.items():
             _entry(state, below, entry, (*at, name))
     elif below is not None and row.array and isinstance(value, list):
-        _array(state, below, value, at)
+        before = len(state.faults)
+        for number, entry in enumerate(value):
+            _entry(state, below, entry, (*at, number))
+            if len(state.faults) - before >= _MAX_REFUSED_ENTRIES:
+                break
     elif below is not None:
         if not (value == NONE and row.optional):
             _not_a_table(state, row, value, at)
@@ -100,14 +100,6 @@ def _value(state: Walk, row: Row, value: Any, at: KeyPath) -> None:
 
             for name, each in value.items():
                 state.faults.extend(suggest.check_vllm_key(state, (*at, name), each, ()))
-
-
-def _array(state: Walk, below: TableRows, values: list[Any], at: KeyPath) -> None:
-    before = len(state.faults)
-    for number, entry in enumerate(values):
-        _entry(state, below, entry, (*at, number))
-        if len(state.faults) - before >= _MAX_REFUSED_ENTRIES:
-            break
 
 
 def _entry(state: Walk, table: TableRows, value: Any, at: KeyPath) -> None:
