@@ -1,4 +1,4 @@
-"""The tables of run.toml that describe a training. Values only.
+"""The tables of run.toml, except [inference]. Values only.
 
 The annotations are the schema: types, bounds (which pydantic checks, too) and a Doc for docs/config.md. Type and
 bounds check each field alone; rules in `rules/` check several fields together.

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Le
-
-Positive = Annotated[int, Gt(0)]
+from prime_train.spec.run import Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

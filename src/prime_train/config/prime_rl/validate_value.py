@@ -32,12 +32,16 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
         if inner is None:
             return _wrong_type(row, value, key)
         entries = value.items() if inner else ()
-        return next((fault for name, item in entries if (fault := _entry(row, inner, item, (*key, name)))), None)
+        return next(
+            (fault for name, item in entries if (fault := _element_fault(row, inner, item, (*key, name)))), None
+        )
     if isinstance(value, list):
         inner = _inside(row, "list")
         if inner is None:
             return _wrong_type(row, value, key)
-        return next((fault for i, item in enumerate(value) if (fault := _entry(row, inner, item, (*key, i)))), None)
+        return next(
+            (fault for i, item in enumerate(value) if (fault := _element_fault(row, inner, item, (*key, i)))), None
+        )
     for word in row.words:
         if word in ("whole", "number", "flag") and _is(word, value):
             return plain.value_fault(_shape(row, word), value, key, row.default)
@@ -68,7 +72,7 @@ def _inside(row: Row, container: str) -> str | None:
     return None
 
 
-def _entry(row: Row, inner: str, value: Any, key: KeyPath) -> Fault | None:
+def _element_fault(row: Row, inner: str, value: Any, key: KeyPath) -> Fault | None:
     entry = Row(words=() if inner == "choice" else (inner or "any",), choices=row.choices if inner == "choice" else ())
     return value_fault(entry, value, key)
 
