@@ -1,4 +1,4 @@
-"""Detects the format of a config and reads it: run.toml, a prime-rl file, a recipe or a script. Judges nothing.
+"""Reads a config: its text, its format (run.toml, prime-rl, recipe or script) and its values. Judges nothing.
 
 The code for prime-rl, recipes and scripts is imported only for a file that may be one of these.
 """

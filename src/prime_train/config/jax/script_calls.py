@@ -1,7 +1,4 @@
-"""Collects the JAX calls of a Python script: its starts, its configuration, its environment. Does not run it.
-
-The order of execution is not known, so a later line overrules an earlier one.
-"""
+"""Collects the JAX calls of a Python script: its starts, its configuration, its environment. Does not run it."""
 
 from __future__ import annotations
 
@@ -67,7 +64,10 @@ class JaxCalls:
 
 
 def collect_calls(text: str, nodes: list[ast.AST]) -> JaxCalls:
-    """The calls of a script. `nodes` are all nodes of its syntax tree."""
+    """The calls of a script. `nodes` are all nodes of its syntax tree.
+
+    The order of execution is not known, so a later line overrules an earlier one.
+    """
     calls = JaxCalls(source.Places(text), source.read_imports(nodes))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     calls.jax_line = min((node.lineno for node in imports if _is_jax(node)), default=0)

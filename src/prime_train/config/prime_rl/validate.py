@@ -1,4 +1,8 @@
-"""Walks the values of a prime-rl file along its generation's table and collects every fault. Pure."""
+"""Walks the values of a prime-rl file along its generation's table and collects every fault. Pure.
+
+prime-rl uses pydantic's lax mode, so a value that pydantic converts without loss is a warning, not an error.
+Source: docs.pydantic.dev, Conversion table, lax mode.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Judges one value of a prime-rl file against its row of the table. Pure.
-
-prime-rl uses pydantic's lax mode, so a value that pydantic converts without loss is a warning, not an error.
-Source: docs.pydantic.dev, Conversion table, lax mode.
-"""
+"""Judges one value of a prime-rl file against its row of the table. Pure."""
 
 from __future__ import annotations
 
