@@ -150,9 +150,7 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
         return None
     front = f"{part}."
     is_fed = any(name.startswith(front) for name in feeds) or part == "launch"
-    if not is_root and not (
-        part in feeds if part == "inference" else is_fed
-    ):  # because every `sft` file feeds inference.model_name
+    if not is_root and not (part in feeds if part == "inference" else is_fed):  # each `sft` feeds inference.model_name
         return None
     cls = _PARTS[part]
     fields = {name: _typed(hint, known.get(front + name)) for name, hint in cls.__annotations__.items()}

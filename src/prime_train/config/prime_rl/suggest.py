@@ -34,9 +34,8 @@ def explain_unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value:
     path = (*at, key)
     state.guesses += 1
     if state.guesses > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
-        yield Fault(
-            UNKNOWN_KEY, path, f"{describe_unknown(path, value)} in prime-rl {state.generation.name}", "take it out"
-        )
+        what = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
+        yield Fault(UNKNOWN_KEY, path, what, "take it out")
         return
     slip = _closest(table, key, value)
     moved = move(state.generation, state.root, path)
