@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.rules.lower_bounds import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _OBJECT_STORES = ("fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.rclone", "fu
 
 
 @facts_rule("DSK001", Severity.ERROR, needs=("save_dir", "model_folder", "tokenizer_folder"))
-def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_disk(run: RunSpec, facts: Facts) -> Problems:
     """The checkpoints that are kept, and the one being written, must fit on the disk.
 
     a full disk ends the run at a checkpoint, and the training since the previous checkpoint is lost
@@ -55,7 +54,7 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("DSK005", Severity.ERROR, needs=("save_dir",))
-def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Problems:
     """The checkpoints that prime-rl keeps, and the one it is writing, must fit on the disk.
 
     a full disk ends the run at a checkpoint, and prime-rl later resumes from that incomplete checkpoint
@@ -70,9 +69,6 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem
         [facts.save_dir]
         free_bytes = 42949672960
     Good (prime-rl 2026-08):
-        [ckpt]
-        interval = 50
-        keep_last = 2
         [facts.save_dir]
         free_bytes = 107374182400
     """
@@ -116,7 +112,7 @@ def _prime_rl_checkpoints_at_once(run: RunSpec) -> int | None:
 
 
 @facts_rule("DSK002", Severity.ERROR, needs=("save_dir",))
-def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def save_dir_not_writable(run: RunSpec, facts: Facts) -> Problems:
     """The run directory must be writable.
 
     the run writes its state there before anything else
@@ -144,7 +140,7 @@ def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("DSK003", Severity.WARNING, needs=("save_dir",))
-def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Problems:
     """Checkpoints should go to a disk that outlives the process, and that can rename and append.
 
     files in memory or in a container's own layer disappear with it, and the run cannot resume from them
@@ -202,7 +198,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
 
 
 @facts_rule("DSK004", Severity.WARNING, needs=("save_dir", "disk_speed", "model_folder", "tokenizer_folder"))
-def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def disk_too_slow(run: RunSpec, facts: Facts) -> Problems:
     """Writing a checkpoint should take less time than the limit for a hang.
 
     a save that lasts longer counts as a hang, and ends the attempt
@@ -239,9 +235,9 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     needed_s = one / speed
     if needed_s > limit_s:
         wanted_s = round(3 * needed_s)
-        yield Problem(
+        yield suggest(
             at,
             f"a checkpoint of {format_bytes(one)} takes {format_seconds(needed_s)} at "
             f"{format_bytes(speed)}/s, and {format_seconds(limit_s)} of silence count as a hang",
-            patch={at: type(limit_s)(wanted_s)},
+            type(limit_s)(wanted_s),
         )

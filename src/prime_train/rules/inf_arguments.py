@@ -8,7 +8,7 @@ from typing import Any
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import file_rule, rule
+from prime_train.rules.rule import Problems, file_rule, rule
 from prime_train.spec import RunSpec
 from prime_train.toml.document import KeyPath, dotted
 
@@ -122,7 +122,7 @@ def _arguments(reading: Reading) -> Iterator[tuple[KeyPath, Any]]:
 
 
 @rule("INF003", Severity.WARNING)
-def fraction_without_effect(run: RunSpec) -> Iterator[Problem]:
+def fraction_without_effect(run: RunSpec) -> Problems:
     """A server takes kv_cache_gib or gpu_memory_fraction, not both.
 
     vLLM sizes its cache by the bytes it is given, and ignores the fraction
