@@ -137,7 +137,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
     """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
-    base = GOOD_MACHINE if run.runs_without_gpu else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
+    base = GOOD_MACHINE if run.traits.runs_without_gpu else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:

@@ -103,7 +103,7 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
             exit_code=ExitCode.FINDINGS,
         )
     named, field = run.model_name, run.model_field
-    if named is None and not run.has_size_fields:
+    if named is None and not run.traits.has_size_fields:
         raise UserError(
             what="no model is named",
             where=reading.document.path,

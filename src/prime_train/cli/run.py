@@ -121,7 +121,7 @@ def _supervise(
 
                 code = supervise(opened.run, run_dir, each_turn, program)
         with _ignore_signals():
-            steps_key = checked.spec.max_steps_key
+            steps_key = checked.spec.traits.max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
 

@@ -1,4 +1,4 @@
-"""Typed views of the data that ships with the package: presets, GPUs, packages that clash, memory coefficients."""
+"""Typed views of shipped data: presets, GPUs and their driver's errors, packages that clash, memory coefficients."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def other_member() -> None:
     """
 
 
-@reader_rule(codes.SAID_TWICE, Severity.ERROR)
+@reader_rule(codes.SET_TWICE, Severity.ERROR)
 def said_twice() -> None:
     """A key must not be set again under another of its names.
 

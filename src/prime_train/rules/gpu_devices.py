@@ -61,7 +61,7 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Problems:
         num_infer_gpus = 2
     """
     requested, gpus = run.gpus, known(facts.gpus)
-    if requested is None or run.runs_without_gpu or requested <= len(gpus.devices):
+    if requested is None or run.traits.runs_without_gpu or requested <= len(gpus.devices):
         return
     there = f"{len(gpus.devices)} visible" if gpus.devices else f"none visible: {gpus.reason}"
     yield Problem(

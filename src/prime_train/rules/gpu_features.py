@@ -198,7 +198,7 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Problems:
             anchor(run),
             f"torch in {interpreter.python} is built without CUDA, and there are {len(known(facts.gpus).devices)} GPUs",
             fix="install torch from PyPI, without +cpu",
-            severity=Severity.WARNING if run.runs_without_gpu else None,
+            severity=Severity.WARNING if run.traits.runs_without_gpu else None,
         )
 
 

@@ -54,7 +54,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
         hard = 1048576
     """
     limit = known(facts.open_files)
-    if not run.raises_open_files_limit:
+    if not run.traits.raises_open_files_limit:
         yield from _few_for_prime_rl(run, limit)
     elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
         yield Problem(

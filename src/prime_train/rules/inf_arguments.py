@@ -66,7 +66,7 @@ def argument_out_of_place(reading: Reading) -> Iterator[Fault]:
         name, argument = dotted(path), str(path[-1]).replace("-", "_")
         if argument in _OWN:
             key = f"inference.{_OWN[argument]}"
-            patch = {name: None} if reading.says(f"server.{_OWN[argument]}") else {name: None, key: value}
+            patch = {name: None} if reading.sets(f"server.{_OWN[argument]}") else {name: None, key: value}
             yield Fault("INF001", path, f"{key} sets the same", f"set {key} in its place", patch)
         elif argument in _REFUSED:
             what, fix = (text.replace("`server.", "inference.").replace("`", "") for text in _REFUSED[argument])

@@ -120,7 +120,7 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Problems:
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300"}]
     """
     found = known(facts.run_folder).checkpoints
-    if not run.writes_run_directory or not found:
+    if not run.traits.writes_run_directory or not found:
         return
     newest = found[0]
     complete = next((item for item in found if not item.problem), None)

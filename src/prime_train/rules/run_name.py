@@ -37,7 +37,7 @@ def name_is_no_directory(run: RunSpec) -> Problems:
         name = "my-run_1.5b"
     """
     name = run.run.name
-    if re.fullmatch(_NAME, name) or (not name and not run.name_is_required):
+    if re.fullmatch(_NAME, name) or (not name and not run.traits.name_is_required):
         return
     usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
     shown = name if len(name) <= 64 else f"{name[:61]}..."
@@ -87,7 +87,7 @@ def directory_held(run: RunSpec, facts: Facts) -> Problems:
         holder = ""
     """
     folder = known(facts.run_folder)
-    if folder.holder and run.writes_run_directory:
+    if folder.holder and run.traits.writes_run_directory:
         name = run.run.name
         yield Problem(
             "run.name",
@@ -123,7 +123,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Problems:
     folder = known(facts.run_folder)
     more = len(folder.leftovers) - _SHOWN
     shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    if folder.leftovers and run.writes_run_directory:
+    if folder.leftovers and run.traits.writes_run_directory:
         yield Problem(
             "run.name",
             f"{folder.path} has {shown} in it, and no run of prime-train",
