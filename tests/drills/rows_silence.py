@@ -29,7 +29,7 @@ def _stop(scene: Scene, supervisor: int) -> None:
 def _stop_twice(scene: Scene, supervisor: int) -> None:
     """As a person does who presses Ctrl-C again after a while."""
     _stop(scene, supervisor)
-    scene.until(lambda state: state.stop_asked_s is not None and time.time() > state.stop_asked_s + SAME_WISH_S)
+    scene.until(lambda state: state.stop_requested_s is not None and time.time() > state.stop_requested_s + SAME_WISH_S)
     os.kill(supervisor, signal.SIGINT)
 
 

@@ -15,7 +15,7 @@ import pytest
 from prime_train.diagnose.cause import judge
 from prime_train.diagnose.log_scanner import scan
 from prime_train.supervise import log_follower
-from prime_train.supervise.log_follower import Listener, Notice
+from prime_train.supervise.log_follower import LogReader, Notice
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -31,7 +31,7 @@ def _add(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def _all(listener: Listener) -> list[Notice]:
+def _all(listener: LogReader) -> list[Notice]:
     """Polls until nothing is new."""
     told: list[Notice] = []
     before = -1
@@ -42,7 +42,7 @@ def _all(listener: Listener) -> list[Notice]:
 
 def test_a_log_that_grows_is_known_at_any_moment(tmp_path: Path) -> None:
     trainer, server = tmp_path / "trainer.log", tmp_path / "inference.log"
-    listener = Listener([trainer, server])
+    listener = LogReader([trainer, server])
     assert listener.poll() == ()
     assert listener.diagnosis().cause is None
     _add(server, OOM[:20])
@@ -60,7 +60,7 @@ def test_a_log_that_grows_is_known_at_any_moment(tmp_path: Path) -> None:
 
 def test_the_first_in_time_wins_although_no_line_tells_a_time(tmp_path: Path) -> None:
     first, second = tmp_path / "b.log", tmp_path / "a.log"
-    listener = Listener([second, first])
+    listener = LogReader([second, first])
     _add(first, FULL)
     listener.poll()
     time.sleep(0.01)  # the clock has to move between the two, nothing more
@@ -76,7 +76,7 @@ def test_the_first_in_time_wins_although_no_line_tells_a_time(tmp_path: Path) ->
 def test_a_log_in_local_time_is_set_beside_one_without_times(tmp_path: Path, hours: float) -> None:
     there = (datetime.now(UTC) + timedelta(hours=hours)).strftime("%Y-%m-%d %H:%M:%S")
     local, bare = tmp_path / "local.log", tmp_path / "bare.log"
-    listener = Listener([local, bare])
+    listener = LogReader([local, bare])
     _add(bare, FULL)
     listener.poll()
     later = (datetime.now(UTC) + timedelta(hours=hours, seconds=2)).strftime("%Y-%m-%d %H:%M:%S")
@@ -88,7 +88,7 @@ def test_a_log_in_local_time_is_set_beside_one_without_times(tmp_path: Path, hou
 
 
 def test_the_last_line_counts_although_nobody_ended_it(tmp_path: Path) -> None:
-    listener = Listener([_add(tmp_path / "a.log", "fine\n" + OOM.rstrip())])
+    listener = LogReader([_add(tmp_path / "a.log", "fine\n" + OOM.rstrip())])
     assert listener.poll() == ()
     cause = listener.cause()
     assert cause is not None
@@ -97,7 +97,7 @@ def test_the_last_line_counts_although_nobody_ended_it(tmp_path: Path) -> None:
 
 def test_what_slows_a_run_is_told_once_and_while_it_runs(tmp_path: Path) -> None:
     log = _add(tmp_path / "a.log", "fine\n" + REJECTED * 3)
-    listener = Listener([log])
+    listener = LogReader([log])
     (notice,) = listener.poll()
     assert (notice.file, notice.line) == (str(log), 2)
     assert notice.signature == "VLLM034"
@@ -110,7 +110,7 @@ def test_a_log_says_the_same_while_it_grows_as_when_it_is_whole(tmp_path: Path, 
     data = path.read_bytes().partition(b"\n")[2]
     whole = judge([scan([data], "whole", path.stat().st_mtime)]).cause
     draw, log = random.Random(path.name), tmp_path / "a.log"
-    listener = Listener([log])
+    listener = LogReader([log])
     while data:
         size = draw.randint(1, 3000)
         _add(log, data[:size])
@@ -123,9 +123,9 @@ def test_a_log_says_the_same_while_it_grows_as_when_it_is_whole(tmp_path: Path, 
 def test_logs_that_appear_in_a_folder_are_followed_and_old_ones_from_their_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_follower, "_LOOK_FOR_LOGS_S", 0.0)
+    monkeypatch.setattr(log_follower, "_FIND_LOGS_S", 0.0)
     old = _add(tmp_path / "logs" / "orchestrator.log", OOM)
-    listener = Listener([tmp_path / "trainer.log"], [tmp_path / "logs", tmp_path / "torchrun"])
+    listener = LogReader([tmp_path / "trainer.log"], [tmp_path / "logs", tmp_path / "torchrun"])
     listener.poll()
     assert listener.diagnosis().cause is None
     _add(old, "fine\n")
@@ -139,7 +139,7 @@ def test_logs_that_appear_in_a_folder_are_followed_and_old_ones_from_their_end(
 
 def test_a_log_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) -> None:
     (tmp_path / "a.log").mkdir()
-    listener = Listener([tmp_path / "a.log", _add(tmp_path / "b.log", OOM)])
+    listener = LogReader([tmp_path / "a.log", _add(tmp_path / "b.log", OOM)])
     (notice,) = listener.poll()
     assert (notice.signature, notice.file) == ("UNREAD", str(tmp_path / "a.log"))
     assert "cannot be read" in notice.what
@@ -152,7 +152,7 @@ def test_a_log_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) 
 @pytest.mark.parametrize("by", ["cut", "replaced", "gone"])
 def test_a_log_that_begins_anew_is_read_from_its_beginning(tmp_path: Path, by: str) -> None:
     log = _add(tmp_path / "a.log", "fine\n" * 1000)
-    listener = Listener([log])
+    listener = LogReader([log])
     _all(listener)
     if by == "cut":
         os.truncate(log, 0)
@@ -166,7 +166,7 @@ def test_a_log_that_begins_anew_is_read_from_its_beginning(tmp_path: Path, by: s
 
 def test_a_line_of_ten_megabytes_is_followed_in_little_memory(tmp_path: Path) -> None:
     log = _add(tmp_path / "a.log", b"x" * 10_000_000 + b"\n" + OOM.encode())
-    listener = Listener([log])
+    listener = LogReader([log])
     _all(listener)
     assert len(listener._logs[log].scanner._rest) < 256 * 1024
     cause = listener.cause()
@@ -184,7 +184,7 @@ def test_a_flood_of_lines_that_all_match_hides_nothing(tmp_path: Path) -> None:
         f"[ {i}.5] NVRM: Xid (PCI:0000:3b:00): {13 if i != 40_000 else 79}, pid={i}\n" for i in range(60_000)
     )
     logs = [_add(tmp_path / "flood.log", flood), _add(tmp_path / "kernel.log", xids)]
-    listener = Listener(logs)
+    listener = LogReader(logs)
     _all(listener)
     hits = listener._logs[logs[1]].scanner.so_far().hits
     assert any(hit.at == 40_001 and hit.match is not None and hit.match.parts.get("xid") == "79" for hit in hits)
@@ -193,7 +193,7 @@ def test_a_flood_of_lines_that_all_match_hides_nothing(tmp_path: Path) -> None:
 
 def test_in_a_hurry_lines_are_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_follower, "_CALM_BYTES", 64 * 1024)
-    monkeypatch.setattr(log_follower, "_HURRIED_LOOKS", 10)
+    monkeypatch.setattr(log_follower, "_FAST_SCAN_LINES", 10)
     words = ("ab", "cd", "gh", "kl", "mn", "pq")
     unlike = "".join(
         f"ERROR {a}{b}{c}{d}{e} connection refused\n"
@@ -204,7 +204,7 @@ def test_in_a_hurry_lines_are_skipped_and_counted(tmp_path: Path, monkeypatch: p
         for e in words
     )
     half = len(unlike) // 2
-    listener = Listener([_add(tmp_path / "a.log", unlike[:half] + "\n" + OOM + unlike[half:] * 3)])
+    listener = LogReader([_add(tmp_path / "a.log", unlike[:half] + "\n" + OOM + unlike[half:] * 3)])
     told = _all(listener)
     (skipped,) = [notice for notice in told if notice.signature == "SKIPPED"]
     assert "too fast" in skipped.what
@@ -221,7 +221,7 @@ def test_of_a_log_far_ahead_only_the_end_is_read(tmp_path: Path, monkeypatch: py
     with open(log, "r+b") as file:
         file.truncate(10_000_000_000)  # a hole, read by nobody
     _add(log, "\n" + OOM)
-    listener = Listener([log])
+    listener = LogReader([log])
     _all(listener)
     assert listener._logs[log].skipped_bytes > 9_000_000_000
     cause = listener.cause()
@@ -232,7 +232,7 @@ def test_of_a_log_far_ahead_only_the_end_is_read(tmp_path: Path, monkeypatch: py
 @pytest.mark.slow
 def test_a_poll_keeps_to_its_budget_and_the_rest_comes_later(tmp_path: Path) -> None:
     log = _add(tmp_path / "a.log", "fine, and nothing else to say\n" * 100_000 + OOM)
-    listener = Listener([log])
+    listener = LogReader([log])
     listener.poll(budget_s=0.0)
     assert listener._logs[log]._offset == 0
     listener.poll(budget_s=1e-9)
@@ -253,7 +253,7 @@ def test_a_real_process_that_writes_as_fast_as_it_can(tmp_path: Path) -> None:
     )
     with open(log, "wb") as out:
         child = subprocess.Popen([sys.executable, "-c", program], stdout=out)
-    listener = Listener([log])
+    listener = LogReader([log])
     while child.poll() is None:
         listener.poll(0.2)
         time.sleep(0.05)

@@ -3,11 +3,11 @@ from __future__ import annotations
 import os
 import resource
 
-from prime_train.supervise.launch.environment import host
+from prime_train.supervise.launch.environment import read_host
 
 
-def test_it_is_this_process_that_is_told() -> None:
-    found = host("1:2")
+def test_the_host_is_this_process() -> None:
+    found = read_host("1:2")
     assert (found.environment, found.supervisor) == (os.environ, "1:2")
     assert found.open_files == resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert found.cores >= 1
+    assert 1 <= found.cores <= (os.cpu_count() or 1)

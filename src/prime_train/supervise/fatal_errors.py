@@ -1,116 +1,64 @@
-"""Says what keeps a run from going on where no process of it is left to ask: causes and errors, in words. Pure."""
+"""The causes and errors that end a run when none of its processes is left to report one. Pure."""
 
 from __future__ import annotations
 
-import re
-import signal
 from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.diagnose import Cause
 
 
-def not_started(error: OSError, launch: Path) -> Cause:
+def start_failure(error: OSError, launch: Path) -> Cause:
     what = f"it could not be started: {error.strerror}"
     return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
 
 
-def nothing_loads(rejected: Sequence[str], run_dir: RunDir) -> Cause:
+def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> Cause:
     return Cause(
         "failed",
         "env",
         f"no checkpoint can be resumed from: {'; '.join(rejected)}",
-        "a start from the beginning would cost more than one checkpoint interval: that is for a person to choose",
-        "put a sound copy of one back; or start again under another name with --run-name",
+        "a start from the beginning would lose more than one checkpoint interval, so a person must decide",
+        "put an intact copy of one back, or start again under another name with --run-name",
         str(run_dir.checkpoints),
     )
 
 
-def unkillable(pids: Sequence[str], log: Path) -> Cause:
+def unkillable_processes(stuck: Sequence[psutil.Process], log: Path) -> Cause:
     return Cause(
         "failed",
         "env",
-        f"processes of it outlive SIGKILL: {', '.join(pids)}",
+        f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}",
         "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
         "reset the GPU or restart the machine, then give the same command again",
         str(log),
     )
 
 
-def still_there(pids: Sequence[str], run_dir: RunDir) -> UserError:
-    cause = unkillable(pids, run_dir.path)
+def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -> UserError:
+    cause = unkillable_processes(stuck, run_dir.path)
     return UserError(cause.what, cause.where, cause.why, cause.fix, ExitCode.OUT_OF_REACH)
 
 
-def unwritable(error: OSError, run_dir: RunDir) -> UserError:
+def unwritable_run_error(error: OSError, run_dir: RunDir) -> UserError:
     return UserError(
         what=f"the run directory cannot be written: {error.strerror}",
         where=str(error.filename or run_dir.path),
-        why="a run whose events are lost cannot be resumed with care, so the trainer was ended",
+        why="a run without its events cannot be resumed safely, so the trainer was ended",
         fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
         exit_code=ExitCode.RUN_FAILED,
     )
 
 
-def lost(run_dir: RunDir) -> UserError:
+def events_lost_error(run_dir: RunDir) -> UserError:
     return UserError(
-        what="what was written to it cannot be read back",
+        what="the events that were written cannot be read back",
         where=str(run_dir.events),
-        why="the run directory was deleted or moved while the run was on, so the trainer was ended",
+        why="the run directory was deleted or moved during the run, so the trainer was ended",
         fix="put the directory back and give the same command again, or start another run with --run-name",
         exit_code=ExitCode.RUN_FAILED,
     )
-
-
-_TORCHRUN_RANK = re.compile(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*-(\d+)\b")
-# A process that was killed is never the echo of another one's end. SIGTERM is: torchrun sends it to
-# the other ranks; and so is SIGABRT, by which a rank's watchdog ends a collective that lost a peer.
-_ECHOES = (int(signal.SIGTERM), int(signal.SIGABRT))
-_ABORTED = re.compile(r'Current thread [^\n]*\(most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)')
-_MEANINGS: dict[int, tuple[str, str]] = {
-    signal.SIGKILL: (
-        "something outside this run sent it: a person, the job scheduler, or a limit of the container",
-        "",
-    ),
-    signal.SIGTERM: ("something outside this run asked it to end: a person or the job scheduler", ""),
-    signal.SIGSEGV: ("native code touched memory that is not its own", "read the stack at the end of the log"),
-    signal.SIGBUS: ("memory-mapped storage is gone or full, often /dev/shm", "look at `df -h /dev/shm` and the disk"),
-    signal.SIGABRT: ("native code gave up: a failed assertion or a collective that timed out", "read the log's end"),
-}
-OOM_KILLER = "kernel_oom_killer"  # the cause_id of an attempt that the kernel's out-of-memory killer ended
-# Native code ends itself by these where something failed, and most often says what.
-BY_ITSELF = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
-
-
-def killed_rank(log_tail: str) -> tuple[int, int] | None:
-    """Rank and signal of the first killed rank in torchrun's summary, whose own exit code is always 1."""
-    found = ((int(rank), int(number)) for rank, number in _TORCHRUN_RANK.findall(log_tail))
-    return next(((rank, number) for rank, number in found if number not in _ECHOES), None)
-
-
-def aborted_at(log_tail: str) -> str:
-    """Where faulthandler found the thread that got the fatal signal: "file:line in function"; empty if it did not."""
-    found = _ABORTED.findall(log_tail)
-    return f"{found[-1][0]}:{found[-1][1]} in {found[-1][2]}" if found else ""
-
-
-def number_of(returncode: int) -> int:
-    """The signal that an exit code tells of, of the process itself (-9) or of a shell's child (137); 0 for none."""
-    if returncode < 0:
-        return -returncode
-    return returncode - 128 if 128 < returncode <= 128 + 64 else 0
-
-
-def name_of(number: int) -> str:
-    """ "9 (SIGKILL)"; the number alone for one without a name."""
-    try:
-        return f"{number} ({signal.Signals(number).name})"
-    except ValueError:
-        return str(number)
-
-
-def meaning(number: int) -> tuple[str, str]:
-    """Why such a signal comes, and what to do; both empty where that is not known."""
-    return _MEANINGS.get(number, ("", ""))
