@@ -46,11 +46,13 @@ def test_a_fault_costs_the_steps_since_a_checkpoint_and_nothing_else(
     assert "**finished**" in drill.run_dir.report.read_text(encoding="utf-8")
 
 
+@pytest.mark.spread
 @_of("two ranks")
 def test_a_fault_of_one_of_two_ranks(row: Row, tmp_path: Path, cache: Path) -> None:
     check(row, carry_out(row, tmp_path / "here", cache))
 
 
+@pytest.mark.spread
 @_of("prime-rl")
 def test_a_fault_of_prime_rl(row: Row, tmp_path: Path, cache: Path) -> None:
     check(row, carry_out(row, tmp_path / "here", cache))

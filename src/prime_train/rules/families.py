@@ -35,8 +35,39 @@ def load_for_script() -> list[Rule]:
 
 def load_for_run_toml() -> None:
     """The families with a rule that judges a run.toml without facts."""
+    from prime_train.rules import (  # noqa: F401
+        bat_batch,
+        cfg_schema,
+        ckp_checkpoint,
+        dat_sources,
+        eva_evaluation,
+        mod_sizes,
+        opt_optimizer,
+        par_processes,
+        pth_paths,
+        run_name,
+        sch_schedule,
+        sec_secrets,
+        tok_tokenizer,
+    )
 
 
 def load_for_config() -> None:
     """The families with a rule that judges a run.toml or a prime-rl file without facts."""
     load_for_run_toml()
+    from prime_train.rules import (  # noqa: F401
+        bat_rollouts,
+        env_environments,
+        inf_arguments,
+        len_completion,
+        len_context,
+        lor_adapter,
+        lor_serving,
+        mem_settings,
+        mod_consistency,
+        net_network,
+        par_mesh,
+        res_resume,
+        smp_sampling,
+        var_environment,
+    )

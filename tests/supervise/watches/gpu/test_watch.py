@@ -27,7 +27,7 @@ from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Watch
 
-SOURCE = Path(__file__).parents[2] / "fakes" / "nvml.c"
+SOURCE = Path(__file__).parents[3] / "fakes" / "nvml.c"
 INTERVAL_S = 0.05
 DEADLINE_S = 60.0
 GIB = 2**30
