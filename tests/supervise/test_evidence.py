@@ -72,7 +72,7 @@ def test_of_an_attempt_without_processes_the_logs_are_kept(tmp_path: Path) -> No
     items = collect(folder, [gone], [log, tmp_path / "none.log"], (), metrics=metrics, tools=Tools())
     assert (folder / "last-lines-trainer.log").read_text().splitlines() == [f"line {n}" for n in range(800, 1000)]
     assert (folder / "metrics.jsonl").read_text() == '{"step": 2}\n'
-    assert "processes.txt: none is left" in items
+    assert "processes.txt: no process is left" in items
     assert "last-lines-none.log: there is none" in items
     assert not list(folder.glob("stacks-*"))
 

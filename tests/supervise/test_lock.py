@@ -17,8 +17,8 @@ _HOLD = """
 import sys
 from pathlib import Path
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import held
-with held(RunDir(Path(sys.argv[1]))):
+from prime_train.supervise.lock import hold_run
+with hold_run(RunDir(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
 """

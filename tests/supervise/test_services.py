@@ -26,9 +26,7 @@ from tests.fakes.supervisor import fake_run
 def test_memory_that_is_given_back_later_clears_its_alarm(tmp_path: Path) -> None:
     services = Services(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
     state, told = State(), list[Event]()
-    for seq, message in enumerate(
-        (MemoryReleased(0, 50.0, ("GPU 0 holds 3 GiB",)), MemoryReleased(0, 1.0), MemoryReleased(0, 1.0))
-    ):
+    for seq, message in enumerate((MemoryReleased(("GPU 0 holds 3 GiB",)), MemoryReleased(), MemoryReleased())):
         for event in services.handle_message(state, message):
             told.append(event)
             state = fold(state, Record(1.0, "supervisor", seq, event))

@@ -22,7 +22,6 @@ from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from prime_train.core.errors import UserError
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.redaction import redact, secrets
 from prime_train.events import AlertSent
@@ -76,10 +75,9 @@ class Alerts:
         self._closing = threading.Event()
         self._child: Identity | None = None
         self._thread: threading.Thread | None = None
-        self.problem = _problem(webhook_env, self._address) if webhook_env else None
-        if self.problem is not None:
+        if webhook_env and (problem := _check_address(webhook_env, self._address)):
             self._address = ""
-            self._results.put(AlertSent("webhook", "set-up", self.problem.what))
+            self._results.put(AlertSent("webhook", "set-up", problem))
 
     def send(self, about: str, document: Mapping[str, Any], *, at_once: bool = False) -> None:
         """Send it in the background. An alert that was sent recently, or comes too often, is only counted, and the next
@@ -268,21 +266,18 @@ def _body(address: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return dict(document)
 
 
-def _problem(variable: str, address: str) -> UserError | None:
-    """Why the webhook cannot be used. The address is a secret, so it is not shown."""
-    fix = f"export {variable}=https://HOST/PATH, or leave prime_train.alerts.webhook_env out"
-    where = "prime_train.alerts.webhook_env"
+def _check_address(variable: str, address: str) -> str:
+    """Why the webhook cannot be used; empty if it can. The address is a secret, so it is not shown."""
     if not address:
-        return UserError(f"{variable} is not set", where, "it must hold the address that alerts are posted to", fix)
+        return f"{variable} is not set"
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""
     except ValueError:
-        return UserError(f"{variable} holds no address", where, "it cannot be read as one", fix)
+        return f"{variable} holds no address"
     if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))):
-        return None
-    why = "facts about the run may leave this machine only over https"
-    return UserError(f"{variable} holds no https address", where, why, fix)
+        return ""
+    return f"{variable} holds no https address"
 
 
 def _is_loopback(host: str) -> bool:

@@ -51,16 +51,11 @@ class LogReader:
         self._folders = tuple(folders)
         self._reported: set[str] = set()
         self._searched_s = float("-inf")
-        self.add(*logs)
+        for path in logs:
+            self._logs[path] = _Log(path, is_old=path.exists())
         before = [path for path in self._find_files() if path not in self._logs]
         for path in before[:_MOST_LOGS]:
             self._logs[path] = _Log(path, from_its_end=True)
-
-    def add(self, *logs: Path) -> None:
-        """Follow more logs, from their beginning."""
-        for path in logs:
-            if path not in self._logs and len(self._logs) < _MOST_LOGS:
-                self._logs[path] = _Log(path, is_old=path.exists())
 
     def poll(self, budget_s: float = 0.5) -> tuple[Notice, ...]:
         """Read new text for about `budget_s`, the rest at the next call. Returns new notices, each signature once."""

@@ -150,8 +150,6 @@ def _read_name(pid: int) -> str:
 class MemoryReleased:
     """Put into the inbox at the end of the wait. `held` describes the memory that is not released."""
 
-    attempt: int
-    waited_s: float
     held: tuple[str, ...] = ()
 
 
@@ -163,29 +161,26 @@ def read_used_bytes() -> dict[str, int]:
     return {str(gpu["uuid"]): int(gpu["used_bytes"]) for gpu in _devices() if "uuid" in gpu}
 
 
-def await_memory(attempt: int, inbox: SimpleQueue[object], before: Mapping[str, int], gpus: Sequence[str] = ()) -> None:
-    """Wait, in a thread, until the GPUs of an ended attempt use no more memory than before the first attempt.
+def await_memory(inbox: SimpleQueue[object], before: Mapping[str, int]) -> None:
+    """Wait, in a thread, until the GPUs use no more memory than before the first attempt.
 
-    `gpus` are UUIDs or numbers; empty = all. MemoryReleased comes at once without a driver, and at the latest after
-    FREED_LIMIT_S, because only a person can end a process that the driver keeps alive.
+    MemoryReleased comes at once without a driver, and at the latest after FREED_LIMIT_S, because only a person can end
+    a process that the driver keeps alive.
     """
 
     def wait() -> None:
         began_s = time.monotonic()
         while True:
-            left = describe_held_memory(_devices(), before, gpus)
-            waited_s = time.monotonic() - began_s
-            if not left or waited_s + FREED_POLL_S > FREED_LIMIT_S:
-                inbox.put(MemoryReleased(attempt, waited_s, left))
+            left = describe_held_memory(_devices(), before)
+            if not left or time.monotonic() - began_s + FREED_POLL_S > FREED_LIMIT_S:
+                inbox.put(MemoryReleased(left))
                 return
             time.sleep(FREED_POLL_S)  # NVML has no event for freed memory
 
-    threading.Thread(target=wait, name=f"memory-{attempt}", daemon=True).start()
+    threading.Thread(target=wait, name="gpu-memory", daemon=True).start()
 
 
-def describe_held_memory(
-    devices: Sequence[Mapping[str, Any]], before: Mapping[str, int], gpus: Sequence[str]
-) -> tuple[str, ...]:
+def describe_held_memory(devices: Sequence[Mapping[str, Any]], before: Mapping[str, int]) -> tuple[str, ...]:
     """Describe the GPUs that use more than 512 MiB above `before`. Pure; `devices` as nvml_program.py prints them.
 
     A GPU that does not answer is skipped, because the GPU watch reports it.
@@ -193,8 +188,7 @@ def describe_held_memory(
     found = []
     for number, gpu in enumerate(devices):
         uuid, used = str(gpu.get("uuid", "")), gpu.get("used_bytes")
-        chosen = not gpus or str(number) in gpus or any(uuid.startswith(name) for name in gpus if not name.isdecimal())
-        if used is None or not chosen or used <= _IDLE_BYTES + before.get(uuid, 0):
+        if used is None or used <= _IDLE_BYTES + before.get(uuid, 0):
             continue
         users = ", ".join(f"process {user['pid']} {user['name']}".strip() for user in gpu.get("users", ()))
         found.append(f"GPU {number} holds {used / 2**30:.1f} GiB" + (f" ({users})" if users else ""))

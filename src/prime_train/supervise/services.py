@@ -197,7 +197,7 @@ class Services:
             waiter.stop()
         if self._waiters:
             self._memory_until_s = time.monotonic() + service.FREED_LIMIT_S + _LAST_ANSWER_S
-            service.await_memory(0, self._inbox, self._held_before)
+            service.await_memory(self._inbox, self._held_before)
         self._waiters.clear()
         if self._log_follower is not None:
             self._log_follower.end()

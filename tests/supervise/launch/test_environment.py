@@ -75,7 +75,7 @@ def test_what_the_user_has_set_stays_but_for_the_marks_of_the_run() -> None:
     assert found["TOKENIZERS_PARALLELISM"] == "false"
     kept = notes(by_hand)["OMP_NUM_THREADS"]
     assert (kept.how, kept.value) == ("kept", "3")
-    assert "else 8" in kept.reason
+    assert "otherwise 8" in kept.reason
 
 
 def test_segments_expand_for_the_trainer_alone() -> None:
