@@ -1,4 +1,4 @@
-"""Real programs and a real server on loopback: what is told arrives once, masked, and holds up nobody."""
+"""Real programs and a real server on loopback: an alert arrives once, masked, and never delays the run."""
 
 from __future__ import annotations
 

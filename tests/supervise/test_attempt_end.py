@@ -1,4 +1,4 @@
-"""What an attempt leaves, and whether it had been told to end."""
+"""The evidence of an attempt, and whether a requested stop ended it."""
 
 from __future__ import annotations
 

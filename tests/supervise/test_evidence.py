@@ -28,7 +28,7 @@ _SECRET = "hf_thisIsNoRealToken42"
 def started(
     argv: Sequence[str], log: Path, first_word: str, environment: dict[str, str] | None = None
 ) -> Iterator[Child]:
-    """A process that has said its first word, as a child of an attempt; its tree is ended by pid."""
+    """A process that has printed its first line, as a child of an attempt; its tree is ended by pid."""
     with open(log, "wb") as file:
         process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=file, text=True, env=os.environ | (environment or {})
@@ -194,7 +194,7 @@ def test_where_ptrace_is_denied_one_item_says_so_and_faulthandler_is_asked(tmp_p
 
 @pytest.mark.slow
 def test_what_hangs_costs_its_item_alone(tmp_path: Path) -> None:
-    """A py-spy that never answers, an nvidia-smi that never answers, and a log that nobody can open."""
+    """A py-spy that never answers, an nvidia-smi that never answers, and a log that cannot be opened."""
     log, pipe = tmp_path / "trainer.log", tmp_path / "inference.log"
     os.mkfifo(pipe)
     hangs = (sys.executable, "-c", "import time; time.sleep(3600)")

@@ -10,7 +10,7 @@ from prime_train.supervise.local_http import Answer, send_request
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where a connection is taken and nothing is said."""
+    """An address that accepts a connection and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,4 +1,4 @@
-"""The child that packs beside a run: what it takes, when it is there, and that a deletion under it harms nobody."""
+"""The child that packs beside a run: what it packs, when it runs, and that a deletion during its work does no harm."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path)
     assert [one.problem for one in told if one.problem] == []
     kept = layout.scan(run_dir.checkpoints, hashes=True)
     assert all(found.complete for found in kept)
-    # One that was packed when its time came goes after a later save, of which the last one has none.
+    # A packed checkpoint is deleted after a later save; the last save deletes none.
     assert [found.step for found in kept] in ([120, 115, 110], [120, 115, 110, 105])
     assert {path.name for path in run_dir.checkpoints.iterdir()} == {found.path.name for found in kept}
 

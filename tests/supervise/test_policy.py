@@ -1,4 +1,4 @@
-"""decide() over written histories, and over random worlds in which a trainer does whatever it likes."""
+"""decide() over written histories, and over random worlds in which a trainer does anything."""
 
 from __future__ import annotations
 
@@ -350,7 +350,7 @@ BEHAVIOURS = (
 
 @dataclass
 class World:
-    """A supervisor's loop without processes: the trainer of attempt n behaves as the n-th of `script` says."""
+    """A supervisor's loop without processes: the trainer of attempt n behaves like the n-th entry of `script`."""
 
     script: list[str]
     stop_at_s: float | None

@@ -28,7 +28,7 @@ GIB = 2**30
 
 
 class Server(ThreadingHTTPServer):
-    """Answers /health and /v1/completions as it is told, and keeps what was asked."""
+    """Answers /health and /v1/completions as configured, and keeps the requests."""
 
     def __init__(self, health: int = 200, completion: tuple[int, str] = (200, '{"choices": []}')) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -217,7 +217,7 @@ def test_memory_that_a_process_gives_back_late_is_waited_for(tmp_path: Path, mon
     monkeypatch.setenv("FAKE_NVML", str(state))
     state.write_text(f"used {GIB}\n")
     before = service.read_used_bytes()
-    assert set(before.values()) == {GIB}  # somebody else's
+    assert set(before.values()) == {GIB}  # used by another program
     state.write_text(f"used {40 * GIB}\n")
     inbox: SimpleQueue[object] = SimpleQueue()
     service.await_memory(inbox, before)

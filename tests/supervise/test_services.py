@@ -1,4 +1,4 @@
-"""What services make of the messages that come to them."""
+"""The events that services return for messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watches say becomes events on its edges, and a watch that fails takes nothing with it."""
+"""Changes of alarms become events, and a watch that fails ends nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOST = Alarm("gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "a
 
 @dataclass
 class Says:
-    """A watch that says what it is told to say."""
+    """A watch that returns given alarms."""
 
     alarms: list[Alarm] = field(default_factory=list)
     fails_at: str = ""

@@ -1,4 +1,4 @@
-"""Collects the evidence of an ended attempt and builds the event of its end. Ends no process."""
+"""Collects the evidence of an ended attempt, builds the event of its end, and has the causes that no log holds."""
 
 from __future__ import annotations
 

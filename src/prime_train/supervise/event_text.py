@@ -1,4 +1,4 @@
-"""Describes an event in one line. Pure; colour and layout belong to views."""
+"""Describes events in one line, and builds the alerts for the important ones. Pure; layout belongs to views."""
 
 from __future__ import annotations
 

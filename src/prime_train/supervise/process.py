@@ -1,4 +1,4 @@
-"""Starts and ends whole process trees.
+"""Starts and ends whole process trees, and holds those of one attempt.
 
 Every process of a run has PRIME_TRAIN_RUN in its environment, which finds processes that left the tree and session.
 """

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,15 @@ from prime_train.programs.prime_rl import launcher as of_prime_rl
 from prime_train.programs.vllm import server as of_vllm
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.environment import EnvNote, Host, Needs, describe_environment, plan, restrict_gpus
+from prime_train.supervise.launch.environment import (
+    EnvNote,
+    Host,
+    Needs,
+    describe_environment,
+    plan,
+    read_host,
+    restrict_gpus,
+)
 from prime_train.supervise.launch.launch import Launch, Variable, to_json
 
 RUN_DIR = RunDir(Path("/runs/a"))
@@ -29,7 +39,7 @@ def run(processes: int = 1) -> RunSpec:
 
 
 def needs(role: str, host: Host, processes: int = 1, vllm: str = "") -> Needs:
-    """What the programs say of the three roles there are."""
+    """The needs of the three roles."""
     match role:
         case "inference":
             return of_vllm.needs(host, vllm or None)
@@ -243,3 +253,10 @@ def test_ordinary_variables_are_not_secrets() -> None:
     environ = {"TOKENIZERS_PARALLELISM": "false", "PATH": "/usr/bin", "API_KEY": "on", "MONKEY": "banana", "HOME": "/"}
     assert secrets(environ) == ("banana",)
     assert redact("turn it on", secrets(environ)) == "turn it on"
+
+
+def test_the_host_is_this_process() -> None:
+    found = read_host("1:2")
+    assert (found.environment, found.supervisor) == (os.environ, "1:2")
+    assert found.open_files == resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert 1 <= found.cores <= (os.cpu_count() or 1)

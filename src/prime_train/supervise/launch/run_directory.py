@@ -1,4 +1,4 @@
-"""Creates the directory of a run, writes its config there, and checks what --resume would overwrite."""
+"""Creates the directory of a run, writes its config there, and chooses the checkpoint to resume from."""
 
 from __future__ import annotations
 
