@@ -201,30 +201,26 @@ def _judge_hang(hang: HangFound, evidence: Evidence) -> Cause:
 
 def _judge_exit(state: State, evidence: Evidence) -> Cause:
     """The cause by the exit code, if the trainer reported none."""
-    code = evidence.returncode
-    log = str(evidence.log)
+    code, subject, log = evidence.returncode, evidence.subject, str(evidence.log)
     reached = f"at {state.progress_text}"
     if code is None:
-        what = f"{evidence.subject or 'it '}ended together with its supervisor {reached}"
+        what = f"{subject or 'it '}ended together with its supervisor {reached}"
         return Cause("failed", "signal", what, "the supervisor was killed", "", log)
-    number = find_signal_number(code)
-    if number:
-        return _judge_signal(number, evidence.subject, evidence)
+    if number := find_signal_number(code):
+        return _judge_signal(number, subject, evidence)
     found = evidence.found
-    if found is not None and (
-        code != 0 or evidence.subject or _explains(found)
-    ):  # a server exits with 0 if its engine died
+    # Any cause explains the exit of a service, which exits with 0 if its engine dies.
+    if found is not None and (code != 0 or subject or _explains(found)):
         return _from_root_cause(found)
+    what, fix = f"{subject}exited with {code} {reached}", f"read {log}"
     if code == 0:
-        why = "it must serve until the run is over" if evidence.subject else "it did not report that it had finished"
-        return Cause("failed", "unknown", f"{evidence.subject}exited with 0 {reached}", why, f"read {log}", log)
+        why = "it must serve until the run is over" if subject else "it did not report that it had finished"
+        return Cause("failed", "unknown", what, why, fix, log)
     if evidence.disk_full:
-        what = f"{evidence.subject}exited with {code} {reached}, and the run's own disk is full"
-        return Cause(
-            "failed", "disk", what, "there was no space for its log either", "free some space, then start again", log
-        )
+        what, fix = f"{what}, and the run's own disk is full", "free some space, then start again"
+        return Cause("failed", "disk", what, "there was no space for its log either", fix, log)
     cause_class, why = _EXIT_CODES.get(code, ("unknown", "it reported no reason"))
-    return Cause("failed", cause_class, f"{evidence.subject}exited with {code} {reached}", why, f"read {log}", log)
+    return Cause("failed", cause_class, what, why, fix, log)
 
 
 _EXIT_CODES = {

@@ -6,16 +6,15 @@ additions, and `describe_environment` the rest: what was set by hand, what is le
 
 from __future__ import annotations
 
-import contextlib
 import os
 import resource
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from prime_train.core.redaction import MASK, is_secret, redact
 from prime_train.core.rundir import RunDir
+from prime_train.facts.host import count_usable_cores
 from prime_train.supervise.launch.launch import Launch, Variable
 from prime_train.supervise.launch.program import Role
 
@@ -114,9 +113,7 @@ def _limits(host: Host) -> tuple[EnvNote, ...]:
 def python() -> tuple[Variable, ...]:
     return (
         Variable("PYTHONUNBUFFERED", "1", "the last lines before a crash reach the log"),
-        Variable(
-            "PYTHONFAULTHANDLER", "1", "a segmentation fault, or a hang that is ended, writes its stacks to the log"
-        ),
+        Variable("PYTHONFAULTHANDLER", "1", "a segmentation fault, or a hang that is ended, leaves its stacks"),
         Variable("TOKENIZERS_PARALLELISM", "false", "its thread pools deadlock in worker processes that are forked"),
     )
 
@@ -140,7 +137,7 @@ def flight_recorder(run_dir: RunDir, attempt: int) -> tuple[Variable, ...]:
     )
 
 
-# --- launch files --------------------------------------------------------------------------
+# --- launch files ----------------------------------------------------------------------------------
 
 
 def hide(launch: Launch, hidden: Iterable[str]) -> Launch:
@@ -159,10 +156,8 @@ def assign_gpus(role: str, roles: Sequence[Role], gpus: Sequence[str], left_out:
     `gpus`: the GPUs of the run, in order. Each role gets as many as it needs, one role after the other. With too few
     GPUs for all roles, each role sees all of them, and a server shares a GPU with the trainer.
     """
-    total = sum(one.gpus for one in roles)
-    whole = restrict_gpus(gpus, left_out, total) or restrict_gpus(
-        gpus, left_out, max((one.gpus for one in roles), default=0)
-    )
+    total, most = sum(one.gpus for one in roles), max((one.gpus for one in roles), default=0)
+    whole = restrict_gpus(gpus, left_out, total) or restrict_gpus(gpus, left_out, most)
     kept = [gpu for gpu in gpus if gpu not in left_out] if whole is not None else list(gpus)
     if len(roles) < 2 or len(kept) < total:
         return whole
@@ -190,12 +185,3 @@ def restrict_gpus(gpus: Sequence[str], left_out: Collection[str], needed: int) -
 def read_host(supervisor: str) -> Host:
     """Read the environment and the limits of this process. `supervisor`: "PID:START_TICKS"."""
     return Host(os.environ, count_usable_cores(), supervisor, resource.getrlimit(resource.RLIMIT_NOFILE))
-
-
-def count_usable_cores() -> int:
-    """Cores that this process may use: the minimum of its affinity and the quota of its control group."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()  # control groups, version 2
-        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" is no number and means no quota
-    return cores
