@@ -25,7 +25,7 @@ from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.serving.server_memory import inference_memory, smallest_fraction
 from prime_train.estimate.serving.server_setup import serve_setup_of
-from prime_train.estimate.values import Hardware, RoleMemory, find_largest
+from prime_train.estimate.values import Hardware, find_largest
 from prime_train.spec import RunSpec
 
 _LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
@@ -67,11 +67,12 @@ class Advice(NamedTuple):
 FitOf = Callable[[RunSpec], Fit]
 
 
-def trainer_fit(memory_of: Callable[[RunSpec], RoleMemory], usable_bytes: float) -> FitOf:
+def trainer_fit(hardware: Hardware, shape: ModelShape, calibration: Calibration | None = None) -> FitOf:
     """The fit of the trainer: the upper bound plus memory outside the allocator, against the memory torch can see."""
 
     def fit(run: RunSpec) -> Fit:
-        return Fit(memory_of(run).needed_bytes, usable_bytes)
+        memory = training_memory(setup_of(run, hardware, shape), hardware)
+        return Fit(calibrate_memory(memory, calibration).needed_bytes, hardware.usable_bytes)
 
     return fit
 
@@ -112,12 +113,8 @@ def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
 
     None if 1024 are too few, because activations do not shrink with shards.
     """
-    gpus = 1
-    while gpus <= _MOST_GPUS:
-        if fit_of(with_gpus(run, gpus)).fits:
-            return gpus
-        gpus *= 2
-    return None
+    powers = (2**power for power in range(_MOST_GPUS.bit_length()))
+    return next((gpus for gpus in powers if fit_of(with_gpus(run, gpus)).fits), None)
 
 
 def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
@@ -166,8 +163,7 @@ def _advise(run: RunSpec, fit_of: FitOf, changes: tuple[Change, ...]) -> tuple[A
 def _try_change(run: RunSpec, before: Fit, fit_of: FitOf, change: Change) -> Advice:
     assignments = _choose_number(run, fit_of, change)
     after = fit_of(apply_changes(run, assignments))
-    saving = before.missing_bytes - after.missing_bytes
-    return Advice(assignments, change.costs, saving, after.fits)
+    return Advice(assignments, change.costs, before.missing_bytes - after.missing_bytes, after.fits)
 
 
 def _choose_number(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[str, Value], ...]:
@@ -189,21 +185,20 @@ def _choose_number(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[s
 
 def _combine_changes(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Change, ...]) -> Advice | None:
     """The first changes, applied one after another until the run fits; None if it never does."""
-    so_far, costs = run, []
+    so_far, gap, costs = run, before, []
     assignments: dict[str, Value] = {}
     for change in changes:
-        gap = fit_of(so_far)
         chosen = _choose_number(so_far, fit_of, change)
         following = apply_changes(so_far, chosen)
         after = fit_of(following)
         if after.missing_bytes >= gap.missing_bytes:
             continue
-        so_far = following
+        so_far, gap = following, after
         assignments.update({field: value for field, value in chosen if value_of(run, field) != value})
         costs.append(change.costs)
         if after.fits:
-            saving = before.missing_bytes - after.missing_bytes
-            return Advice(tuple(assignments.items()), "; ".join(costs), saving, True)
+            saving_bytes = before.missing_bytes - after.missing_bytes
+            return Advice(tuple(assignments.items()), "; ".join(costs), saving_bytes, fits=True)
     return None
 
 
@@ -257,7 +252,7 @@ def _advise_roles(case: Case, keys: Keys) -> Iterator[str]:
             found = advise_serving(case.run, case.hardware, case.shape, keys.has)
             yield from (item.text(keys.key) for item in found)
             continue
-        fit = trainer_fit(lambda run: _trainer(case, run), case.hardware.usable_bytes)
+        fit = trainer_fit(case.hardware, case.shape, case.calibration)
         for item in advise_training(case.run, fit, keys.has):
             yield item.text(keys.key) + _server_note(case, item)
         gpus = smallest_gpus(case.run, fit)
@@ -275,11 +270,6 @@ def _server_note(case: Case, item: Advice) -> str:
     after, _ = memory_of(apply_changes(case.run, item.assignments), case.hardware, case.shape)
     fits = all(role.fits for role in after.roles if role.served is not None)
     return "" if fits else "; the server does not fit with it"
-
-
-def _trainer(case: Case, run: RunSpec) -> RoleMemory:
-    setup = setup_of(run, case.hardware, case.shape)
-    return calibrate_memory(training_memory(setup, case.hardware), case.calibration)
 
 
 def _advise_sharing(sharing: Sharing, keys: Keys) -> Iterator[str]:

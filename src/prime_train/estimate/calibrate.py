@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB
-from prime_train.estimate.values import Interval, RoleMemory, Term
+from prime_train.estimate.values import Interval, RoleMemory
 
 # Keys of a metrics line: of the bundled trainer, of prime-rl (perf/..., time/...) and of a plain JSON of numbers.
 _RESERVED = ("peak_reserved_gib", "max_memory_reserved_gib", "perf/peak_memory")
@@ -102,9 +102,9 @@ def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Int
 
     Raises UserError if they differ so much that the measurements must be of another run.
     """
-    estimated = _allocated_bytes(memory) if memory is not None and not measured.is_reserved else None
-    if memory is not None and estimated is None:
-        estimated = memory.reserved.typical
+    estimated = None if memory is None else memory.reserved.typical
+    if memory is not None and not measured.is_reserved:
+        estimated = sum(term.bytes for term in memory.terms if term.name != ALLOCATOR)
     ratio = measured.peak_bytes / estimated if measured.peak_bytes and estimated else None
     median = statistics.median(measured.step_s) if measured.step_s else None
     step_ratio = median / step_s.typical if median and step_s else None
@@ -119,10 +119,6 @@ def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Int
         step_high=high / median if median else 1.0,
         source=measured.source,
     )
-
-
-def _allocated_bytes(memory: RoleMemory) -> float:
-    return sum(term.bytes for term in memory.terms if term.name != ALLOCATOR)
 
 
 def _check_same_run(measured: Measurement, ratio: float | None, estimated: float | None) -> None:
@@ -151,7 +147,10 @@ def calibrate_memory(memory: RoleMemory, calibration: Calibration | None) -> Rol
         return memory
     kept = _uncalibrated_share(memory.reserved.typical, calibration.estimated_bytes)
     ratio = 1 + (ratio - 1) * (1 - kept)
-    terms = tuple(_scale(term, ratio, calibration.source) for term in memory.terms)
+    scaled = f"x {ratio:.3f} of {calibration.source}"
+    terms = tuple(
+        term._replace(bytes=term.bytes * ratio, formula=f"({term.formula}) {scaled}") for term in memory.terms
+    )
     typical = sum(term.bytes for term in terms)
     reserved = _narrow(memory.reserved.times(ratio)._replace(typical=typical), kept, 1.0, 1.0)
     return memory._replace(terms=terms, reserved=reserved)
@@ -165,10 +164,6 @@ def calibrate_step(step_s: Interval, calibration: Calibration | None) -> Interva
     kept = _uncalibrated_share(step_s.typical, calibration.estimated_step_s)
     ratio = 1 + (ratio - 1) * (1 - kept)
     return _narrow(step_s.times(ratio), kept, calibration.step_low, calibration.step_high)
-
-
-def _scale(term: Term, ratio: float, source: str) -> Term:
-    return term._replace(bytes=term.bytes * ratio, formula=f"({term.formula}) x {ratio:.3f} of {source}")
 
 
 def _uncalibrated_share(estimated: float, of_measured_run: float) -> float:

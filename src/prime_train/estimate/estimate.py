@@ -48,7 +48,6 @@ def estimate(
     memory, setup = memory_of(run, hardware, shape, calibration)
     time = time_of(run, setup, hardware, memory, calibration) if setup is not None else None
     assumptions = (
-        *(setup.assumptions if setup is not None else ()),
         *(time.assumptions if time is not None else ()),
         *_gpu_assumption(run, memory),
         *_uncertainties(hardware, shape),

@@ -42,7 +42,7 @@ class Failure(NamedTuple):
 
     kind: FailureKind
     detail: str
-    retry_after_s: float | None = None
+    retry_after_s: float = 0.0
 
 
 class RetryPolicy(NamedTuple):
@@ -61,15 +61,14 @@ _TEMPORARY = frozenset(
 
 def get_json(url: str, key: str, retry: RetryPolicy) -> Any | Failure:
     """The parsed answer, or the Failure of the last try. `key` goes into the Authorization header; "" sends none."""
-    for wait_s in (*retry.between_s, None):
+    for wait_s in retry.between_s:
         answer = _fetch_once(url, key, retry)
-        if not isinstance(answer, Failure) or answer.kind not in _TEMPORARY or wait_s is None:
+        if not isinstance(answer, Failure) or answer.kind not in _TEMPORARY:
             return answer
-        retry_after_s = answer.retry_after_s or 0.0
-        if retry_after_s > _LONGEST_RETRY_AFTER_S:
+        if answer.retry_after_s > _LONGEST_RETRY_AFTER_S:
             return answer
-        retry.sleep(max(wait_s, retry_after_s))
-    raise AssertionError("the loop ends by returning")
+        retry.sleep(max(wait_s, answer.retry_after_s))
+    return _fetch_once(url, key, retry)
 
 
 def is_safe(url: str) -> bool:
@@ -145,4 +144,4 @@ def _http_failure(error: urllib.error.HTTPError) -> Failure:
     }
     kind = known.get(error.code, FailureKind.SERVER if error.code >= 500 else FailureKind.OTHER_STATUS)
     after = (error.headers.get("Retry-After") or "").strip()
-    return Failure(kind, f"HTTP {error.code}", float(after) if after.isdigit() else None)
+    return Failure(kind, f"HTTP {error.code}", float(after) if after.isdigit() else 0.0)

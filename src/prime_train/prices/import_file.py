@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -38,15 +39,17 @@ class ImportedFile(NamedTuple):
 
 def read(path: Path, options: ImportOptions, today: date) -> ImportedFile:
     """The prices in a file. Raises UserError if the file is unreadable or unknown, or a price is wrong."""
-    text = _read_text(path)
-    shown = str(path)
+    text, shown = _read_text(path), str(path)
     as_of = options.as_of or _modified_day(path, today)
-    imported = _parse(text, path, options.provider, as_of, today)
+    try:
+        imported = _parse(text, path, options.provider, as_of, today)
+    except Fault as fault:
+        raise price_error(fault, f"pass {_FORMATS}") from None
     if imported.rows.faults:
-        more = len(imported.rows.faults) - 1
-        fault = imported.rows.faults[0]
+        more, first = len(imported.rows.faults) - 1, imported.rows.faults[0]
         also = f" (and {more} more)" if more else ""
-        raise price_error(fault._replace(what=fault.what + also), f"correct the file, or remove the row from {shown}")
+        fix = f"correct the file, or remove the row from {shown}"
+        raise price_error(replace(first, what=first.what + also), fix)
     if not imported.rows.prices:
         reasons = "; ".join(f"{why}: {rows}" for why, rows in imported.rows.left_out[:3])
         raise UserError(
@@ -57,15 +60,13 @@ def read(path: Path, options: ImportOptions, today: date) -> ImportedFile:
 
 def _parse(text: str, path: Path, provider: str, as_of: str, today: date) -> ImportedFile:
     shown = str(path)
-    plain = text.lstrip("\ufeff \t\r\n")
+    plain = text.lstrip()
     if plain.startswith("{") or (plain.startswith("[") and not plain.startswith("[[")):
-        return _parse_json(text.lstrip("\ufeff"), shown, as_of)
-    first = text.lstrip("\ufeff").split("\n", 1)[0]
-    if "AcceleratorName" in first or path.suffix.lower() == ".csv":
-        catalogue = skypilot.rows(text.lstrip("\ufeff"), shown, _provider(path, provider), as_of)
-        return ImportedFile(_rows(catalogue), "SkyPilot", True)
+        return _parse_json(text, shown, as_of)
+    if "AcceleratorName" in text.split("\n", 1)[0] or path.suffix.lower() == ".csv":
+        return ImportedFile(skypilot.rows(text, shown, _provider(path, provider), as_of), "SkyPilot", True)
     if plain.startswith("[[") or "[[price]]" in text or path.suffix.lower() == ".toml":
-        return ImportedFile(_rows(table.parse(text, shown, today)), "prime-train", False)
+        return ImportedFile(table.parse(text, shown, today), "prime-train", False)
     raise UserError(what="this is no price list", where=shown, why="its format is not known", fix=f"pass {_FORMATS}")
 
 
@@ -94,12 +95,6 @@ def _no_json(shown: str, why: str) -> UserError:
     return UserError(what="the JSON cannot be read", where=shown, why=why, fix="fetch the file again")
 
 
-def _rows(found: Rows | Fault) -> Rows:
-    if isinstance(found, Fault):
-        raise price_error(found, f"pass {_FORMATS}")
-    return found
-
-
 def _provider(path: Path, option: str) -> str:
     """The cloud of a catalogue: the option, else the folder of the file (catalogs/v8/lambda/vms.csv)."""
     folder = path.absolute().parent.name
@@ -125,7 +120,7 @@ def _read_text(path: Path) -> str:
                 why="the largest known catalogue has 2 MB",
                 fix="pass the price list itself",
             )
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(
             what="there is no such file", where=str(path), why="prices are read from it", fix=f"pass {_FORMATS}"

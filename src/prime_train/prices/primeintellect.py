@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, per_gpu_hour
+from prime_train.prices.price import Fault, Price, Rows, catch, count, finite_positive, gather_rows, per_gpu_hour
 
 CLOUD = "primeintellect"
 _GONE = frozenset(("unavailable", "out_of_stock"))
@@ -34,35 +34,29 @@ def _is_offers(value: object) -> bool:
 
 def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
     """The prices of these offers."""
-    return gather_rows(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+    return gather_rows(catch(_price, item, f"{shown} {place}", source, as_of) for place, item in found)
 
 
-def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
-    if (
-        not isinstance(item, dict)
-        or not isinstance(item.get("prices"), dict)
-        or not isinstance(item.get("gpuType"), str)
-    ):
-        return Fault(where, "no gpuType, gpuCount and prices", "each offer needs them")
-    kind, prices = item["gpuType"], item["prices"]
+def _price(item: Any, where: str, source: str, as_of: str) -> Price | str:
+    match item:
+        case {"gpuType": str(kind), "prices": {**prices}}:
+            pass
+        case _:
+            raise Fault(where, "no gpuType, gpuCount and prices", "each offer needs them")
     gpus = count(item.get("gpuCount"), f"{where}.gpuCount")
-    if isinstance(gpus, Fault):
-        return gpus
     gpu = gpu_id_of_offer(kind, str(item.get("socket") or ""), finite_positive(item.get("gpuMemory")), gpus)
     refusal = _refusal(item, prices, kind, gpu)
     if refusal or gpu is None:
         return refusal
     field = "communityPrice" if prices.get("communityPrice") is not None else "onDemand"
     usd = per_gpu_hour(prices[field], gpus, f"{where}.prices.{field}")
-    if isinstance(usd, Fault):
-        return usd
     owner = str(item.get("provider") or "")
     region = ", ".join(str(item[key]) for key in ("country", "dataCenter") if item.get(key))
     provider = f"{CLOUD}/{owner}" if owner else CLOUD
     return Price(provider, gpu, gpus, round(usd, 4), item.get("isSpot") is True, region, source, as_of)
 
 
-def _refusal(item: Mapping[str, Any], prices: Mapping[str, Any], kind: str, gpu: str | None) -> str:
+def _refusal(item: Mapping[str, Any], prices: Mapping[Any, Any], kind: str, gpu: str | None) -> str:
     """Why a valid offer is left out; "" if it is not."""
     if gpu is None:
         return f"{kind} is not in registry/gpus.toml"

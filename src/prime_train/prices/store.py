@@ -8,21 +8,13 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.prices import table
-from prime_train.prices.price import Fault, Price, Rows
+from prime_train.prices.price import Fault, Price
 from prime_train.registry import gpus
-
-
-class PriceTable(NamedTuple):
-    """All rows in use, and the number of them that are the user's own."""
-
-    prices: tuple[Price, ...]
-    own: int
 
 
 def today() -> date:
@@ -34,16 +26,14 @@ def user_file() -> Path:
     return Path(cache_path("prices.toml"))
 
 
-def load(day: date) -> PriceTable:
+def load(day: date) -> tuple[Price, ...]:
     """The user's rows, and the shipped rows of those clouds and GPUs that the user's rows do not cover.
 
     Raises UserError if the user's file cannot be read or holds an invalid price.
     """
     own = _read_own(user_file(), day)
     covered = {(price.cloud, price.gpu) for price in own}
-    return PriceTable(
-        (*own, *(price for price in shipped_prices() if (price.cloud, price.gpu) not in covered)), len(own)
-    )
+    return (*own, *(price for price in shipped_prices() if (price.cloud, price.gpu) not in covered))
 
 
 @cache
@@ -51,8 +41,8 @@ def shipped_prices() -> tuple[Price, ...]:
     """The rows of registry/offers.toml."""
     path = gpus.data_file("offers.toml")
     rows = table.parse(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
-    if isinstance(rows, Fault) or rows.faults:
-        raise ValueError(f"registry/offers.toml: {rows if isinstance(rows, Fault) else rows.faults[0]}")
+    if rows.faults:
+        raise rows.faults[0]
     return rows.prices
 
 
@@ -108,11 +98,12 @@ def _read_own(path: Path, day: date) -> tuple[Price, ...]:
             why=getattr(error, "strerror", "") or str(error),
             fix=fix,
         ) from None
-    rows: Rows | Fault = table.parse(text, str(path), day)
-    if isinstance(rows, Fault):
-        raise price_error(rows, fix)
-    if rows.faults:
-        raise price_error(rows.faults[0], fix)
+    try:
+        rows = table.parse(text, str(path), day)
+        if rows.faults:
+            raise rows.faults[0]
+    except Fault as fault:
+        raise price_error(fault, fix) from None
     return rows.prices
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, per_gpu_hour
+from prime_train.prices.price import Fault, Price, Rows, catch, count, finite_positive, gather_rows, per_gpu_hour
 
 CLOUD = "vast"
 # Vast's names of the registry's cards, in the form that its filter needs.
@@ -34,18 +34,16 @@ def items(document: Any) -> list[tuple[str, Any]] | None:
 
 def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
     """The prices of these offers."""
-    return gather_rows(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+    return gather_rows(catch(_price, item, f"{shown} {place}", source, as_of) for place, item in found)
 
 
-def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
+def _price(item: Any, where: str, source: str, as_of: str) -> Price | str:
     match item:
         case {"gpu_name": str(name), "num_gpus": num_gpus, "dph_total": usd_per_hour}:
             pass
         case _:
-            return Fault(where, "no gpu_name, num_gpus and dph_total", "each offer needs them")
+            raise Fault(where, "no gpu_name, num_gpus and dph_total", "each offer needs them")
     gpus = count(num_gpus, f"{where}.num_gpus")
-    if isinstance(gpus, Fault):
-        return gpus
     memory_mb = finite_positive(item.get("gpu_ram"))
     gpu = gpu_id(name.replace("_", " "), "", None if memory_mb is None else memory_mb / 1024)
     if gpu is None:
@@ -53,7 +51,5 @@ def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | st
     if item.get("rentable") is False:
         return "not for rent"
     usd = per_gpu_hour(usd_per_hour, gpus, f"{where}.dph_total")
-    if isinstance(usd, Fault):
-        return usd
     region = str(item.get("geolocation") or "")
     return Price(CLOUD, gpu, gpus, round(usd, 4), item.get("is_bid") is True, region, source, as_of)

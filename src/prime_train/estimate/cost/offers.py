@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
-import tomli
-
 from prime_train.estimate.cost.run_cost import Cost, Rates, Work, cost_at
+from prime_train.estimate.relayout import Impossible
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
-from prime_train.registry import gpus as gpu_registry
+from prime_train.registry.gpus import read_table
 
 _WHOLE_MACHINE_GPUS = 8  # smaller offers share a host with other users and are not joined into one run
 
@@ -31,13 +29,7 @@ class Judgement(NamedTuple):
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-class Refusal(NamedTuple):
-    """The run cannot use that number of GPUs of this type, and why."""
-
-    why: str
-
-
-Judge = Callable[[str, int], Judgement | Refusal]  # takes (GPU id, number of GPUs)
+Judge = Callable[[str, int], Judgement | Impossible]  # takes (GPU id, number of GPUs)
 
 
 class Limits(NamedTuple):
@@ -123,7 +115,7 @@ def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates:
     if limits.max_usd_per_hour is not None and price.usd_per_hour * machines > limits.max_usd_per_hour:
         return f"above {limits.max_usd_per_hour:g} USD an hour"
     judgement = judge(price.gpu, gpus)
-    if isinstance(judgement, Refusal):
+    if isinstance(judgement, Impossible):
         return judgement.why
     if not judgement.fits:
         return TooSmall(price, machines, judgement)
@@ -143,10 +135,4 @@ def _machines(price: Price, limits: Limits) -> Iterator[int]:
 
 def can_join(cloud: str) -> bool:
     """Whether machines of this cloud can be joined into one run; False for an unknown cloud."""
-    return _clouds().get(cloud, False)
-
-
-@cache
-def _clouds() -> dict[str, bool]:
-    document = tomli.loads(gpu_registry.data_file("clouds.toml").read_text(encoding="utf-8"))
-    return {cloud["id"]: cloud["multi_node"] for cloud in document["cloud"]}
+    return any(entry["id"] == cloud and entry["multi_node"] for entry in read_table("clouds.toml")["cloud"])

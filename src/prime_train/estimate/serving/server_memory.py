@@ -14,7 +14,7 @@ from prime_train.estimate.serving.server_setup import (
     table_text,
 )
 from prime_train.estimate.serving.server_weights import adapter_term, weight_terms
-from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
+from prime_train.estimate.values import ZERO, Hardware, Interval, RoleMemory, Term
 
 _BUDGET = "vLLM v1/worker/gpu_worker.py determine_available_memory"
 
@@ -53,14 +53,13 @@ def inference_memory(setup: ServeSetup, hardware: Hardware) -> ServeMemory:
     If the weights alone exceed the budget, the cache is empty and `starts` is False.
     """
     needs = _needs_of(setup)
-    others = setup.resident_bytes if setup.engine.counts_others else 0.0
     taken = needs.budgeted
     if setup.cache_bytes:  # vLLM then ignores the fraction
-        budget = others + taken.high + setup.cache_bytes
+        budget = taken.high + setup.cache_bytes
         kv = Interval(*3 * (float(setup.cache_bytes),))
     else:
         budget = setup.gpu_memory_fraction * hardware.usable_bytes
-        kv = Interval(*(max(0.0, budget - others - size) for size in (taken.high, taken.typical, taken.low)))
+        kv = Interval(*(max(0.0, budget - size) for size in (taken.high, taken.typical, taken.low)))
     capacity, low = capacity_of(setup, kv.typical), capacity_of(setup, kv.low)
     return ServeMemory(
         memory=_role(setup, needs, kv),
@@ -70,7 +69,7 @@ def inference_memory(setup: ServeSetup, hardware: Hardware) -> ServeMemory:
         full_length_sequences=min(setup.sequences, int(capacity.concurrency)),
         max_concurrency=capacity.concurrency,
         longest_ctx_tokens=min(capacity.longest_ctx_tokens, setup.shape.ctx_tokens or capacity.longest_ctx_tokens),
-        starts=capacity.concurrency >= 1 and setup.resident_bytes + budget <= hardware.usable_bytes,
+        starts=capacity.concurrency >= 1 and budget <= hardware.usable_bytes,
     )
 
 
@@ -79,9 +78,7 @@ def smallest_fraction(setup: ServeSetup, hardware: Hardware, ctx_tokens: int, re
 
     Uses the upper bound of the profile run. A result above 1 means that no fraction is enough.
     """
-    others = setup.resident_bytes if setup.engine.counts_others else 0.0
-    needed = _needs_of(setup).budgeted.high + others + bytes_for(setup, ctx_tokens, requests)
-    return needed / hardware.usable_bytes
+    return (_needs_of(setup).budgeted.high + bytes_for(setup, ctx_tokens, requests)) / hardware.usable_bytes
 
 
 def budgeted_bytes(setup: ServeSetup) -> Interval:
@@ -100,7 +97,7 @@ def _needs_of(setup: ServeSetup) -> _Needs:
     held = weight_terms(setup) + ((adapters,) if adapters is not None else ())
     held_bytes = sum(term.bytes for term in held)
     activation, rest, graphs = activation_bytes(setup), non_torch_bytes(setup), graph_bytes(setup)
-    counted = graphs if setup.engine.graphs_in_budget else Interval(0.0, 0.0, 0.0)
+    counted = graphs if setup.engine.graphs_in_budget else ZERO
     budgeted = Interval(*(held_bytes + sum(parts) for parts in zip(activation, rest, counted, strict=True)))
     graph_size = graphs.typical if setup.engine.graphs_in_budget else graphs.high
     place = "inside the fraction" if setup.engine.graphs_in_budget else "beyond the fraction"
@@ -183,6 +180,6 @@ def non_torch_bytes(setup: ServeSetup) -> Interval:
 def graph_bytes(setup: ServeSetup) -> Interval:
     """CUDA graphs of the decode batches; none with enforce_eager."""
     if setup.eager:
-        return Interval(0.0, 0.0, 0.0)
+        return ZERO
     kind = "one_gpu" if setup.gpus == 1 else "several_gpus"
     return table_interval_bytes("graphs", kind).times(setup.shape.layers / setup.pipeline_parallel)

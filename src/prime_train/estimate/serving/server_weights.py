@@ -100,8 +100,7 @@ def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
         experts = stage * width * parts.experts * _expert_share(setup)
         terms.append(Term("experts", experts, f"{parts.experts:.4g} / {setup.expert_gpus} x {width:.4g} B", _SHARDING))
     if parts.vision:
-        share = 1 if setup.vision_replicated else tensor
-        terms.append(Term("vision_tower", parts.vision * whole / share, f"/ {share}", "vLLM mm_encoder_tp_mode"))
+        terms.append(Term("vision_tower", parts.vision * whole / tensor, f"/ {tensor}", "vLLM mm_encoder_tp_mode"))
     if parts.latent and packed < whole:
         terms.append(_absorbed_projections(setup, stage))
     terms.append(Term("block_rounding", _rounding_bytes(setup, packed), "blocks of 2 MiB from 10 MiB on", _ALLOCATOR))
