@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ from prime_train.estimate.serving.server_memory import inference_memory, smalles
 from prime_train.estimate.serving.server_setup import serve_setup_of
 from prime_train.estimate.values import Hardware, find_largest
 from prime_train.spec import RunSpec
+from prime_train.toml.document import to_toml
 
 _LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
 _STEP_TOKENS = 256
@@ -96,7 +97,7 @@ def server_fit(hardware: Hardware, shape: ModelShape) -> FitOf:
 def advise_training(run: RunSpec, fit_of: FitOf, has: Callable[[str], bool] = bool) -> tuple[Advice, ...]:
     """Advice for the training of a run, the cheapest change first; () if it fits. `has(field)`: the user's file format
     has a key for the field."""
-    return _advise(run, fit_of, _filter_changes(training_changes(run), has))
+    return _advise(run, fit_of, training_changes(run), has)
 
 
 def advise_serving(
@@ -104,8 +105,8 @@ def advise_serving(
 ) -> tuple[Advice, ...]:
     """Advice for the server of a run; () if it starts."""
     setup = serve_setup_of(run, hardware, shape)
-    changes = _filter_changes(serving_changes(run, setup.sequences, setup.ctx_tokens), has)
-    return _advise(run, server_fit(hardware, shape), changes)
+    changes = serving_changes(run, setup.sequences, setup.ctx_tokens)
+    return _advise(run, server_fit(hardware, shape), changes, has)
 
 
 def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
@@ -143,15 +144,12 @@ def _deployment_settings(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]
         yield "deployment.train_nodes", -(-gpus // deployment.gpus_per_node)
 
 
-def _filter_changes(changes: tuple[Change, ...], has: Callable[[str], bool]) -> tuple[Change, ...]:
-    return tuple(change for change in changes if all(has(field) for field, _ in change.assignments))
-
-
-def _advise(run: RunSpec, fit_of: FitOf, changes: tuple[Change, ...]) -> tuple[Advice, ...]:
+def _advise(run: RunSpec, fit_of: FitOf, possible: Iterable[Change], has: Callable[[str], bool]) -> tuple[Advice, ...]:
     """Each change alone; then, if none is enough, the first changes that are enough together."""
     before = fit_of(run)
     if before.fits:
         return ()
+    changes = tuple(change for change in possible if all(has(field) for field, _ in change.assignments))
     tried = [_try_change(run, before, fit_of, change) for change in changes]
     alone = tuple(advice for advice in tried if advice.saving_bytes > _LEAST_SAVING * before.needed_bytes)
     if any(advice.fits for advice in alone):
@@ -203,15 +201,7 @@ def _combine_changes(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Ch
 
 
 def _assignment(field: str, key: str, value: Value) -> str:
-    return f"[{key}]" if field in TABLES and key != field else f"{key} = {_toml(value)}"
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    return f"[{key}]" if field in TABLES and key != field else f"{key} = {to_toml(value)}"
 
 
 class Keys(NamedTuple):

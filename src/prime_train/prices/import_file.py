@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.core.errors import UserError
-from prime_train.prices import primeintellect, skypilot, table, vast
+from prime_train.prices import skypilot
 from prime_train.prices.price import Fault, Rows
+from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
 from prime_train.prices.store import price_error
+from prime_train.prices.table import parse_table
+from prime_train.prices.vast import vast_offers, vast_rows
 
 MOST_BYTES = 64 * 2**20  # the largest catalogue, GCP's, has 2 MB
 _PROVIDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
@@ -66,7 +69,7 @@ def _parse(text: str, path: Path, provider: str, as_of: str, today: date) -> Imp
     if "AcceleratorName" in text.split("\n", 1)[0] or path.suffix.lower() == ".csv":
         return ImportedFile(skypilot.rows(text, shown, _provider(path, provider), as_of), "SkyPilot", True)
     if plain.startswith("[[") or "[[price]]" in text or path.suffix.lower() == ".toml":
-        return ImportedFile(table.parse(text, shown, today), "prime-train", False)
+        return ImportedFile(parse_table(text, shown, today), "prime-train", False)
     raise UserError(what="this is no price list", where=shown, why="its format is not known", fix=f"pass {_FORMATS}")
 
 
@@ -79,10 +82,13 @@ def _parse_json(text: str, shown: str, as_of: str) -> ImportedFile:
         raise _no_json(shown, "it is nested too deeply for a price list") from None
     except ValueError as error:  # a number with more digits than Python reads
         raise _no_json(shown, str(error)) from None
-    for kind, reader in (("Prime Intellect", primeintellect), ("Vast", vast)):
-        found = reader.items(document)
+    for kind, offers, rows in (
+        ("Prime Intellect", prime_intellect_offers, prime_intellect_rows),
+        ("Vast", vast_offers, vast_rows),
+    ):
+        found = offers(document)
         if found is not None:
-            return ImportedFile(reader.rows(found, shown, f"{kind}, imported", as_of), kind, False)
+            return ImportedFile(rows(found, shown, f"{kind}, imported", as_of), kind, False)
     raise UserError(
         what="the JSON is no price list",
         where=shown,

@@ -1,4 +1,4 @@
-"""Defines a row of the price table and checks its numbers. Pure; reads no file.
+"""Defines a row of the price table, checks its numbers, and parses and formats the table. Pure; reads no file.
 
 A wrong number in a source (NaN, zero, negative) is reported with its place and never repaired, because a table with
 such a row would rank it first.

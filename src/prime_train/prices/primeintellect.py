@@ -1,9 +1,4 @@
-"""Converts Prime Intellect's answers into prices. Pure; takes parsed JSON, makes no request.
-
-Source: docs.primeintellect.ai/api-reference/check-gpu-availability and the models of its own client
-(PrimeIntellect-ai/prime, packages/prime/src/prime_cli/api/availability.py@2eeb7a5). A price is for all GPUs of the
-offer; gpuMemory is the memory of one GPU or of all.
-"""
+"""Converts the answers of price services into prices. Pure; takes parsed JSON, makes no request."""
 
 from __future__ import annotations
 
@@ -13,11 +8,10 @@ from typing import Any
 from prime_train.prices.gpu_names import gpu_id_of_offer
 from prime_train.prices.price import Fault, Price, Rows, catch, count, finite_positive, gather_rows, per_gpu_hour
 
-CLOUD = "primeintellect"
 _GONE = frozenset(("unavailable", "out_of_stock"))
 
 
-def items(document: Any) -> list[tuple[str, Any]] | None:
+def prime_intellect_offers(document: Any) -> list[tuple[str, Any]] | None:
     """(place, item) of each offer in an answer, in lists per GPU type, or in a list; None for anything else."""
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         return [(f"items[{index}]", item) for index, item in enumerate(document["items"])]
@@ -32,12 +26,16 @@ def _is_offers(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) and "gpuType" in item for item in value)
 
 
-def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
-    """The prices of these offers."""
-    return gather_rows(catch(_price, item, f"{shown} {place}", source, as_of) for place, item in found)
+def prime_intellect_rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
+    """The prices of these offers. A price is for all GPUs of the offer; gpuMemory is that of one GPU or of all.
+
+    Source: docs.primeintellect.ai/api-reference/check-gpu-availability and the models of its own client
+    (PrimeIntellect-ai/prime, packages/prime/src/prime_cli/api/availability.py@2eeb7a5).
+    """
+    return gather_rows(catch(_prime_intellect_price, item, f"{shown} {place}", source, as_of) for place, item in found)
 
 
-def _price(item: Any, where: str, source: str, as_of: str) -> Price | str:
+def _prime_intellect_price(item: Any, where: str, source: str, as_of: str) -> Price | str:
     match item:
         case {"gpuType": str(kind), "prices": {**prices}}:
             pass
@@ -52,7 +50,7 @@ def _price(item: Any, where: str, source: str, as_of: str) -> Price | str:
     usd = per_gpu_hour(prices[field], gpus, f"{where}.prices.{field}")
     owner = str(item.get("provider") or "")
     region = ", ".join(str(item[key]) for key in ("country", "dataCenter") if item.get(key))
-    provider = f"{CLOUD}/{owner}" if owner else CLOUD
+    provider = f"primeintellect/{owner}" if owner else "primeintellect"
     return Price(provider, gpu, gpus, round(usd, 4), item.get("isSpot") is True, region, source, as_of)
 
 

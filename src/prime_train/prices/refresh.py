@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.prices import primeintellect, vast
 from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, get_json, is_safe
 from prime_train.prices.price import Rows
+from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
+from prime_train.prices.vast import VAST_NAMES, vast_offers, vast_rows
 
 _PAGE = 100  # most offers on one page of Prime Intellect
 _MOST_PAGES = 100
@@ -86,7 +87,7 @@ def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]] | Failure
         answer = get_json(f"{request.url}?{query}", request.key, request.retry)
         if isinstance(answer, Failure):
             return answer
-        items = primeintellect.items(answer)
+        items = prime_intellect_offers(answer)
         if items is None:
             return Failure(FailureKind.NOT_JSON, "an answer without items")
         found += items
@@ -106,13 +107,13 @@ def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]] | Failure
 def _fetch_vast(request: _Request) -> list[tuple[str, Any]] | Failure:
     """On-demand and interruptible offers, one request for each."""
     found: list[tuple[str, Any]] = []
-    names = [*vast.NAMES, *(name.replace("_", " ") for name in vast.NAMES)]  # its documentation uses both
+    names = [*VAST_NAMES, *(name.replace("_", " ") for name in VAST_NAMES)]  # its documentation uses both
     for kind in ("on-demand", "bid"):
         wanted = {"gpu_name": {"in": names}, "rentable": {"eq": True}, "type": kind, "limit": _VAST_LIMIT}
         answer = get_json(f"{request.url}?{urlencode({'q': json.dumps(wanted)})}", request.key, request.retry)
         if isinstance(answer, Failure):
             return answer
-        items = vast.items(answer)
+        items = vast_offers(answer)
         if items is None:
             return Failure(FailureKind.NOT_JSON, "an answer without offers")
         for place, item in items:
@@ -179,7 +180,7 @@ SERVICES = (
         "/api/v1/availability/gpus",
         "Availability -> Read",
         _fetch_prime_intellect,
-        primeintellect.rows,
+        prime_intellect_rows,
     ),
     Service(
         "vast",
@@ -191,6 +192,6 @@ SERVICES = (
         "/api/v0/bundles/",
         "to search offers",
         _fetch_vast,
-        vast.rows,
+        vast_rows,
     ),
 )

@@ -44,6 +44,8 @@ _GCP_HOSTS = {
     "B200": "a4-highgpu-{}g",
 }
 _GCP_L4_HOSTS = {1: "g2-standard-4", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
+_UNREADABLE = (ValueError, SyntaxError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
+               RecursionError)  # fmt: skip
 _HYPERSTACK_PCIE = re.compile(r"n3-[AH]100x\d")  # its SXM and NVLink variants have that in their names
 
 
@@ -154,16 +156,7 @@ def _gpu_info(text: str) -> tuple[str, float | None]:
         first = info["Gpus"][0]
         size_mib = finite_positive(float(first["MemoryInfo"]["SizeInMiB"]))
         return str(first.get("Name", "")), None if size_mib is None else size_mib / 1024
-    except (
-        ValueError,
-        SyntaxError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-    ):
+    except _UNREADABLE:
         return "", None
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from prime_train.core.errors import UserError
 from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
-from prime_train.prices import table
 from prime_train.prices.price import Fault, Price
+from prime_train.prices.table import format_table, parse_table
 from prime_train.registry import gpus
 
 
@@ -40,7 +40,7 @@ def load(day: date) -> tuple[Price, ...]:
 def shipped_prices() -> tuple[Price, ...]:
     """The rows of registry/offers.toml."""
     path = gpus.data_file("offers.toml")
-    rows = table.parse(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
+    rows = parse_table(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
     if rows.faults:
         raise rows.faults[0]
     return rows.prices
@@ -62,7 +62,7 @@ def save(found: Iterable[Price], day: date, *, whole: bool) -> Path:
             if (price.cloud not in clouds if whole else (price.cloud, price.gpu) not in cards)
         ]
         try:
-            write_atomic(path, table.to_text([*kept, *added]))
+            write_atomic(path, format_table([*kept, *added]))
         except OSError as error:
             raise _write_error(path, error) from None
     return path
@@ -99,7 +99,7 @@ def _read_own(path: Path, day: date) -> tuple[Price, ...]:
             fix=fix,
         ) from None
     try:
-        rows = table.parse(text, str(path), day)
+        rows = parse_table(text, str(path), day)
         if rows.faults:
             raise rows.faults[0]
     except Fault as fault:

@@ -23,7 +23,7 @@ _HEAD = """# GPU prices. One [[price]] per offer; usd_per_gpu_hour is of one GPU
 """
 
 
-def parse(text: str, shown: str, today: date) -> Rows:
+def parse_table(text: str, shown: str, today: date) -> Rows:
     """The rows of a table. Raises Fault if the text is not a price table."""
     try:
         document = tomli.loads(text)
@@ -44,7 +44,7 @@ def parse(text: str, shown: str, today: date) -> Rows:
     )
 
 
-def to_text(prices: Iterable[Price]) -> str:
+def format_table(prices: Iterable[Price]) -> str:
     """The text of a table with these rows, the cheapest of each GPU first."""
     ordered = sorted(prices, key=lambda price: (price.gpu, price.spot, price.usd_per_gpu_hour, price))
     return _HEAD + "".join(_entry(price) for price in ordered)

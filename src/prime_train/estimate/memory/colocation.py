@@ -90,10 +90,9 @@ def share(request: SharingRequest) -> Sharing:
     window = requested if requested.is_open else window_of(few, ctx_tokens)
     fraction = fraction_in(window)
     rollouts, group_size, sequences = _rollouts(request, ctx_tokens, fraction)
-    first, why = start_order(request.serve)
     return Sharing(
-        starts_first=first,
-        why_first=why,
+        starts_first="inference",
+        why_first=_why_first(request.serve),
         fits=requested.is_open,
         window=window,
         fraction=fraction,
@@ -132,16 +131,15 @@ def longest_ctx_tokens(request: SharingRequest, at_most: int) -> int:
     return _LENGTH_STEP * find_largest(0, most_steps, lambda steps: window_of(request, steps * _LENGTH_STEP).is_open)
 
 
-def start_order(setup: ServeSetup) -> tuple[str, str]:
-    """(role that starts first, why). The server always starts first; the reason depends on its version."""
-    if setup.engine.counts_others:
-        why = "subtracts the memory that a trainer already holds from its own cache, which becomes negative"
-    else:
+def _why_first(setup: ServeSetup) -> str:
+    """Why the server starts before the trainer, which depends on its version."""
+    why = "subtracts the memory that a trainer already holds from its own cache, which becomes negative"
+    if not setup.engine.counts_others:
         why = (
             "refuses to start if less than its fraction is free, and stops if another process frees memory while it "
             "measures; the trainer grows into the rest"
         )
-    return "inference", f"vLLM {setup.version} {why}"
+    return f"vLLM {setup.version} {why}"
 
 
 def _rollouts(request: SharingRequest, ctx_tokens: int, fraction: float) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Estimates the memory of each role of a run on each of its GPUs, and whether it fits. Pure."""
+"""Estimates the memory of each role of a run, whether it fits, and how two roles share one GPU. Pure."""
 
 from __future__ import annotations
 

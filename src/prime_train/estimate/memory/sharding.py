@@ -1,4 +1,4 @@
-"""Splits the weights of a model into groups and computes the memory of gathers and reductions. Pure."""
+"""Counts adapters and groups of weights, and computes the memory of gathers and reductions. Pure."""
 
 from __future__ import annotations
 

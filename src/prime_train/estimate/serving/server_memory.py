@@ -129,16 +129,35 @@ def activation_bytes(setup: ServeSetup) -> Interval:
 
     A vision tower runs its largest item too; its peak is known only within wide bounds.
     """
-    peaks = [sampler_bytes(setup), forward_bytes(setup)]
-    if setup.shape.vision_parameters:
-        peaks.append(table_interval_bytes("activation", "vision_encoder"))
-    return Interval(*(max(ends) for ends in zip(*peaks, strict=True)))
+    return Interval(*(max(ends) for ends in zip(*(part.size for part in _activation_parts(setup)), strict=True)))
 
 
-def sampler_bytes(setup: ServeSetup) -> Interval:
-    """Copies of the fp32 logits of a full batch: sequences x vocabulary, complete on every GPU."""
-    rows = min(setup.sequences, setup.batched_tokens)
-    return table_interval("activation", "sampler_copies").times(rows * setup.shape.vocab_size * _FP32_BYTES)
+def explain_activation(setup: ServeSetup) -> tuple[str, str]:
+    """(formula, source) of the largest part of the peak."""
+    largest = max(_activation_parts(setup), key=lambda part: part.size.typical)
+    return largest.formula, table_text("activation", largest.source_key)
+
+
+class _ActivationPart(NamedTuple):
+    size: Interval
+    formula: str
+    source_key: str
+
+
+def _activation_parts(setup: ServeSetup) -> tuple[_ActivationPart, ...]:
+    """The fp32 logits of a full batch, which are whole on every GPU; the forward; the vision tower, if there is one."""
+    rows, vocab = min(setup.sequences, setup.batched_tokens), setup.shape.vocab_size
+    copies = table_interval("activation", "sampler_copies")
+    logits = f"{copies.typical:g} x {rows} sequences x {vocab} x 4 B"
+    tokens = f"{setup.batched_tokens} tokens through one block x {setup.number_bytes:g} B"
+    parts = (
+        _ActivationPart(copies.times(rows * vocab * _FP32_BYTES), logits, "sampler_source"),
+        _ActivationPart(forward_bytes(setup), tokens, "token_source"),
+    )
+    if not setup.shape.vision_parameters:
+        return parts
+    vision = table_interval_bytes("activation", "vision_encoder")
+    return (*parts, _ActivationPart(vision, "the vision tower's largest item", "vision_source"))
 
 
 def forward_bytes(setup: ServeSetup) -> Interval:
@@ -151,22 +170,7 @@ def forward_bytes(setup: ServeSetup) -> Interval:
         routed = shape.experts_per_token * (mlp_rows * shape.expert_mlp_size / share + shape.hidden_size)
         inner = max(inner if shape.dense_layers else 0.0, routed)
     streams = table_interval("activation", "hidden_rows").times(shape.hidden_size)
-    token = Interval(*(inner + stream for stream in streams))
-    return token.times(setup.batched_tokens * setup.number_bytes)
-
-
-def explain_activation(setup: ServeSetup) -> tuple[str, str]:
-    """(formula, source) of the largest part of the peak."""
-    sampler, forward = sampler_bytes(setup).typical, forward_bytes(setup).typical
-    if setup.shape.vision_parameters and activation_bytes(setup).typical > max(sampler, forward):
-        return "the vision tower's largest item", table_text("activation", "vision_source")
-    if sampler >= forward:
-        rows = min(setup.sequences, setup.batched_tokens)
-        copies = table_interval("activation", "sampler_copies").typical
-        formula = f"{copies:g} x {rows} sequences x {setup.shape.vocab_size} x 4 B"
-        return formula, table_text("activation", "sampler_source")
-    formula = f"{setup.batched_tokens} tokens through one block x {setup.number_bytes:g} B"
-    return formula, table_text("activation", "token_source")
+    return streams.plus(Interval(inner, inner, inner)).times(setup.batched_tokens * setup.number_bytes)
 
 
 def non_torch_bytes(setup: ServeSetup) -> Interval:

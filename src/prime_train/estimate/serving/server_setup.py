@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import NamedTuple
 
 from prime_train.config.prime_rl.features import features_of_generation
@@ -208,9 +209,4 @@ def is_at_least(version: str, threshold: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version: (0, 22, 0); () if there are none."""
-    numbers = []
-    for part in version.strip().lstrip("v").split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
+    return tuple(map(int, takewhile(str.isdigit, version.strip().lstrip("v").split("."))))

@@ -120,10 +120,9 @@ def adapter_term(setup: ServeSetup) -> Term | None:
     queries = shape.heads * shape.head_dim / tensor
     keys = math.ceil(shape.kv_heads / tensor) * shape.head_dim
     attention = (hidden + queries) + 2 * (hidden + keys) + (queries + hidden)
-    rows = shape.layers * attention + shape.dense_layers * _mlp_rows(shape, shape.mlp_size / tensor)
-    if not shape.is_moe:
-        rows += (shape.layers - shape.dense_layers) * _mlp_rows(shape, shape.mlp_size / tensor)
-    elif shape.expert_mlp_size:
+    dense_layers = shape.dense_layers if shape.is_moe else shape.layers
+    rows = shape.layers * attention + dense_layers * _mlp_rows(shape, shape.mlp_size / tensor)
+    if shape.is_moe and shape.expert_mlp_size:
         local = math.ceil(shape.experts / setup.expert_gpus) if setup.expert_parallel else shape.experts
         width = shape.expert_mlp_size / (1 if setup.expert_parallel else setup.expert_gpus)
         rows += (shape.layers - shape.dense_layers) * local * _mlp_rows(shape, width)

@@ -1,8 +1,4 @@
-"""Computes the bytes that each GPU sends in one optimizer step, per collective, and their least time. Pure.
-
-A ring over n GPUs sends (n-1)/n of a tensor to gather or to reduce-scatter it, and twice that to all-reduce it.
-Source: Patarasuk and Yuan, Bandwidth optimal all-reduce, J. Parallel Distrib. Comput. 69 (2009), s. 3.
-"""
+"""Computes the bytes that each GPU sends in one optimizer step, per collective, and their least time. Pure."""
 
 from __future__ import annotations
 
@@ -33,10 +29,6 @@ class Transfer(NamedTuple):
     formula: str
     source: str
 
-    @property
-    def crosses_nodes(self) -> bool:
-        return self.members > self.members_per_node
-
 
 def _group(members: int, stride: int, gpus_per_node: int) -> tuple[int, int]:
     """(members, members per machine) of a collective whose ranks are `stride` apart."""
@@ -44,7 +36,8 @@ def _group(members: int, stride: int, gpus_per_node: int) -> tuple[int, int]:
 
 
 def gather_bytes(size_bytes: float, members: int) -> float:
-    """Bytes that each member sends to all-gather or reduce-scatter a tensor of `size_bytes`."""
+    """Bytes that each member of a ring sends to all-gather or reduce-scatter a tensor of `size_bytes`.
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce, J. Parallel Distrib. Comput. 69 (2009), s. 3."""
     return size_bytes * (members - 1) / members
 
 
@@ -72,21 +65,10 @@ def least_seconds(transfer: Transfer, hardware: Hardware) -> float:
     Rings over full machines use all network ports of a machine together, up to the rate of the links inside it.
     """
     links = links_of(hardware)
-    rate = links.node
-    if transfer.crosses_nodes:
-        rate = min(links.node, links.network * transfer.members_per_node)
-    return transfer.bytes / rate
-
-
-def _weight_numbers(setup: TrainSetup) -> float:
-    """Weights of one tensor- and pipeline-parallel rank."""
-    return setup.shape.parameters / (setup.layout.tensor * setup.layout.pipeline)
-
-
-def _gradient_numbers(setup: TrainSetup) -> float:
-    if setup.adapter is None:
-        return _weight_numbers(setup)
-    return setup.adapter.parameters / (setup.layout.tensor * setup.layout.pipeline)
+    crosses_nodes = transfer.members > transfer.members_per_node
+    return transfer.bytes / (
+        min(links.node, links.network * transfer.members_per_node) if crosses_nodes else links.node
+    )
 
 
 def _shard_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
@@ -96,8 +78,9 @@ def _shard_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer
     group = _group(layout.shards, layout.tensor, gpus_per_node)
     if layout.shards == 1 or layout.sharding in ("none", "ddp", "device_map"):
         return
-    weights = _weight_numbers(setup) * numerics.compute
-    gradients = _gradient_numbers(setup) * numerics.reduce
+    ranks = layout.tensor * layout.pipeline  # that hold different parts of the model
+    weights = setup.shape.parameters / ranks * numerics.compute
+    gradients = setup.trained / ranks * numerics.reduce
     once = layout.sharding in ("zero1", "zero2")
     times = 1 if once else setup.micro_batches
     passes = times * (2 if layout.reshards and not once else 1)
@@ -118,7 +101,7 @@ def _replica_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transf
     sharded = layout.shards > 1
     times = setup.micro_batches if sharded else 1
     width = setup.numerics.reduce if sharded else setup.numerics.gradient
-    size = _gradient_numbers(setup) * width / layout.shards
+    size = setup.trained / (layout.tensor * layout.pipeline) * width / layout.shards
     sent, source = times * all_reduce_bytes(size, layout.replicas), _FSDP if sharded else _ZERO
     formula = f"{times} x 2 x ({layout.replicas}-1)/{layout.replicas} x {size:.4g} B"
     yield Transfer("gradient all-reduce", sent, *group, formula, source)

@@ -1,4 +1,4 @@
-"""Combines the times of trainer and inference into the time of an RL step and the idle shares. Pure."""
+"""Estimates the time of an RL step: rollouts by a roofline, the transfer of weights, idle shares. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converts the work of a step into seconds at the peak of the hardware, term by term. Fits nothing."""
+"""Converts the work of a step into seconds, term by term, with the published and fitted rates. Fits nothing."""
 
 from __future__ import annotations
 
