@@ -177,7 +177,7 @@ def merge_regions(prices: Iterable[Price]) -> tuple[Price, ...]:
     places: dict[Price, dict[str, None]] = {}
     for price in prices:
         places.setdefault(price._replace(region=""), {})[clean_text(price.region)] = None
-    return tuple(price._replace(region=_join([name for name in names if name])) for price, names in places.items())
+    return tuple(price._replace(region=_join_names([*filter(None, names)])) for price, names in places.items())
 
 
 def clean_text(text: str, longest: int = _LONGEST) -> str:
@@ -185,6 +185,6 @@ def clean_text(text: str, longest: int = _LONGEST) -> str:
     return _CONTROL.sub(" ", text).strip(" ,")[:longest]
 
 
-def _join(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" +{more}" if more > 0 else "")

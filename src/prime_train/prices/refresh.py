@@ -35,7 +35,7 @@ class Service(NamedTuple):
     needs_key: bool
     path: str
     key_right: str
-    fetch: Callable[[_Request], list[tuple[str, Any]] | Failure]
+    fetch: Callable[[_Request], list[tuple[str, Any]]]
     rows: Callable[[list[tuple[str, Any]], str, str, str], Rows]
 
 
@@ -62,14 +62,16 @@ def refresh(
         return RefreshResult(service, Rows(()), _unsafe_address(service))
     url = base + service.path
     key = environment.get(service.key_variable, "").strip()
-    if not key.isascii() or not key.isprintable() or (service.needs_key and not key):
-        return RefreshResult(service, Rows(()), problem(service, Failure(FailureKind.NO_KEY, ""), url))
-    found = service.fetch(_Request(url, key, retry or RetryPolicy()))
-    if isinstance(found, Failure):
-        return RefreshResult(service, Rows(()), problem(service, found, url))
-    rows = service.rows(found, service.name, url, as_of)
-    if not rows.prices:
-        return RefreshResult(service, rows, problem(service, Failure(FailureKind.EMPTY, f"{len(found)} offers"), url))
+    rows = Rows(())
+    try:
+        if not key.isascii() or not key.isprintable() or (service.needs_key and not key):
+            raise Failure(FailureKind.NO_KEY, "")
+        found = service.fetch(_Request(url, key, retry or RetryPolicy()))
+        rows = service.rows(found, service.name, url, as_of)
+        if not rows.prices:
+            raise Failure(FailureKind.EMPTY, f"{len(found)} offers")
+    except Failure as failure:
+        return RefreshResult(service, rows, problem(service, failure, url))
     return RefreshResult(service, rows, None)
 
 
@@ -78,18 +80,16 @@ def has_key(service: Service, environment: Mapping[str, str] = os.environ) -> bo
     return not service.needs_key or bool(environment.get(service.key_variable, "").strip())
 
 
-def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]] | Failure:
+def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     empty = 0
     page = 1
     while page <= _MOST_PAGES:
         query = urlencode({"page": page, "page_size": _PAGE})
         answer = get_json(f"{request.url}?{query}", request.key, request.retry)
-        if isinstance(answer, Failure):
-            return answer
         items = prime_intellect_offers(answer)
         if items is None:
-            return Failure(FailureKind.NOT_JSON, "an answer without items")
+            raise Failure(FailureKind.NOT_JSON, "an answer without items")
         found += items
         total = answer.get("totalCount") if isinstance(answer, dict) else None
         if not items:
@@ -104,18 +104,16 @@ def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]] | Failure
     return found
 
 
-def _fetch_vast(request: _Request) -> list[tuple[str, Any]] | Failure:
+def _fetch_vast(request: _Request) -> list[tuple[str, Any]]:
     """On-demand and interruptible offers, one request for each."""
     found: list[tuple[str, Any]] = []
     names = [*VAST_NAMES, *(name.replace("_", " ") for name in VAST_NAMES)]  # its documentation uses both
     for kind in ("on-demand", "bid"):
         wanted = {"gpu_name": {"in": names}, "rentable": {"eq": True}, "type": kind, "limit": _VAST_LIMIT}
         answer = get_json(f"{request.url}?{urlencode({'q': json.dumps(wanted)})}", request.key, request.retry)
-        if isinstance(answer, Failure):
-            return answer
         items = vast_offers(answer)
         if items is None:
-            return Failure(FailureKind.NOT_JSON, "an answer without offers")
+            raise Failure(FailureKind.NOT_JSON, "an answer without offers")
         for place, item in items:
             offer = item | {"is_bid": kind == "bid"} if isinstance(item, dict) else item
             found.append((f"{kind} {place}", offer))

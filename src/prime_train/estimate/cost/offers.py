@@ -95,18 +95,14 @@ def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) ->
             found.append(min(suitable, key=lambda option: option.cost.usd.typical))
             continue
         too_small += [option for option in tried if isinstance(option, TooSmall)]
-        left_out[_reason(tried, limits)] += 1
+        refusals = [option for option in tried if isinstance(option, str)]
+        if not tried:
+            left_out[f"more GPUs in one machine than {limits.gpus_max}"] += 1
+        else:
+            left_out[refusals[0] if len(refusals) == len(tried) else "the run does not fit into the memory"] += 1
     found.sort(key=lambda option: (option.cost.usd.typical, option.cost.usd.high, option.price))
     closest = min(too_small, key=lambda option: option.judgement.needed_gib / option.judgement.usable_gib, default=None)
     return Ranking(tuple(found), tuple(left_out.most_common()), closest)
-
-
-def _reason(tried: list[RankedOffer | TooSmall | str], limits: Limits) -> str:
-    """Why an offer is left out."""
-    if not tried:
-        return f"more GPUs in one machine than {limits.gpus_max}"
-    reasons = [option for option in tried if isinstance(option, str)]
-    return reasons[0] if len(reasons) == len(tried) else "the run does not fit into the memory"
 
 
 def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates: Rates) -> RankedOffer | TooSmall | str:
