@@ -68,13 +68,9 @@ def read_measurement(lines: Iterable[Mapping[str, Any]], source: str) -> Measure
         if step_s is not None:
             steps.append(step_s)
     if not peaks and not steps:
-        raise UserError(
-            what="it holds no peak memory and no step time",
-            where=f"--calibrate {source}",
-            why=f"at least one line needs one of {', '.join((*_RESERVED, *_ALLOCATED, *_STEP))}",
-            fix='{"peak_reserved_gib": 41.5, "step_s": 3.2} in a file is enough',
-            exit_code=ExitCode.FINDINGS,
-        )
+        why = f"at least one line needs one of {', '.join((*_RESERVED, *_ALLOCATED, *_STEP))}"
+        fix = '{"peak_reserved_gib": 41.5, "step_s": 3.2} in a file is enough'
+        raise _error(source, "it holds no peak memory and no step time", why, fix)
     kept = steps[_WARM_UP_STEPS:] if len(steps) >= _WARM_UP_STEPS + _LEAST_STEPS else steps
     is_reserved = True in peaks
     peak = peaks.get(is_reserved)
@@ -87,14 +83,13 @@ def _figure(line: Mapping[str, Any], keys: tuple[str, ...], source: str) -> floa
         return None
     value = line[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise UserError(
-            what=f"{key} is {value!r}",
-            where=f"--calibrate {source}",
-            why="GiB and seconds are positive numbers",
-            fix=f"remove the line, or correct {key}",
-            exit_code=ExitCode.FINDINGS,
-        )
+        why, fix = "GiB and seconds are positive numbers", f"remove the line, or correct {key}"
+        raise _error(source, f"{key} is {value!r}", why, fix)
     return float(value)
+
+
+def _error(source: str, what: str, why: str, fix: str) -> UserError:
+    return UserError(what, f"--calibrate {source}", why, fix, ExitCode.FINDINGS)
 
 
 def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Interval | None) -> Calibration:
@@ -124,13 +119,9 @@ def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Int
 def _check_same_run(measured: Measurement, ratio: float | None, estimated: float | None) -> None:
     if ratio is None or 1 / _WRONG_RUN <= ratio <= _WRONG_RUN or not estimated or not measured.peak_bytes:
         return
-    raise UserError(
-        what=f"{measured.peak_bytes / GIB:.1f} GiB measured, {estimated / GIB:.1f} GiB estimated for the same run",
-        where=f"--calibrate {measured.source}",
-        why=f"no error of the estimate makes a factor of {max(ratio, 1 / ratio):.1f}: another config, or a CPU",
-        fix="name a run of this config, or one with its own config beside its metrics",
-        exit_code=ExitCode.FINDINGS,
-    )
+    what = f"{measured.peak_bytes / GIB:.1f} GiB measured, {estimated / GIB:.1f} GiB estimated for the same run"
+    why = f"no error of the estimate makes a factor of {max(ratio, 1 / ratio):.1f}: another config, or a CPU"
+    raise _error(measured.source, what, why, "name a run of this config, or one with its own config beside its metrics")
 
 
 def _first_and_last_tenth(values: tuple[float, ...]) -> tuple[float, float]:

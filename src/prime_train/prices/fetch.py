@@ -62,7 +62,7 @@ _TEMPORARY = frozenset(
 
 
 def get_json(url: str, key: str, retry: RetryPolicy) -> Any:
-    """The parsed answer. `key` goes into the Authorization header; "" sends none. Raises the Failure of the last try."""
+    """The parsed answer. `key` goes into the Authorization header; "" sends none. Raises the last try's Failure."""
     for wait_s in retry.between_s:
         try:
             return _fetch_once(url, key, retry)

@@ -55,9 +55,7 @@ def read(path: Path, options: ImportOptions, today: date) -> ImportedFile:
         raise price_error(replace(first, what=first.what + also), fix)
     if not imported.rows.prices:
         reasons = "; ".join(f"{why}: {rows}" for why, rows in imported.rows.left_out[:3])
-        raise UserError(
-            what="no price in it", where=shown, why=reasons or "it has no row with a GPU", fix=f"pass {_FORMATS}"
-        )
+        raise _error(shown, "no price in it", reasons or "it has no row with a GPU")
     return imported
 
 
@@ -70,18 +68,19 @@ def _parse(text: str, path: Path, provider: str, as_of: str, today: date) -> Imp
         return ImportedFile(skypilot.rows(text, shown, _provider(path, provider), as_of), "SkyPilot", True)
     if plain.startswith("[[") or "[[price]]" in text or path.suffix.lower() == ".toml":
         return ImportedFile(parse_table(text, shown, today), "prime-train", False)
-    raise UserError(what="this is no price list", where=shown, why="its format is not known", fix=f"pass {_FORMATS}")
+    raise _error(shown, "this is no price list", "its format is not known")
 
 
 def _parse_json(text: str, shown: str, as_of: str) -> ImportedFile:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _no_json(shown, f"{error.msg}, line {error.lineno} column {error.colno}; it may be cut off") from None
-    except RecursionError:
-        raise _no_json(shown, "it is nested too deeply for a price list") from None
-    except ValueError as error:  # a number with more digits than Python reads
-        raise _no_json(shown, str(error)) from None
+    except (RecursionError, ValueError) as error:
+        why = str(error)  # such as a number with more digits than Python reads
+        if isinstance(error, json.JSONDecodeError):
+            why = f"{error.msg}, line {error.lineno} column {error.colno}; it may be cut off"
+        elif isinstance(error, RecursionError):
+            why = "it is nested too deeply for a price list"
+        raise _error(shown, "the JSON cannot be read", why, "fetch the file again") from None
     for kind, offers, rows in (
         ("Prime Intellect", prime_intellect_offers, prime_intellect_rows),
         ("Vast", vast_offers, vast_rows),
@@ -89,16 +88,12 @@ def _parse_json(text: str, shown: str, as_of: str) -> ImportedFile:
         found = offers(document)
         if found is not None:
             return ImportedFile(rows(found, shown, f"{kind}, imported", as_of), kind, False)
-    raise UserError(
-        what="the JSON is no price list",
-        where=shown,
-        why='Prime Intellect answers {"items": [...]}, Vast {"offers": [...]}',
-        fix=f"pass {_FORMATS}",
-    )
+    why = 'Prime Intellect answers {"items": [...]}, Vast {"offers": [...]}'
+    raise _error(shown, "the JSON is no price list", why)
 
 
-def _no_json(shown: str, why: str) -> UserError:
-    return UserError(what="the JSON cannot be read", where=shown, why=why, fix="fetch the file again")
+def _error(shown: str, what: str, why: str, fix: str = f"pass {_FORMATS}") -> UserError:
+    return UserError(what, shown, why, fix)
 
 
 def _provider(path: Path, option: str) -> str:
@@ -106,12 +101,9 @@ def _provider(path: Path, option: str) -> str:
     folder = path.absolute().parent.name
     name = option or (folder if path.name == "vms.csv" else "")
     if not _PROVIDER.fullmatch(name):
-        raise UserError(
-            what="the cloud of these prices is not known" if not name else f"{name!r} is not the name of a cloud",
-            where=str(path),
-            why="the file names no cloud; only the folder of catalogs/.../CLOUD/vms.csv does",
-            fix=f"prime-train prices import {path} --provider lambda",
-        )
+        what = "the cloud of these prices is not known" if not name else f"{name!r} is not the name of a cloud"
+        why = "the file names no cloud; only the folder of catalogs/.../CLOUD/vms.csv does"
+        raise _error(str(path), what, why, f"prime-train prices import {path} --provider lambda")
     return name
 
 
@@ -120,20 +112,13 @@ def _read_text(path: Path) -> str:
         with open(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise UserError(
-                what=f"more than {MOST_BYTES >> 20} MiB",
-                where=str(path),
-                why="the largest known catalogue has 2 MB",
-                fix="pass the price list itself",
-            )
+            what, why = f"more than {MOST_BYTES >> 20} MiB", "the largest known catalogue has 2 MB"
+            raise _error(str(path), what, why, "pass the price list itself")
         return content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise UserError(
-            what="there is no such file", where=str(path), why="prices are read from it", fix=f"pass {_FORMATS}"
-        ) from None
+        raise _error(str(path), "there is no such file", "prices are read from it") from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", "") or str(error)
-        raise UserError(what="it cannot be read", where=str(path), why=why, fix=f"pass {_FORMATS}") from None
+        raise _error(str(path), "it cannot be read", getattr(error, "strerror", "") or str(error)) from None
 
 
 def _modified_day(path: Path, today: date) -> str:

@@ -102,11 +102,8 @@ def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float:
     """USD per hour of one GPU, from the price of an offer of `gpus` GPUs. Raises Fault for an implausible price."""
     found = number(usd_per_hour, where) / gpus
     if not LOWEST_USD_PER_GPU_HOUR <= found <= HIGHEST_USD_PER_GPU_HOUR:
-        raise Fault(
-            where,
-            f"{found:g} USD for one GPU hour",
-            f"a GPU hour costs between {LOWEST_USD_PER_GPU_HOUR:g} and {HIGHEST_USD_PER_GPU_HOUR:g} USD",
-        )
+        why = f"a GPU hour costs between {LOWEST_USD_PER_GPU_HOUR:g} and {HIGHEST_USD_PER_GPU_HOUR:g} USD"
+        raise Fault(where, f"{found:g} USD for one GPU hour", why)
     return found
 
 

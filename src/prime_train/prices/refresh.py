@@ -59,7 +59,9 @@ def refresh(
     """The prices of one service, or the problem. `environment` holds key and address."""
     base = environment.get(service.address_variable, "").rstrip("/") or service.address
     if not is_safe(base):
-        return RefreshResult(service, Rows(()), _unsafe_address(service))
+        variable, why = service.address_variable, "the key would be sent unencrypted"
+        unsafe = UserError("not an https:// address", variable, why, f"unset {variable}")
+        return RefreshResult(service, Rows(()), unsafe)
     url = base + service.path
     key = environment.get(service.key_variable, "").strip()
     rows = Rows(())
@@ -156,15 +158,6 @@ def problem(service: Service, failure: Failure, url: str) -> UserError:
     detail = f" ({failure.detail})" if failure.detail else ""
     why += "; its earlier prices stay"
     return UserError(what + detail, f"{service.name} {url}", why, fix, ExitCode.OUT_OF_REACH)
-
-
-def _unsafe_address(service: Service) -> UserError:
-    return UserError(
-        what="not an https:// address",
-        where=service.address_variable,
-        why="the key would be sent unencrypted",
-        fix=f"unset {service.address_variable}",
-    )
 
 
 SERVICES = (

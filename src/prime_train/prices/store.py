@@ -92,12 +92,8 @@ def _read_own(path: Path, day: date) -> tuple[Price, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            what="the price table cannot be read",
-            where=str(path),
-            why=getattr(error, "strerror", "") or str(error),
-            fix=fix,
-        ) from None
+        why = getattr(error, "strerror", "") or str(error)
+        raise UserError("the price table cannot be read", str(path), why, fix) from None
     try:
         rows = parse_table(text, str(path), day)
         if rows.faults:

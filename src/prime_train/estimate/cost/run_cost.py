@@ -72,7 +72,9 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
     """The cost of the run at these offers, all spot or all on-demand. Raises ValueError for no offer."""
     usd_per_gpu_hour = price_interval([price.usd_per_gpu_hour for price in offers])
     spot = offers[0].spot
-    ends = _interrupt(work, rates, spot=spot)
+    per_hour = rates.per_hour(work.gpus, spot=spot)
+    cases = zip(work.step_s, per_hour, rates.restart_s, strict=True)
+    ends = [_interrupt(work, *case) for case in cases]  # at best, typically, and at worst
     run_hours = Interval(*((start_s + end.run_s) / 3600 for start_s, end in zip(work.start_s, ends, strict=True)))
     gpu_hours = run_hours.times(work.gpus)
     dates = sorted(price.as_of for price in offers if day(price.as_of) is not None)
@@ -91,16 +93,9 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
     )
 
 
-def _interrupt(work: Work, rates: Rates, *, spot: bool) -> tuple[InterruptedRun, InterruptedRun, InterruptedRun]:
-    """The run with its interruptions: at best, typically, and at worst."""
-    per_hour = rates.per_hour(work.gpus, spot=spot)
-
-    def end(step_s: float, rate: float, restart_s: float) -> InterruptedRun:
-        between = None if work.checkpoint_steps is None else work.checkpoint_steps * step_s
-        return expect_interruptions(Run(work.steps * step_s, between), rate, restart_s)
-
-    low, typical, high = zip(work.step_s, per_hour, rates.restart_s, strict=True)
-    return end(*low), end(*typical), end(*high)
+def _interrupt(work: Work, step_s: float, per_hour: float, restart_s: float) -> InterruptedRun:
+    between_s = None if work.checkpoint_steps is None else work.checkpoint_steps * step_s
+    return expect_interruptions(Run(work.steps * step_s, between_s), per_hour, restart_s)
 
 
 def _select_offers(offers: list[Price], gpus: int) -> list[Price]:

@@ -63,7 +63,7 @@ def training_memory(setup: TrainSetup, hardware: Hardware) -> RoleMemory:
 
 def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
     """The highest phase, with the allocator's reserve as its last term."""
-    whole = (Phase(phase.name, (*phase.terms, reserve_term(phase.terms, _STAYS, k))) for phase in phases(setup, k))
+    whole = (Phase(phase.name, (*phase.terms, reserve_term(phase.terms, k))) for phase in phases(setup, k))
     return max(whole, key=lambda phase: phase.bytes)
 
 
@@ -159,7 +159,7 @@ def _returned_states(setup: TrainSetup) -> tuple[Term, ...]:
 
 
 def _split_term(name: str, numbers: float, each: float, parts: int, slots: int = 1) -> Term:
-    """Numbers of `each` bytes, one set per slot, of which one GPU holds one of `parts` parts."""
+    """Numbers of `each` bytes for each slot, split into `parts` parts. One GPU holds one part."""
     size = slots * numbers * each / parts
     return Term(name, size, f"{numbers / 1e6:.1f} M x {each:g} B / {parts}", MODEL_STATES)
 
@@ -183,9 +183,9 @@ NCCL_BYTES = 0.6 * GIB
 _SEEN = "nvidia-smi less torch.cuda.max_memory_reserved"
 
 
-def reserve_term(terms: Sequence[Term], stays: frozenset[str], k: Coefficients) -> Term:
+def reserve_term(terms: Sequence[Term], k: Coefficients) -> Term:
     """Memory the allocator holds beyond the terms: rounding, free parts of its segments, and library workspaces."""
-    staying = sum(term.bytes for term in terms if term.name in stays)
+    staying = sum(term.bytes for term in terms if term.name in _STAYS)
     moving = sum(term.bytes for term in terms) - staying
     size = (k.reserve - 1) * moving + (k.reserve_static - 1) * staying + k.workspace_bytes
     formula = (

@@ -106,6 +106,7 @@ def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version:
     inference = run.inference or Inference()
     bytes_of_number = _DTYPE_BYTES.get((inference.dtype or "auto").removeprefix("torch."), 2.0)
     tensor, pipeline = inference.tensor_parallel or 1, inference.pipeline_parallel or 1
+    gpus = (run.deployment.infer_gpus if run.deployment is not None else None) or 1
     slots, rank = _adapters(run, inference)
     return setup._replace(
         gpu_memory_fraction=inference.gpu_memory_fraction or setup.gpu_memory_fraction,
@@ -114,7 +115,7 @@ def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version:
         batched_tokens=inference.batched_tokens or setup.batched_tokens,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
-        data_parallel=inference.data_parallel or _data_parallel(run, tensor * pipeline),
+        data_parallel=inference.data_parallel or max(1, gpus // (tensor * pipeline)),
         expert_parallel=bool(inference.expert_parallel),
         number_bytes=bytes_of_number,
         cache_number_bytes=_cache_number_bytes(inference.cache_dtype, bytes_of_number),
@@ -131,11 +132,6 @@ def _cache_number_bytes(dtype: str | None, weight_number_bytes: float) -> float:
     if dtype is None or dtype == "auto":
         return weight_number_bytes
     return 1.0 if dtype.startswith("fp8") else _DTYPE_BYTES.get(dtype, 2.0)
-
-
-def _data_parallel(run: RunSpec, gpus_per_replica: int) -> int:
-    gpus = run.deployment.infer_gpus if run.deployment is not None else None
-    return max(1, (gpus or 1) // gpus_per_replica)
 
 
 def _adapters(run: RunSpec, inference: Inference) -> tuple[int, int]:

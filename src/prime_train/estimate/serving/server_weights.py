@@ -97,7 +97,10 @@ def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
     ]
     if parts.experts:
         width = _expert_number_bytes(setup, packed)
-        experts = stage * width * parts.experts * _expert_share(setup)
+        share = 1 / setup.expert_gpus
+        if setup.expert_parallel:  # whole experts instead of a slice of each
+            share = math.ceil(setup.shape.experts / setup.expert_gpus) / setup.shape.experts
+        experts = stage * width * parts.experts * share
         terms.append(Term("experts", experts, f"{parts.experts:.4g} / {setup.expert_gpus} x {width:.4g} B", _SHARDING))
     if parts.vision:
         terms.append(Term("vision_tower", parts.vision * whole / tensor, f"/ {tensor}", "vLLM mm_encoder_tp_mode"))
@@ -153,13 +156,6 @@ def _rotary_bytes(setup: ServeSetup) -> float:
     tables = 4 if shape.multimodal_rope else 2 if 0 < shape.sliding_layers < shape.layers else 1
     positions = max(shape.ctx_tokens, setup.ctx_tokens)
     return tables * positions * (shape.rope_head_dim or shape.head_dim) * setup.number_bytes
-
-
-def _expert_share(setup: ServeSetup) -> float:
-    """The share of all experts on one GPU: full experts with expert parallelism, a slice of each without."""
-    if setup.expert_parallel:
-        return math.ceil(setup.shape.experts / setup.expert_gpus) / setup.shape.experts
-    return 1 / setup.expert_gpus
 
 
 def _absorbed_projections(setup: ServeSetup, stage: float) -> Term:

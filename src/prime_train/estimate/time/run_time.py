@@ -54,8 +54,8 @@ def time_of(
 ) -> Time:
     """The time of a run on the GPUs it uses. Raises UserError if their speed is not known."""
     work, assumptions = step_setup_of(run, setup, hardware)
-    throughput = throughput_of(work, hardware._replace(gpus=work.gpus), _way(run))
-    throughput = _calibrate(throughput, calibration)
+    way: Way = "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
+    throughput = _calibrate(throughput_of(work, hardware._replace(gpus=work.gpus), way), calibration)
     handover = throughput.broadcast_s or ZERO
     step = throughput.step_s.plus(handover)
     rollouts = _rollouts(run, setup, hardware, memory)
@@ -80,10 +80,6 @@ def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throu
         mfu=throughput.mfu * before.typical / step.typical,
         basis=f"measured by {calibration.source}; before: {throughput.basis}",
     )
-
-
-def _way(run: RunSpec) -> Way:
-    return "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
 
 
 def _async_level(run: RunSpec) -> int:

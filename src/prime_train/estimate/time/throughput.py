@@ -114,12 +114,9 @@ def _check_sizes(setup: StepSetup, hardware: Hardware) -> None:
             why = "a step needs tokens and GPUs"
             raise UserError(f"{name} = {value}", "the batch and the mesh", why, f"{name} = 1 or more")
     if not hardware.peak_flops_bf16 > 0 or not hardware.bandwidth_bytes_per_s > 0:
-        raise UserError(
-            what=f"peak {hardware.peak_flops_bf16:g} FLOP/s, bandwidth {hardware.bandwidth_bytes_per_s:g} B/s",
-            where=f"the GPU {hardware.id}",
-            why="the time of a step is computed from both",
-            fix="--gpus 8xh100-80gb, or another GPU of registry/gpus.toml",
-        )
+        what = f"peak {hardware.peak_flops_bf16:g} FLOP/s, bandwidth {hardware.bandwidth_bytes_per_s:g} B/s"
+        fix = "--gpus 8xh100-80gb, or another GPU of registry/gpus.toml"
+        raise UserError(what, f"the GPU {hardware.id}", "the time of a step is computed from both", fix)
 
 
 NEARBY = 3.0  # largest distance of a nearby row: a factor of 8 in one size, or of 2 in each of three
