@@ -181,7 +181,7 @@ def read_prices(options: Options) -> tuple[Price, ...]:
         from prime_train.prices.import_file import ImportOptions, read
 
         return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
-    return store.load(store.today()).prices
+    return store.load(store.today())
 
 
 def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
