@@ -39,7 +39,7 @@ from prime_train.events import (
 from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.lock import held
+from prime_train.supervise.lock import hold_run
 from prime_train.supervise.loop import supervise
 
 DAY_S = 86_400.0
@@ -64,7 +64,7 @@ def main() -> None:
             train(RunDir(Path(path)), int(attempt), int(events))
         case ["--supervisor", path, events]:
             run_dir = RunDir(Path(path))
-            with held(run_dir):
+            with hold_run(run_dir):
                 supervise(_run(run_dir, int(events)), run_dir, lambda *_: None, Day())
         case _:
             measure()

@@ -59,8 +59,8 @@ def _accelerate(setup: TrainSetup) -> float | None:
     fp32_bytes = 4 * setup.shape.parameters
     if _installed("accelerate"):
         usage = import_module("accelerate.commands.estimate").estimate_training_usage(fp32_bytes, "float32")
-        return float(max(usage.values())) / setup.layout.split
-    return 4.0 * fp32_bytes / setup.layout.split
+        return float(max(usage.values())) / setup.layout.state_parts
+    return 4.0 * fp32_bytes / setup.layout.state_parts
 
 
 def _deepspeed(setup: TrainSetup) -> float | None:
@@ -72,7 +72,7 @@ def _deepspeed(setup: TrainSetup) -> float | None:
     if setup.adapter is not None or (setup.layout.shards == 1 and setup.layout.gpus > 1):
         return None
     groups = groups_of(setup.shape)
-    largest, gpus = int(max(groups.block, groups.root)), setup.layout.split
+    largest, gpus = int(max(groups.block, groups.root)), setup.layout.state_parts
     if _installed("deepspeed"):
         needs = import_module("deepspeed.runtime.zero.stage3").estimate_zero3_model_states_mem_needs
         offloaded = setup.offload.optimizer

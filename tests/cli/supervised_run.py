@@ -9,7 +9,7 @@ from prime_train.events import EventLog, Phase, Progress, TrainerStarted, Traine
 from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Data, Run, RunSpec, Source
 from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.lock import held
+from prime_train.supervise.lock import hold_run
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.watches.watch import Watches
 
@@ -20,7 +20,7 @@ def main(run_dir: RunDir) -> None:
     run = RunSpec(
         run=Run(name=run_dir.path.name, max_steps=MAX_STEPS), data=Data(sources=(Source(kind="python-stdlib"),))
     )
-    with held(run_dir):
+    with hold_run(run_dir):
         opened = Stepping().open_run("", run, run_dir)
         sys.exit(supervise(opened.run, run_dir, lambda _state, _records: None, Stepping(), watches=Watches()))
 

@@ -19,7 +19,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
 from prime_train.programs.prime_rl.layout import folder as folder_of
 from prime_train.programs.prime_rl.settings import named
-from prime_train.supervise.lock import held
+from prime_train.supervise.lock import hold_run
 from tests.cli.commands import prime_train
 from tests.programs.prime_rl.test_layout import write, write_broadcast, write_checkpoint, write_rollouts
 from tests.programs.prime_rl.test_program import HEAD
@@ -145,7 +145,7 @@ def test_what_somebody_uses_stays_and_is_told(tmp_path: Path) -> None:
 def test_of_a_run_that_is_alive_it_is_only_shown_what_would_go(tmp_path: Path) -> None:
     run_dir, root = write_run(tmp_path)
     before = sorted(root.rglob("*"))
-    with held(run_dir):
+    with hold_run(run_dir):
         shown = prime_train("ckpt", "prune", "words", "--dry-run", cwd=tmp_path)
         refused = prime_train("ckpt", "prune", "words", cwd=tmp_path)
     assert (shown.returncode, refused.returncode) == (ExitCode.OK, ExitCode.USAGE)

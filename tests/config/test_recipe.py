@@ -55,7 +55,7 @@ def test_a_clean_recipe_lints_clean() -> None:
 def test_files_of_other_dialects_are_no_recipe() -> None:
     assert detect.read("[run]\nmax_steps = 1\n", "run.toml").dialect == "prime-train"
     assert detect.read("recipe = 3\n[run]\nmax_steps = 1\n", "run.toml").dialect == "prime-train"
-    assert detect.recognises(_TEXT, "tune.toml")
+    assert detect.is_config(_TEXT, "tune.toml")
 
 
 @pytest.mark.parametrize(

@@ -332,10 +332,10 @@ def test_the_key_of_a_field_is_the_one_the_file_has() -> None:
         ("run = 3\n[data]\n", False),
     ],
 )
-def test_recognises(text: str, ours: bool) -> None:
+def test_may_be_run_toml(text: str, ours: bool) -> None:
     import tomli
 
-    assert run_toml.recognises(tomli.loads(text)) is ours
+    assert run_toml.may_be_run_toml(tomli.loads(text)) is ours
 
 
 def test_a_file_of_nothing_but_faults_is_told_of_in_part() -> None:
@@ -362,13 +362,19 @@ def test_a_server_needs_neither_steps_nor_data() -> None:
     assert (reading.run.inference.model_name, reading.run.inference.port) == ("models/x", 8000)
 
 
+def test_a_misspelt_key_of_an_array_does_not_replace_a_key_that_is_set() -> None:
+    (fault,) = faults(BASE.replace('kind = "python-stdlib"', 'kind = "python-stdlib"\nkid = "files"'))
+    assert fault.fix == "take it out: data.sources.0.kind is set already"
+    assert fault.patch == {"data.sources.0.kid": None}
+
+
 def test_what_only_a_training_has_is_told_in_its_words() -> None:
     told = faults(SERVE + "[data]\nctx_tokens = 8\n[optim]\nlr = 1.0\n") + faults(
         SERVE.replace('name = "x"', 'name = "x"\nmax_steps = 5')
     )
     assert [fault.what for fault in told] == [
-        'data says how a model is trained, and run.kind = "serve" trains nothing',
-        'optim says how a model is trained, and run.kind = "serve" trains nothing',
+        'data configures training, and run.kind = "serve" trains nothing',
+        'optim configures training, and run.kind = "serve" trains nothing',
         'run.max_steps counts optimizer steps, and run.kind = "serve" trains nothing',
     ]
     assert {fault.code for fault in told} == {UNKNOWN_KEY}

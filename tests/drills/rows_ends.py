@@ -26,7 +26,9 @@ _TRACE = 'Traceback (most recent call last):\n  File "/app/train.py", line 41, i
 
 ROWS: tuple[Row, ...] = (
     Row("an end", "the trainer is killed", "signal", ("killed by signal 9 (SIGKILL)",), victim="killed"),
-    Row("an end", "another program sends it SIGTERM", "", ("told to stop by another process",), 75, 1, "told_to_end"),
+    Row(
+        "an end", "another program sends it SIGTERM", "", ("another process stopped the trainer",), 75, 1, "told_to_end"
+    ),
     Row("an end", "it raises", "unknown", ("RuntimeError: boom at step 25", "victim.py"), victim="raises"),
     Row(
         "an end",

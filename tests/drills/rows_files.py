@@ -166,7 +166,7 @@ ROWS: tuple[Row, ...] = (
         "a disk",
         "the run directory is deleted",
         "",
-        ("what was written to it cannot be read back",),
+        ("the events that were written cannot be read back",),
         5,
         0,
         "deletes_the_run",

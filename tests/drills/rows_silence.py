@@ -29,7 +29,7 @@ def _stop(scene: Scene, supervisor: int) -> None:
 def _stop_twice(scene: Scene, supervisor: int) -> None:
     """As a person does who presses Ctrl-C again after a while."""
     _stop(scene, supervisor)
-    scene.until(lambda state: state.stop_asked_s is not None and time.time() > state.stop_asked_s + SAME_WISH_S)
+    scene.until(lambda state: state.stop_requested_s is not None and time.time() > state.stop_requested_s + SAME_WISH_S)
     os.kill(supervisor, signal.SIGINT)
 
 
@@ -89,7 +89,7 @@ ROWS: tuple[Row, ...] = (
         "a stop",
         "the trainer hangs in its last save",
         "",
-        ("it did not stop in the time it had",),
+        ("it did not stop in its grace period",),
         75,
         1,
         "hangs_in_stop",
@@ -101,7 +101,7 @@ ROWS: tuple[Row, ...] = (
         "a stop",
         "two stop requests while the trainer hangs",
         "",
-        ("it did not stop in the time it had",),
+        ("it did not stop in its grace period",),
         75,
         1,
         "hangs_in_stop",

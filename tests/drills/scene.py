@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.process import belonging
+from prime_train.supervise.process import find_run_processes
 from prime_train.supervise.state import State
 from prime_train.views.status import fold_events
 from tests.drills.marks import Marks
@@ -86,7 +86,9 @@ class Scene:
 
     def left(self) -> list[psutil.Process]:
         """Live processes that carry the run's mark."""
-        return [process for process in belonging(self.run_dir.path) if process.status() != psutil.STATUS_ZOMBIE]
+        return [
+            process for process in find_run_processes(self.run_dir.path) if process.status() != psutil.STATUS_ZOMBIE
+        ]
 
 
 def trainer(state: State) -> int:

@@ -24,7 +24,7 @@ from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise import policy
 from prime_train.supervise.launch.launch import Launch, Ready
-from prime_train.supervise.lock import held
+from prime_train.supervise.lock import hold_run
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.gpu.watch import GpuWatch
@@ -120,9 +120,9 @@ def main(path: str) -> int:
     setting = Setting(**json.loads(Path(path).read_text(encoding="utf-8")))
     run_dir, run = RunDir(Path(setting.run_dir)), run_of(setting)
     program = Victim(setting=setting)
-    judged = dataclasses.replace(policy.policy(run, program), **setting.policy)
+    judged = dataclasses.replace(policy.build_policy(run, program), **setting.policy)
     try:
-        with held(run_dir):
+        with hold_run(run_dir):
             opened = program.open_run("", run, run_dir)
             code = supervise(
                 opened.run, run_dir, lambda *_: None, program, judged, watches_of(setting, run, run_dir, program)

@@ -28,7 +28,7 @@ from prime_train.events import (
 from prime_train.supervise.fold import fold
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
-from prime_train.supervise.watch_runner import Watching
+from prime_train.supervise.watch_runner import WatchRunner
 from prime_train.supervise.watches.hang.hang_alert import SilenceWatch
 
 LOOK_S = 5.0
@@ -99,7 +99,7 @@ class Simulated:
 def found(rhythm: Rhythm, run_dir: RunDir) -> list[object]:
     """What the supervisor would have done, or told, that a healthy run has no need of."""
     policy = Policy()
-    watching = Watching([SilenceWatch(policy)], run_dir)
+    watching = WatchRunner([SilenceWatch(policy)], run_dir)
     state, looked_s, wrong = State(), 0.0, list[object]()
     for record in Simulated(rhythm).events():
         while state.live is not None and state.live.children and looked_s + LOOK_S < record.time_s:

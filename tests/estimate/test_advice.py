@@ -20,9 +20,7 @@ from prime_train.estimate.advice import (
     with_gpus,
 )
 from prime_train.estimate.candidate_changes import apply_changes, serving_changes, training_changes, value_of
-from prime_train.estimate.memory.setup_from_run import setup_of
-from prime_train.estimate.memory.training import training_memory
-from prime_train.estimate.values import Hardware, RoleMemory
+from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
 from tests.estimate.served import gpu, shape_of
 
@@ -47,10 +45,7 @@ _RL = dataclasses.replace(
 def _fit(hardware: Hardware, model: str) -> FitOf:
     shape = shape_of(model)
 
-    def memory(run: RunSpec) -> RoleMemory:
-        return training_memory(setup_of(run, hardware, shape), hardware)
-
-    return trainer_fit(memory, hardware.usable_bytes)
+    return trainer_fit(hardware, shape)
 
 
 def test_a_run_that_fits_gets_no_advice() -> None:

@@ -75,7 +75,7 @@ def test_the_trainer_of_a_run_is_left_its_upper_bound() -> None:
     found = share(_ask(trainer))
     assert found.fits
     left = (1 - found.fraction) * _CARD.usable_bytes
-    assert found.trainer.needed_bytes + 0.5 * GIB <= left
+    assert trainer(found.ctx_tokens).needed_bytes + 0.5 * GIB <= left
 
 
 def test_the_server_starts_first_and_the_reason_is_its_version_s() -> None:
@@ -100,9 +100,10 @@ def test_where_nothing_fits_nothing_is_promised() -> None:
     found = share(_ask(_trainer(40.0)))
     assert not found.fits
     assert found.longest_ctx_tokens == 0
-    large = share(_ask(_trainer(1.0), model="Qwen/Qwen3-32B"))
+    ask = _ask(_trainer(1.0), model="Qwen/Qwen3-32B")
+    large = share(ask)
     assert not large.fits
-    assert not large.server.starts
+    assert not inference_memory(ask.serve._replace(gpu_memory_fraction=large.fraction), _CARD).starts
 
 
 def test_a_batch_that_a_run_asks_for_stays_where_it_fits() -> None:

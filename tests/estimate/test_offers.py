@@ -5,8 +5,9 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, Refusal, can_join, rank
+from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, can_join, rank
 from prime_train.estimate.cost.run_cost import Rates
+from prime_train.estimate.relayout import Impossible
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 from prime_train.prices.store import shipped_prices
@@ -20,12 +21,12 @@ def offer(provider: str, gpu: str, gpus: int, usd: float, *, spot: bool = False)
     return Price(provider, gpu, gpus, usd, spot, "", "test", "2026-11-01")
 
 
-def judge(gpu: str, gpus: int) -> Judgement | Refusal:
+def judge(gpu: str, gpus: int) -> Judgement | Impossible:
     """160 GiB of states over the GPUs and 10 more on each; an hour on one GPU, and the more GPUs the less."""
     usable = {"h100-80gb": 79.2, "h200": 139.8, "l40s": 44.4}[gpu]
     speed = {"h100-80gb": 1.0, "h200": 1.25, "l40s": 0.25}[gpu]
     if gpus > 16:
-        return Refusal(f"its batch does not divide by {gpus}")
+        return Impossible(f"its batch does not divide by {gpus}")
     needed, step_s = 160 / gpus + 10, 3.6 / gpus / speed
     return Judgement(needed <= usable, needed, usable, 1000, Interval(step_s * 0.9, step_s, step_s * 1.2))
 
@@ -47,9 +48,9 @@ def test_every_total_is_three_figures() -> None:
 
 
 def test_whole_machines_are_joined_where_the_cloud_does_so() -> None:
-    def needs_sixteen(gpu: str, gpus: int) -> Judgement | Refusal:
+    def needs_sixteen(gpu: str, gpus: int) -> Judgement | Impossible:
         judgement = judge(gpu, gpus)
-        return judgement if isinstance(judgement, Refusal) else judgement._replace(fits=gpus >= 16)
+        return judgement if isinstance(judgement, Impossible) else judgement._replace(fits=gpus >= 16)
 
     assert (can_join("lambda"), can_join("vast"), can_join("nobody")) == (True, False, False)
     prices = (

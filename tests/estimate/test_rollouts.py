@@ -108,19 +108,11 @@ def test_tensor_parallelism_shortens_a_long_decode() -> None:
     assert seconds(ask(tp=4, rollouts=4)) < seconds(ask(tp=1, rollouts=4))
 
 
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        ({"rollouts": 0}, "rollouts = 0"),
-        ({"completion_tokens": 5000}, "under a cap of 4096"),
-        ({"gpus": 3, "tp": 2}, "3 inference GPUs for engines of 2"),
-        ({"kv_tokens": 4000}, "a KV cache of 4000 tokens for a rollout of 4608"),
-    ],
-)
-def test_what_cannot_run_is_refused(change: dict[str, int], part: str) -> None:
+@pytest.mark.parametrize("count", ["rollouts", "prompt_tokens", "group_size", "gpus", "tp"])
+def test_a_count_of_zero_is_refused(count: str) -> None:
     with pytest.raises(UserError) as refusal:
-        rollout_time(ask(**change), H100)
-    assert part in refusal.value.what
+        rollout_time(ask(**{count: 0}), H100)
+    assert refusal.value.what.endswith(" = 0")
     assert refusal.value.fix
 
 

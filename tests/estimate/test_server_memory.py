@@ -116,15 +116,6 @@ def test_no_longer_context_is_offered_than_the_model_was_made_for() -> None:
     assert inference_memory(unknown, hardware).longest_ctx_tokens > 100_000
 
 
-def test_who_is_there_before_counts_in_an_early_version_only() -> None:
-    shape, hardware = shape_of("Qwen/Qwen3-0.6B"), gpu(23.5, "rtx4090")
-    early = default_setup(shape, hardware, "0.8.5")._replace(gpu_memory_fraction=0.5, resident_bytes=11 * GIB)
-    late = default_setup(shape, hardware, "0.10.2")._replace(gpu_memory_fraction=0.5, resident_bytes=11 * GIB)
-    assert inference_memory(early, hardware).kv_tokens == 0
-    assert inference_memory(late, hardware).kv_tokens > 0
-    assert not inference_memory(late._replace(resident_bytes=13 * GIB), hardware).starts
-
-
 def _run(inference: prime_rl_parts.Inference, deployment: prime_rl_parts.Deployment | None) -> RunSpec:
     data = Data(sources=(Source(kind="python-stdlib"),))
     return RunSpec(run=Run(name="served", max_steps=10), data=data, inference=inference, deployment=deployment)

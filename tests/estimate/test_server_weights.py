@@ -29,12 +29,11 @@ def test_experts_are_spread_over_data_parallel_replicas_too() -> None:
     assert share["matrices"] == whole["matrices"]
 
 
-def test_a_vision_tower_is_cut_or_copied() -> None:
-    setup = default_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct"), gpu(79.2))._replace(tensor_parallel=2)
-    cut = {term.name: term.bytes for term in weight_terms(setup)}
-    copied = {term.name: term.bytes for term in weight_terms(setup._replace(vision_replicated=True))}
-    assert copied["vision_tower"] == 2 * cut["vision_tower"]
-    assert copied["matrices"] == cut["matrices"]
+def test_tensor_parallelism_splits_a_vision_tower() -> None:
+    setup = default_setup(shape_of("Qwen/Qwen2.5-VL-7B-Instruct"), gpu(79.2))
+    whole = {term.name: term.bytes for term in weight_terms(setup)}
+    split = {term.name: term.bytes for term in weight_terms(setup._replace(tensor_parallel=2))}
+    assert whole["vision_tower"] == 2 * split["vision_tower"]
 
 
 def test_adapter_slots_take_what_their_shapes_say() -> None:

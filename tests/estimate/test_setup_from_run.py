@@ -9,7 +9,7 @@ from prime_train.estimate.memory.coefficients import Coefficients, fitted_entry,
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import Head, TrainSetup
 from prime_train.estimate.memory.training import training_memory
-from prime_train.registry.gpus import memory_coefficients
+from prime_train.registry.gpus import read_table
 from prime_train.spec import RunSpec
 from prime_train.spec.prime_rl_parts import Recipe, Trainer
 from tests.estimate.training_cases import EIGHT_GPUS, native, prime_rl, recipe, shape
@@ -98,7 +98,7 @@ def test_a_quantised_base_is_smaller_than_one_in_16_bits(quantization: str) -> N
 
 
 def test_each_entry_of_the_registry_is_coefficients_of_a_known_name() -> None:
-    for name, entry in memory_coefficients().items():
+    for name, entry in read_table("memory.toml").items():
         assert set(entry) <= {"source", "models", "checkpointing", "compiled", "coefficients", "era"}, name
         numbers = (entry["coefficients"], *entry.get("era", {}).values())
         assert all(set(table) <= set(Coefficients._fields) for table in numbers), name

@@ -180,10 +180,8 @@ def test_all_weights_take_seconds_and_adapters_little_of_them() -> None:
     assert whole.low < whole.typical < whole.high
 
 
-def test_nccl_hands_over_faster_than_a_disk_and_slower_between_machines() -> None:
-    disk, inside = broadcast_s(LLAMA_1B, H100), broadcast_s(LLAMA_1B, H100, way="nccl")
-    outside = broadcast_s(LLAMA_1B, H100, way="nccl", one_machine=False)
-    assert inside.typical < outside.typical < disk.typical
+def test_nccl_hands_over_faster_than_a_disk() -> None:
+    assert broadcast_s(LLAMA_1B, H100, way="nccl").typical < broadcast_s(LLAMA_1B, H100).typical
 
 
 @pytest.mark.parametrize("change", ["ctx_tokens", "micro_batch_tokens", "micro_batches", "dp_shard"])

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import Answer, run_probe
+from prime_train.facts.probe_process import Answer, NoAnswer, run_probe
 
 
 def test_what_it_says_and_how_it_ends() -> None:
@@ -20,7 +20,7 @@ def test_one_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     program = f"exec 3>{fifo}; sleep 1000 & wait"
-    assert run_probe(["sh", "-c", program], 0.5) == NotKnown("no answer within 0.5 s")
+    assert run_probe(["sh", "-c", program], 0.5) == NoAnswer("no answer within 0.5 s")
     os.set_blocking(reader, True)
     assert os.read(reader, 1) == b""  # the end: nobody holds the other side any more
     os.close(reader)

@@ -20,7 +20,7 @@ from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise import watch_runner
 from prime_train.supervise.launch.launch import Launch, Ready
-from prime_train.supervise.lock import held
+from prime_train.supervise.lock import hold_run
 from prime_train.supervise.loop import supervise
 from prime_train.supervise.policy import Policy
 from prime_train.supervise.state import State
@@ -116,7 +116,7 @@ def main() -> None:
     watch_runner.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
     watches = Watches(others=(Early(answer),) if answer is not None else ())
     try:
-        with held(run_dir):
+        with hold_run(run_dir):
             sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, program, policy, watches))
     except UserError as error:
         sys.stderr.write(f"{error}\n")

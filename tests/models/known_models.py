@@ -21,7 +21,7 @@ from tests.fakes.model_folder import QWEN3, STEADY
 
 NOWHERE = NotKnown("no interpreter was asked")
 H100 = hardware.hardware_from_name("h100-80gb")
-WEIGHTS = Weights(1, 30_912, 61_824, {"BF16": 30_912}, 2, (384, 32), has_head=False, vision=0, faults=())
+WEIGHTS = Weights(1, 30_912, 61_824, {"BF16": 30_912}, 2, (384, 32), faults=())
 FILES = ModelFiles(
     name="lab/good",
     origin="hub",

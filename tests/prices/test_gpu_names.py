@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.prices.gpu_names import gpu_id, gpu_id_of_offer
-from prime_train.prices.vast import NAMES
+from prime_train.prices.vast import VAST_NAMES
 from prime_train.registry import gpus
 
 
@@ -55,7 +55,7 @@ def test_a_memory_in_another_unit_says_nothing() -> None:
     assert gpu_id_of_offer("A100-80GB", "A100 PCIe", 0.08, 1) == "a100-80gb-pcie"  # RunPod writes 80 where MiB belong
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VAST_NAMES)
 def test_every_name_that_vast_is_asked_for_is_known(name: str) -> None:
     assert gpu_id(name.replace("_", " ")) is not None
 

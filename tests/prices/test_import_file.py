@@ -11,7 +11,7 @@ import pytest
 from prime_train.core.errors import UserError
 from prime_train.prices import import_file
 from prime_train.prices.import_file import ImportOptions
-from prime_train.prices.table import to_text
+from prime_train.prices.table import format_table
 from tests.fakes.price_server import prime_offer, vast_offer
 from tests.prices.test_skypilot import CATALOGUES, NEBIUS
 
@@ -56,7 +56,7 @@ def test_a_file_is_known_by_its_shape(
 
 def test_our_own_table_is_read(tmp_path: Path) -> None:
     prices = import_file.read(written(tmp_path / "nebius" / CSV, NEBIUS), ImportOptions(), TODAY).rows.prices
-    imported = import_file.read(written(tmp_path / "mine.toml", to_text(prices)), ImportOptions(), TODAY)
+    imported = import_file.read(written(tmp_path / "mine.toml", format_table(prices)), ImportOptions(), TODAY)
     assert imported.kind == "prime-train"
     assert set(imported.rows.prices) == set(prices)
 

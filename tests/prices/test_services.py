@@ -8,21 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.prices import primeintellect, vast
 from prime_train.prices.price import Price, Rows
+from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
+from prime_train.prices.vast import vast_offers, vast_rows
 from tests.fakes.price_server import prime_offer, vast_offer
 
 
 def prime(*offers: Any) -> Rows:
-    found = primeintellect.items({"items": list(offers), "totalCount": len(offers)})
+    found = prime_intellect_offers({"items": list(offers), "totalCount": len(offers)})
     assert found is not None
-    return primeintellect.rows(found, "answer", "api", "2026-11-21")
+    return prime_intellect_rows(found, "answer", "api", "2026-11-21")
 
 
 def of_vast(*offers: Any) -> Rows:
-    found = vast.items({"offers": list(offers)})
+    found = vast_offers({"offers": list(offers)})
     assert found is not None
-    return vast.rows(found, "answer", "api", "2026-11-21")
+    return vast_rows(found, "answer", "api", "2026-11-21")
 
 
 def test_a_price_is_of_the_whole_box() -> None:
@@ -82,7 +83,7 @@ def test_prime_intellect_faults(offer: Any, where: str) -> None:
 
 
 def test_prime_intellects_older_answer_is_a_table_per_gpu() -> None:
-    found = primeintellect.items({"H100_80GB": [prime_offer()], "L40S_48GB": []})
+    found = prime_intellect_offers({"H100_80GB": [prime_offer()], "L40S_48GB": []})
     assert found is not None
     assert [place for place, _ in found] == ["H100_80GB[0]"]
 
@@ -136,8 +137,8 @@ def test_a_name_from_outside_is_cleaned() -> None:
 
 @pytest.mark.parametrize("document", [{}, [], {"items": {}}, {"detail": "Not Found"}, 7, None, "offers", [[]]])
 def test_what_is_no_answer(document: Any) -> None:
-    assert primeintellect.items(document) is None
-    assert vast.items(document) is None
+    assert prime_intellect_offers(document) is None
+    assert vast_offers(document) is None
 
 
 values = st.recursive(
@@ -163,7 +164,7 @@ def test_nothing_in_an_offer_of_vast_trips_the_reader(field: str, value: Any) ->
 @pytest.mark.slow
 @given(values)
 def test_no_document_trips_the_recognition(document: Any) -> None:
-    for reader in (primeintellect, vast):
-        found = reader.items(document)
+    for offers, to_rows in ((prime_intellect_offers, prime_intellect_rows), (vast_offers, vast_rows)):
+        found = offers(document)
         if found is not None:
-            reader.rows(found, "answer", "api", "")
+            to_rows(found, "answer", "api", "")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.prices import skypilot
-from prime_train.prices.price import Fault, Price, Rows
+from prime_train.prices.price import Fault, Price, Rows, catch
 
 CATALOGUES = Path(__file__).with_name("catalogues")
 NEBIUS = (CATALOGUES / "nebius" / "vms.csv").read_text(encoding="utf-8")
@@ -21,7 +21,6 @@ def catalogue(provider: str) -> Rows:
 
 def read(text: str, provider: str) -> Rows:
     rows = skypilot.rows(text, "vms.csv", provider, "2026-11-01")
-    assert isinstance(rows, Rows), rows
     assert rows.faults == ()
     return rows
 
@@ -97,14 +96,13 @@ def test_gcp_tells_host_and_gpus_in_different_rows() -> None:
 def test_a_wrong_number_names_line_and_column(old: str, new: str, where: str, what: str) -> None:
     assert old in NEBIUS
     rows = skypilot.rows(NEBIUS.replace(old, new, 1), "vms.csv", "nebius", "")
-    assert isinstance(rows, Rows)
     (fault,) = rows.faults
     assert fault.where == f"vms.csv {where}"
     assert what in fault.what
 
 
 def test_a_missing_column_is_named() -> None:
-    fault = skypilot.rows(NEBIUS.replace("AcceleratorCount", "Accelerators"), "vms.csv", "nebius", "")
+    fault = catch(skypilot.rows, NEBIUS.replace("AcceleratorCount", "Accelerators"), "vms.csv", "nebius", "")
     assert isinstance(fault, Fault)
     assert fault.where == "vms.csv line 1"
     assert "AcceleratorCount" in fault.what
@@ -112,7 +110,6 @@ def test_a_missing_column_is_named() -> None:
 
 def test_a_file_that_is_cut_off_is_a_fault() -> None:
     rows = skypilot.rows(NEBIUS[:-70], "vms.csv", "nebius", "")
-    assert isinstance(rows, Rows)
     assert [fault.where for fault in rows.faults] == ["vms.csv line 5"]
 
 
@@ -124,12 +121,12 @@ def test_a_gpu_info_that_says_nothing_leaves_the_name(info: str) -> None:
 
 @given(st.integers(0, len(NEBIUS)), st.text(max_size=20), st.integers(0, 30))
 def test_no_damage_trips_the_reader(at: int, inserted: str, removed: int) -> None:
-    found = skypilot.rows(NEBIUS[:at] + inserted + NEBIUS[at + removed :], "vms.csv", "nebius", "")
+    found = catch(skypilot.rows, NEBIUS[:at] + inserted + NEBIUS[at + removed :], "vms.csv", "nebius", "")
     if isinstance(found, Rows):
         assert all(price.usd_per_gpu_hour > 0 for price in found.prices)
 
 
 def test_a_field_without_an_end_is_a_fault() -> None:
-    fault = skypilot.rows(NEBIUS + '"' + "x" * 200_000, "vms.csv", "nebius", "")
+    fault = catch(skypilot.rows, NEBIUS + '"' + "x" * 200_000, "vms.csv", "nebius", "")
     assert isinstance(fault, Fault)
     assert "not CSV" in fault.what

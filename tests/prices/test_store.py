@@ -26,12 +26,11 @@ def own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def own() -> set[Price]:
-    table = store.load(TODAY)
-    return set(table.prices[: table.own])
+    return set(store.load(TODAY)) - set(store.shipped_prices())
 
 
 def test_without_a_file_the_shipped_rows_count() -> None:
-    assert store.load(TODAY) == store.PriceTable(store.shipped_prices(), 0)
+    assert store.load(TODAY) == store.shipped_prices()
 
 
 def test_every_shipped_row_names_its_source() -> None:
@@ -43,9 +42,9 @@ def test_own_rows_take_the_place_of_shipped_ones_of_the_same_cloud_and_gpu(own_f
     assert store.save([price("primeintellect/nebius")], TODAY, whole=True) == own_file
     table = store.load(TODAY)
     assert own() == {price("primeintellect/nebius")}
-    assert not [row for row in table.prices[1:] if (row.cloud, row.gpu) == ("primeintellect", "h100-80gb")]
-    assert [row for row in table.prices if (row.cloud, row.gpu) == ("primeintellect", "h200")]
-    assert [row for row in table.prices if (row.cloud, row.gpu) == ("lambda", "h100-80gb")]
+    assert not [row for row in table[1:] if (row.cloud, row.gpu) == ("primeintellect", "h100-80gb")]
+    assert [row for row in table if (row.cloud, row.gpu) == ("primeintellect", "h200")]
+    assert [row for row in table if (row.cloud, row.gpu) == ("lambda", "h100-80gb")]
 
 
 def test_a_whole_list_replaces_its_cloud_and_a_part_its_gpus() -> None:

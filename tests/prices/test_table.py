@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.prices import table
-from prime_train.prices.price import Fault, Price, Rows
+from prime_train.prices.price import Fault, Price, Rows, catch
+from prime_train.prices.table import format_table, parse_table
 from prime_train.registry import gpus
 
 TODAY = date(2026, 11, 21)
@@ -33,9 +33,7 @@ as_of = 2026-11-02
 
 
 def rows(text: str) -> Rows:
-    found = table.parse(text, "prices.toml", TODAY)
-    assert isinstance(found, Rows), found
-    return found
+    return parse_table(text, "prices.toml", TODAY)
 
 
 def test_rows() -> None:
@@ -74,7 +72,7 @@ def test_a_wrong_value_names_line_and_column(old: str, new: str, where: str, sai
 
 @pytest.mark.parametrize("text", ["", "price = 7", "[[price]\n", "price = [1, 2]", "[price]\ngpu = 1"])
 def test_what_is_no_table(text: str) -> None:
-    fault = table.parse(text, "prices.toml", TODAY)
+    fault = catch(parse_table, text, "prices.toml", TODAY)
     assert isinstance(fault, Fault)
     assert fault.where == "prices.toml"
 
@@ -100,6 +98,6 @@ names = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_si
     )
 )
 def test_what_is_written_is_read_again(prices: list[Price]) -> None:
-    found = rows(table.to_text(prices))
+    found = rows(format_table(prices))
     assert found.faults == ()
     assert sorted(found.prices) == sorted(prices)

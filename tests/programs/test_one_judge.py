@@ -23,7 +23,7 @@ from prime_train.programs.prime_rl.layout import folder as folder_of
 from prime_train.programs.prime_rl.settings import named
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.resume_choice import choice
+from prime_train.supervise.resume_choice import choose_checkpoint
 from prime_train.views import checkpoints as view
 from prime_train.views.status import read_status
 from tests.fakes.prime_rl_launcher.standin import metadata
@@ -106,7 +106,7 @@ def newest_by_user(program: Program, run: RunSpec, run_dir: RunDir) -> dict[str,
     usable = newest_usable(items, program.keep(run))
     verified = view.verify(run_dir, lambda _: None)
     return {
-        "the supervisor": choice(found, ())[0],
+        "the supervisor": choose_checkpoint(found, ())[0],
         "validate": next((one.step for one in folder.checkpoints if not one.problem), None),
         "the disk watch and prune": usable.step if usable is not None else None,
         "ckpt list": next((row.step for row in rows if row.resume), None),

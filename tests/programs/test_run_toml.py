@@ -12,7 +12,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, BatchShrunk, EventLog, LaunchAsked, Progress, RunClosed, RunOpened
 from prime_train.programs.bundled import PROGRAM
 from prime_train.spec import Batch, Data, Model, Optim, Parallel, Run, RunSpec, Source, Tokenizer, from_json
-from prime_train.supervise.launch.run_directory import Resume, with_micro_batch
+from prime_train.supervise.launch.run_directory import Resume, apply_micro_batch
 
 TEXT = "[run]\nname = 'a'\n"
 
@@ -164,7 +164,7 @@ def test_a_run_whose_micro_batch_was_halved_keeps_its_global_batch(run_dir: RunD
     log.append(LaunchAsked(1, 0))
     log.append(AttemptEnded(1, 1, "failed", "oom", "", "", "", "", 0))
     log.append(BatchShrunk(1, 2))
-    shrunk = with_micro_batch(run, run_dir, 2)
+    shrunk = apply_micro_batch(run, run_dir, 2)
     save(run_dir, 20)
     again = PROGRAM.open_run(TEXT, asked_for, run_dir)
     assert again.notes == ("micro-batch 2, not 8: memory ran out with more",)
@@ -193,11 +193,11 @@ def test_a_supervisor_that_died_before_it_wrote_a_smaller_batch_down_is_no_chang
 def test_a_micro_batch_that_the_user_chose_smaller_still_holds(run_dir: RunDir) -> None:
     run = PROGRAM.open_run(TEXT, replace(spec(), batch=Batch(micro_batch=8)), run_dir).run
     shrunk_to(run_dir, 4)
-    with_micro_batch(run, run_dir, 4)
+    apply_micro_batch(run, run_dir, 4)
     own = PROGRAM.open_run(TEXT, replace(spec(), batch=Batch(micro_batch=1, global_batch=8)), run_dir)
     assert own.notes == ()
     assert own.run.batch.micro_batch == 1
-    assert with_micro_batch(own.run, run_dir, 4) == own.run
+    assert apply_micro_batch(own.run, run_dir, 4) == own.run
 
 
 def test_a_finished_run_has_nothing_left_to_do_until_it_is_given_more_steps(run_dir: RunDir) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import UnionType
@@ -71,6 +71,7 @@ def validate(text: str, path: str, facts: Facts) -> Verdict:
 
 # What a run of prime-rl needs beside it: more GPUs than any example asks for.
 _H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))
+_LOST_GPU = Gpu("", 0, (0, 0))
 _GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
 # The folders of examples that do not describe their own.
@@ -136,7 +137,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
     """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
-    base = GOOD_MACHINE if run.runs_without_gpu else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
+    base = GOOD_MACHINE if run.traits.runs_without_gpu else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:
@@ -145,20 +146,19 @@ def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
         step = max(1, run.resume.step or 0)
         saved = StepFolder(step, Path(f"/runs/example/checkpoints/step_{step}"))
         base = replace(base, run_folder=RunFolder(Path("/runs/example"), checkpoints=(saved,)))
-    facts = _overlaid(base, overlay)
-    assert isinstance(facts, Facts)
-    return facts
+    return replace(base, **_overlaid(base, overlay))
 
 
-def _overlaid(base: Any, overlay: Mapping[str, Any]) -> Any:
+def _overlaid(base: Any, overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `base` that the overlay changes; a table changes some fields of a fact."""
     hints = get_type_hints(type(base))
-    changed = {
-        name: _overlaid(getattr(base, name), value)
-        if isinstance(value, dict) and is_dataclass(getattr(base, name))
+    facts = {name: getattr(base, name) for name in overlay}
+    return {
+        name: facts[name]._replace(**_overlaid(facts[name], value))
+        if isinstance(value, dict) and hasattr(facts[name], "_replace")
         else _typed(hints[name], value)
         for name, value in overlay.items()
     }
-    return replace(base, **changed)
 
 
 def _typed(hint: Any, value: Any) -> Any:
@@ -171,9 +171,11 @@ def _typed(hint: Any, value: Any) -> Any:
         return tuple(_typed(arguments[0], item) for item in value)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
-    if is_dataclass(hint) and isinstance(hint, type):
+    if hasattr(hint, "_fields"):
         types = get_type_hints(hint)
+        given = {name: _typed(types[name], item) for name, item in value.items()}
+        if hint is Gpu:
+            return (_LOST_GPU if "fault" in given else _H200)._replace(**given)
         empty: dict[type, Any] = {str: "", int: 0}
-        known = {item.name: empty[types[item.name]] for item in fields(hint) if types[item.name] in empty}
-        return hint(**known | {name: _typed(types[name], item) for name, item in value.items()})
+        return hint(**{name: empty[types[name]] for name in hint._fields if types[name] in empty} | given)
     return Path(value) if hint is Path else value

@@ -76,7 +76,7 @@ def test_no_rule_judges_a_default_that_replaces_a_faulty_value() -> None:
 
 
 def test_rules_that_need_facts_judge_only_with_facts() -> None:
-    facts = replace(GOOD_MACHINE, save_dir=replace(known(GOOD_MACHINE.save_dir), refusal="Read-only file system"))
+    facts = replace(GOOD_MACHINE, save_dir=known(GOOD_MACHINE.save_dir)._replace(refusal="Read-only file system"))
     assert codes(lint(BASE, "run.toml")) == []
     assert codes(validate(BASE, "run.toml", facts)) == ["DSK002"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prime_train.core.findings import Finding
-from prime_train.facts.facts import Facts, ModelFolder, Ram, SaveDir
+from prime_train.facts.facts import Facts, ModelFolder, Ram, SaveDir, SourceFiles
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 
@@ -48,3 +48,10 @@ def test_a_missing_model_folder_is_reported_once() -> None:
     gone = ModelFolder(Path("models/gone"), "there is no such folder")
     assert codes(text, model_folder=gone) == {"MOD002"}
     assert {item.code for item in lint(text, "run.toml").findings} == {"MOD004", "TOK003"}
+
+
+def test_a_source_that_may_not_be_read_has_another_fix_than_a_missing_one() -> None:
+    denied = SourceFiles(0, "corpus/*.txt", 1, 0, "corpus/a.txt may not be read", is_denied=True)
+    assert found(BASE, "DAT003", source_files=(denied,)).fix == "chmod -R u+rX corpus/*.txt"
+    missing = denied._replace(problem="there is no such file or folder", is_denied=False)
+    assert found(BASE, "DAT003", source_files=(missing,)).fix.startswith("correct the path")

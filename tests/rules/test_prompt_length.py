@@ -93,9 +93,9 @@ def test_the_longest_prompt_of_several_environments() -> None:
 def test_each_environment_in_the_registry_has_a_source() -> None:
     assert _by_name()
     for entry in _by_name().values():
-        assert 0 < entry.prompt_tokens < 2**20
-        assert "@" in entry.source
-        assert datetime.date.fromisoformat(entry.as_of) <= datetime.date(2100, 1, 1)
+        assert 0 < entry["prompt_tokens"] < 2**20
+        assert "@" in entry["source"]
+        assert datetime.date.fromisoformat(entry["as_of"]) <= datetime.date(2100, 1, 1)
 
 
 def test_a_models_own_positions_count_more_than_the_registrys(tmp_path: Path) -> None:

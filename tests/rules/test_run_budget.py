@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,11 @@ H100 = Gpus((Gpu("NVIDIA H100 80GB HBM3", 85899345920, (9, 0)),) * 8)
 NO_GPU = Gpus((), "no NVIDIA driver")
 
 
-def budgeted(text: str, budget: str, gpus: Gpus = H100, **folder: object) -> list[Finding]:
+def budgeted(text: str, budget: str, gpus: Gpus = H100, **folder: Any) -> list[Finding]:
     text = f"{text}\n[prime_train]\n{budget}\n"
     run = lint(text, "run.toml").run
     assert run is not None
-    there = replace(RunFolder(Path("/runs/example")), **folder)  # type: ignore[arg-type]
-    facts = replace(facts_of({}, run), gpus=gpus, run_folder=there)
+    facts = replace(facts_of({}, run), gpus=gpus, run_folder=RunFolder(Path("/runs/example"))._replace(**folder))
     return [item for item in validate(text, "run.toml", facts).findings if item.code in ("RUN005", "RUN006")]
 
 

@@ -47,8 +47,8 @@ def test_the_tokenizer_is_that_of_the_model_where_none_is_named() -> None:
 
 
 def test_where_it_writes() -> None:
-    assert (RUN.write_root_field, RUN.write_root, RUN.write_folder) == ("run.dir", "here", "a")
-    assert (RL.write_root_field, RL.write_root, RL.write_folder) == ("launch.output_dir", "outputs", "")
+    assert (RUN.traits.write_root_field, RUN.write_root, RUN.write_folder) == ("run.dir", "here", "a")
+    assert (RL.traits.write_root_field, RL.write_root, RL.write_folder) == ("launch.output_dir", "outputs", "")
     named = replace(RL, launch=Launch(output_dir="there", run_name="b"))
     assert (named.write_root, named.write_folder) == ("there", "b")
     assert replace(RL, launch=Launch(run_dir="c", run_name="b")).write_folder == "c"
@@ -96,7 +96,7 @@ def test_the_gpus_that_a_run_takes(deployment: Deployment | None, infers: bool, 
 def test_the_fields_that_it_names_are_fields() -> None:
     parts = {field.name for field in fields(RunSpec)}
     for run in (RUN, SERVES, RL, SFT, INFERENCE, RECIPE, SCRIPT):
-        named = {run.model_field, run.write_root_field, run.silence_field}
+        named = {run.model_field, run.traits.write_root_field, run.traits.silence_field}
         assert {name.partition(".")[0] for name in named} <= parts
 
 

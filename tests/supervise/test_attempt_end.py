@@ -1,4 +1,4 @@
-"""What an attempt leaves, and whether it had been told to end."""
+"""The evidence of an attempt, and whether a requested stop ended it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised
-from prime_train.supervise.attempt_end import ended, evidence
+from prime_train.supervise.attempt_end import build_end_event, collect_evidence
 from prime_train.supervise.diagnose import Cause, judge
 from prime_train.supervise.policy import Policy
 from prime_train.supervise.process import Exited
-from prime_train.supervise.state import Child, Doom, Live, State, Word
+from prime_train.supervise.state import Attempt, Child, Live, PendingKill, State, TrainerExit
 
 LOST = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "a riser", "", "GPU-1", 3)
 BY_FILE, BY_SIGNAL = Policy(), Policy(stops_by_file=False)
@@ -32,27 +32,32 @@ def live(roles: tuple[str, ...] = ("trainer",), started: int = 1, **more: object
         (live(), BY_FILE, True, "failed"),  # it was to save, and fell
         (live(("inference", "trainer"), 1), BY_FILE, True, "stopped"),  # nothing trained yet
         (live(started=0), BY_FILE, True, "stopped"),
-        (live(doom=Doom(LOST, 0.0)), BY_SIGNAL, True, "failed"),  # it was at fault before it was asked
-        (live(word=Word("finished", 1.0, 40)), BY_SIGNAL, True, "finished"),  # it was through when it was asked
+        (live(pending_kill=PendingKill(LOST, 0.0)), BY_SIGNAL, True, "failed"),  # it was at fault before it was asked
+        (
+            live(trainer_exit=TrainerExit("finished", 1.0, 40)),
+            BY_SIGNAL,
+            True,
+            "finished",
+        ),  # it was through when it was asked
     ],
 )
 def test_who_was_told_to_end_has_stopped_unless_there_is_more_to_say(
     tmp_path: Path, attempt: Live, policy: Policy, saves: bool, outcome: str
 ) -> None:
-    state = State(max_steps=40, live=attempt, stop_asked_s=1.0, stop_saves=saves)
-    left = evidence(state, attempt, policy, RunDir(tmp_path), Exited(1, "trainer", 1), None)
+    state = State(max_steps=40, live=attempt, stop_requested_s=1.0, stop_saves=saves)
+    left = collect_evidence(state, attempt, policy, RunDir(tmp_path), Exited(1, "trainer", 1))
     assert judge(state, attempt, left).outcome == outcome
 
 
 def test_of_an_attempt_that_was_given_up_the_log_of_what_was_started_is_named(tmp_path: Path) -> None:
     attempt = live(("prime_rl",))
-    left = evidence(State(live=attempt), attempt, BY_SIGNAL, RunDir(tmp_path), None, None)
+    left = collect_evidence(State(live=attempt), attempt, BY_SIGNAL, RunDir(tmp_path), None)
     assert (left.returncode, left.role, left.log) == (None, "prime_rl", Path("/nowhere/prime_rl.log"))
 
 
 def test_an_end_names_the_newest_checkpoint_that_loads_and_no_secret(tmp_path: Path) -> None:
     found = [Checkpoint(step, tmp_path, 9, "torn" if step == 30 else "") for step in (30, 20, 10)]
     cause = Cause("failed", "auth", "the token hf_0123456789abcdef was refused", "it is old", "log in", "/log:3", "HF1")
-    event = ended(2, 1, cause, found, (20,), ("hf_0123456789abcdef",))
+    event = build_end_event(State(attempts=(Attempt(2),), unreadable=(20,)), 1, cause, found, ("hf_0123456789abcdef",))
     assert (event.attempt, event.newest_complete, event.cause_id) == (2, 10, "HF1")
     assert "0123456789abcdef" not in event.what

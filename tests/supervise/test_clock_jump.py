@@ -1,4 +1,4 @@
-"""A clock that is set is told once; one that drifts is not."""
+"""A clock that is set is reported once; a clock that drifts is not."""
 
 from __future__ import annotations
 

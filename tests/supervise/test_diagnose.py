@@ -8,8 +8,8 @@ import pytest
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.diagnose import Cause, Evidence, disk_full, judge, oom_kills, tail
-from prime_train.supervise.state import Doom, Live, Sent, State, Word
+from prime_train.supervise.diagnose import Cause, Evidence, count_oom_kills, is_disk_full, judge, read_tail
+from prime_train.supervise.state import Live, PendingKill, Sent, State, TrainerExit
 
 STATE = State(step=40, max_steps=300)
 LIVE = Live(1, last_sign_s=0.0)
@@ -67,18 +67,18 @@ def judged(returncode: int | None, log_tail: str = "", live: Live = LIVE, kills:
 
 
 def test_the_last_word_counts_more_than_the_exit_code() -> None:
-    assert judged(1, live=replace(LIVE, word=Word("finished", 1.0, 300))) == Cause("finished")
-    assert judged(-9, live=replace(LIVE, word=Word("stopped", 1.0, 40))) == Cause("stopped")
+    assert judged(1, live=replace(LIVE, trainer_exit=TrainerExit("finished", 1.0, 300))) == Cause("finished")
+    assert judged(-9, live=replace(LIVE, trainer_exit=TrainerExit("stopped", 1.0, 40))) == Cause("stopped")
 
 
 def test_finished_before_the_last_step_is_not_finished() -> None:
-    found = judged(0, live=replace(LIVE, word=Word("finished", 1.0, 40)))
+    found = judged(0, live=replace(LIVE, trainer_exit=TrainerExit("finished", 1.0, 40)))
     assert (found.outcome, found.what) == ("failed", "exited with 0 at step 40 of 300")
 
 
 def test_the_trainers_own_account() -> None:
     account = TrainerFailed(1, 0, "disk", "no space", "the disk is full", "free some", "save.py:1")
-    live = replace(LIVE, failure=account, word=Word("failed", 1.0, 40))
+    live = replace(LIVE, failure=account, trainer_exit=TrainerExit("failed", 1.0, 40))
     assert judged(5, IMPORT_ERROR, live) == Cause(
         "failed", "disk", "no space", "the disk is full", "free some", "save.py:1"
     )
@@ -185,7 +185,7 @@ def test_another_log_tells_why_the_trainer_lost_its_peer() -> None:
 )
 def test_a_log_explains_silence_and_not_a_lost_gpu(watch: str, name: str, told: str) -> None:
     alarm = AlarmRaised(1, watch, name, "inference", "restart", "hardware", "it is silent", "", "", "", 40)
-    live = replace(LIVE, doom=Doom(alarm, 1.0))
+    live = replace(LIVE, pending_kill=PendingKill(alarm, 1.0))
     assert judge(STATE, live, Evidence(-9, LOG, "", 0, _heard(ENGINE_OOM))).id == told
     bare = judge(STATE, live, Evidence(-9, LOG, "", 0))
     assert (bare.id, bare.what, bare.where) == (name, "it is silent", "inference")
@@ -224,7 +224,9 @@ def test_a_killed_rank_is_the_root_and_not_the_rank_that_lost_its_peer() -> None
 
 
 def test_a_hang_is_placed_by_the_stack_it_left() -> None:
-    live = replace(LIVE, doom=Doom(HangFound(1, 300.4, 300.0, "train"), 0.0), sent=(Sent("SIGABRT", 1.0),))
+    live = replace(
+        LIVE, pending_kill=PendingKill(HangFound(1, 300.4, 300.0, "train"), 0.0), sent=(Sent("SIGABRT", 1.0),)
+    )
     found = judged(-6, ABORTED, live)
     assert (found.cause_class, found.where) == ("hang", "/src/trainer/data/loader.py:77 in take")
     assert found.what == "no sign of life for 300 s in phase train; the limit is 300 s"
@@ -234,7 +236,7 @@ def test_a_hang_is_placed_by_the_stack_it_left() -> None:
 
 def test_a_hang_of_what_a_signal_holds_is_not_answered_by_a_higher_limit() -> None:
     hang = HangFound(1, 300.4, 300.0, "train", "stopped by a signal, as SIGSTOP does: python (7)")
-    found = judged(-9, "", replace(LIVE, doom=Doom(hang, 0.0)))
+    found = judged(-9, "", replace(LIVE, pending_kill=PendingKill(hang, 0.0)))
     assert "kill -CONT" in found.fix
     assert "heartbeat" not in found.fix
 
@@ -248,17 +250,17 @@ def test_what_had_to_be_ended_after_its_grace_is_stopped() -> None:
 def test_the_tail_of_a_long_log_is_read_and_a_missing_one_is_empty(tmp_path: Path) -> None:
     log = tmp_path / "trainer.log"
     log.write_bytes(b"\xff" * 1_000_000 + b"\nthe end\n")
-    assert tail(log).endswith("the end\n")
-    assert len(tail(log)) <= 256 * 1024
-    assert tail(tmp_path / "none") == ""
+    assert read_tail(log).endswith("the end\n")
+    assert len(read_tail(log)) <= 256 * 1024
+    assert read_tail(tmp_path / "none") == ""
 
 
 def test_the_kernels_count_is_a_number() -> None:
-    assert oom_kills() >= 0
+    assert count_oom_kills() >= 0
 
 
 def test_who_has_no_room_to_say_why_is_told_by_the_disk() -> None:
     found = judge(STATE, LIVE, Evidence(1, LOG, "", 0, disk_full=True))
     assert (found.cause_class, "the run's own disk is full" in found.what) == ("disk", True)
     assert judge(STATE, LIVE, Evidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"
-    assert not disk_full(LOG.parent / "is not there")
+    assert not is_disk_full(LOG.parent / "is not there")

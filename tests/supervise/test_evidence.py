@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from prime_train.core.process_id import identify
-from prime_train.supervise.evidence import Tools, collect, find_tools, where_stood
-from prime_train.supervise.evidence_items import stands_at, tell
-from prime_train.supervise.launch import environment
+from prime_train.core.redaction import MASK
+from prime_train.supervise.evidence import Tools, collect, find_tools, read_stuck_place
+from prime_train.supervise.evidence_items import find_program_line, format_places
 from prime_train.supervise.state import Child
 from tests import fakes
 
@@ -28,7 +28,7 @@ _SECRET = "hf_thisIsNoRealToken42"
 def started(
     argv: Sequence[str], log: Path, first_word: str, environment: dict[str, str] | None = None
 ) -> Iterator[Child]:
-    """A process that has said its first word, as a child of an attempt; its tree is ended by pid."""
+    """A process that has printed its first line, as a child of an attempt; its tree is ended by pid."""
     with open(log, "wb") as file:
         process = subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=file, text=True, env=os.environ | (environment or {})
@@ -72,7 +72,7 @@ def test_of_an_attempt_without_processes_the_logs_are_kept(tmp_path: Path) -> No
     items = collect(folder, [gone], [log, tmp_path / "none.log"], (), metrics=metrics, tools=Tools())
     assert (folder / "last-lines-trainer.log").read_text().splitlines() == [f"line {n}" for n in range(800, 1000)]
     assert (folder / "metrics.jsonl").read_text() == '{"step": 2}\n'
-    assert "processes.txt: none is left" in items
+    assert "processes.txt: no process is left" in items
     assert "last-lines-none.log: there is none" in items
     assert not list(folder.glob("stacks-*"))
 
@@ -84,7 +84,7 @@ def test_secrets_stay_out_also_where_the_end_of_a_log_begins_within_one(tmp_path
         log.write_text(_SECRET + "x" * (size - len(_SECRET)) + f"\n{_SECRET} again\n")
         collect(folder, [], [log], (_SECRET,), tools=Tools())
         kept = (folder / "last-lines-trainer.log").read_text()
-        assert kept.endswith(f"{environment.MASK} again\n")
+        assert kept.endswith(f"{MASK} again\n")
         assert not any(_SECRET[start:] in kept for start in range(len(_SECRET) - 4))
 
 
@@ -126,16 +126,16 @@ Thread 9 (idle): "writer"
 
 
 def test_a_rank_stands_at_the_innermost_line_that_is_the_programs_own() -> None:
-    assert stands_at(DUMP) == "accumulate (prime_train/trainer/step.py:96), in _engine_run_backward"
-    assert stands_at('Thread 7 (idle): "MainThread"\n    f (train.py:3)\n') == "f (train.py:3)"
-    assert stands_at('Thread 7 (idle): "MainThread"\n    g (torch/x.py:1)\n') == "g (torch/x.py:1)"
-    assert stands_at(DUMP.replace(': "MainThread"', "")) == stands_at(DUMP)  # of a stopped process
-    assert stands_at("Process 7: ruby") == ""
+    assert find_program_line(DUMP) == "accumulate (prime_train/trainer/step.py:96), in _engine_run_backward"
+    assert find_program_line('Thread 7 (idle): "MainThread"\n    f (train.py:3)\n') == "f (train.py:3)"
+    assert find_program_line('Thread 7 (idle): "MainThread"\n    g (torch/x.py:1)\n') == "g (torch/x.py:1)"
+    assert find_program_line(DUMP.replace(': "MainThread"', "")) == find_program_line(DUMP)  # of a stopped process
+    assert find_program_line("Process 7: ruby") == ""
 
 
 def test_the_rank_that_stands_apart_is_told_first() -> None:
     places = {"rank 0": "reduce (a.py:1)", "rank 1": "load (b.py:2)", "rank 2": "reduce (a.py:1)"}
-    assert tell(places) == "rank 1: load (b.py:2)\nrank 0, rank 2: reduce (a.py:1)\n"
+    assert format_places(places) == "rank 1: load (b.py:2)\nrank 0, rank 2: reduce (a.py:1)\n"
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_the_stack_and_the_waits_of_a_process_are_kept_without_its_secrets(tmp_p
     assert "Max open files" in told
     assert "State:\tS (sleeping)" in told
     assert _SECRET not in text_of(folder)
-    assert environment.MASK in (folder / "processes.txt").read_text()
+    assert MASK in (folder / "processes.txt").read_text()
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_a_stopped_process_shows_its_stack_and_stays_stopped(tmp_path: Path) -> 
     name = f"stacks-trainer-rank0-{child.pid}.txt"
     assert name in items
     assert "waits_for_ever" in (tmp_path / "evidence" / name).read_text()
-    assert f"(pid {child.pid}, which is stopped): waits_for_ever (" in where_stood(tmp_path / "evidence")
+    assert f"(pid {child.pid}, which is stopped): waits_for_ever (" in read_stuck_place(tmp_path / "evidence")
     assert "  stopped  " in (tmp_path / "evidence" / "processes.txt").read_text()
 
 
@@ -188,13 +188,13 @@ def test_where_ptrace_is_denied_one_item_says_so_and_faulthandler_is_asked(tmp_p
     told = [item for item in items if item.startswith("stacks")]
     assert len(told) == 1
     assert "not permitted" in told[0]
-    assert f"faulthandler was asked instead and writes to the log (pid {child.pid})" in told[0]
+    assert f"faulthandler writes to the log instead (pid {child.pid})" in told[0]
     assert "waits_for_ever" in (tmp_path / "evidence" / "last-lines-trainer.log").read_text()
 
 
 @pytest.mark.slow
 def test_what_hangs_costs_its_item_alone(tmp_path: Path) -> None:
-    """A py-spy that never answers, an nvidia-smi that never answers, and a log that nobody can open."""
+    """A py-spy that never answers, an nvidia-smi that never answers, and a log that cannot be opened."""
     log, pipe = tmp_path / "trainer.log", tmp_path / "inference.log"
     os.mkfifo(pipe)
     hangs = (sys.executable, "-c", "import time; time.sleep(3600)")
@@ -213,7 +213,7 @@ def test_both_ranks_of_a_collective_that_hangs_show_where_they_stand(tmp_path: P
         items = collect(tmp_path / "evidence", [child], [log], (), 30.0, tools=find_tools())
     stacks = [item for item in items if item.startswith("stacks-")]
     assert len(stacks) == 3  # the launcher and two ranks
-    assert where_stood(tmp_path / "evidence").startswith("trainer rank 1 (pid ")
+    assert read_stuck_place(tmp_path / "evidence").startswith("trainer rank 1 (pid ")
     lines = (tmp_path / "evidence" / "where.txt").read_text().splitlines()
     assert "rank (" in lines[0]
     assert "the_collective_that_hangs (" in lines[1]

@@ -99,7 +99,7 @@ def test_going_on_after_a_stop_is_no_restart() -> None:
     stopped = AttemptEnded(1, 0, "stopped", "", "", "", "", "", 10)
     state = folded(OPENED, LaunchAsked(1, 0), StopAsked("SIGINT"), TrainerStopped(1, 10), stopped)
     state = folded(RunClosed("stopped", 75, "x"), OPENED, LaunchAsked(2, 10), state=state)
-    assert (state.restarts, state.closed, state.stop_asked_s) == (0, False, None)
+    assert (state.restarts, state.closed, state.stop_requested_s) == (0, False, None)
 
 
 def test_the_first_failure_in_time_is_the_cause() -> None:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from prime_train.supervise.local_http import Answer, ask
+from prime_train.supervise.local_http import Answer, send_request
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address where a connection is taken and nothing is said."""
+    """An address that accepts a connection and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -18,21 +18,21 @@ def silent() -> Iterator[str]:
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(silent: str) -> None:
-    assert ask("GET", silent, 1.0) == Answer(0, "no answer within 1 s")
+    assert send_request("GET", silent, 1.0) == Answer(0, "no answer within 1 s")
 
 
 def test_where_nothing_listens_the_reason_is_told() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    answer = ask("GET", f"http://127.0.0.1:{port}/health", 5.0)
+    answer = send_request("GET", f"http://127.0.0.1:{port}/health", 5.0)
     assert answer.status == 0
     assert "refused" in answer.words
 
 
 def test_proxies_of_the_environment_are_passed_by(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    assert ask("GET", silent, 0.2).text.startswith("no answer")
+    assert send_request("GET", silent, 0.2).text.startswith("no answer")
 
 
 def test_words_are_one_short_line() -> None:

@@ -11,14 +11,14 @@ import pytest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import held, holder
+from prime_train.supervise.lock import find_holder, hold_run
 
 _HOLD = """
 import sys
 from pathlib import Path
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import held
-with held(RunDir(Path(sys.argv[1]))):
+from prime_train.supervise.lock import hold_run
+with hold_run(RunDir(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -40,34 +40,34 @@ def close(process: subprocess.Popen[str]) -> None:
 
 def test_the_lock_names_its_holder_and_is_free_afterwards(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs" / "a")
-    assert holder(run_dir) is None
-    with held(run_dir):
-        found = holder(run_dir)
+    assert find_holder(run_dir) is None
+    with hold_run(run_dir):
+        found = find_holder(run_dir)
         assert found is not None
         assert (found.identity, found.host, found.here) == (own_identity(), socket.gethostname(), True)
-    assert holder(run_dir) is None
+    assert find_holder(run_dir) is None
 
 
 def test_what_is_refused_at_once_leaves_no_directory(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs" / "a")
-    with pytest.raises(ValueError, match="refused"), held(run_dir):
+    with pytest.raises(ValueError, match="refused"), hold_run(run_dir):
         raise ValueError("refused")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_was_there_or_is_used_stays(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs" / "a")
-    with held(run_dir):
+    with hold_run(run_dir):
         run_dir.config.write_text("")
     run_dir.config.unlink()
-    with held(run_dir):
+    with hold_run(run_dir):
         pass
     assert [path.name for path in run_dir.path.iterdir()] == ["lock"]
 
 
 def test_a_held_run_is_an_error_that_says_who_and_how_to_end_it(tmp_path: Path) -> None:
     first = start_holder(tmp_path)
-    with pytest.raises(UserError, match=f"process {first.pid}") as raised, held(RunDir(tmp_path)):
+    with pytest.raises(UserError, match=f"process {first.pid}") as raised, hold_run(RunDir(tmp_path)):
         pass
     assert raised.value.exit_code == ExitCode.USAGE
     assert f"prime-train stop {tmp_path.name}" in raised.value.fix
@@ -76,32 +76,32 @@ def test_a_held_run_is_an_error_that_says_who_and_how_to_end_it(tmp_path: Path) 
 
 def test_a_lock_that_was_deleted_is_taken_anew(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    with held(run_dir) as lock:
+    with hold_run(run_dir) as lock:
         run_dir.lock.unlink()
         lock.keep()
         lock.keep()
-        found = holder(run_dir)
+        found = find_holder(run_dir)
         assert found is not None
         assert found.identity == own_identity()
-        with pytest.raises(UserError, match="the run is held by process"), held(run_dir):
+        with pytest.raises(UserError, match="the run is held by process"), hold_run(run_dir):
             pass
-    assert holder(run_dir) is None
+    assert find_holder(run_dir) is None
 
 
 def test_who_lost_its_lock_to_another_gives_way(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    with held(run_dir) as lock:
+    with hold_run(run_dir) as lock:
         run_dir.lock.unlink()
         other = start_holder(tmp_path)
         with pytest.raises(UserError, match=f"process {other.pid}"):
             lock.keep()
-    assert holder(run_dir) is not None
+    assert find_holder(run_dir) is not None
     close(other)
 
 
 def test_no_directory_comes_back_for_its_lock(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "a")
-    with held(run_dir) as lock:
+    with hold_run(run_dir) as lock:
         run_dir.lock.unlink()
         run_dir.path.rmdir()
         lock.keep()
@@ -112,14 +112,14 @@ def test_kill_9_of_the_holder_frees_the_run(tmp_path: Path) -> None:
     first = start_holder(tmp_path)
     first.kill()
     first.wait()
-    assert holder(RunDir(tmp_path)) is None
-    with held(RunDir(tmp_path)):
-        assert holder(RunDir(tmp_path)) is not None
+    assert find_holder(RunDir(tmp_path)) is None
+    with hold_run(RunDir(tmp_path)):
+        assert find_holder(RunDir(tmp_path)) is not None
     close(first)
 
 
 def test_the_lock_does_not_leak_into_children(tmp_path: Path) -> None:
-    with held(RunDir(tmp_path)):
+    with hold_run(RunDir(tmp_path)):
         listed = subprocess.run(
             ["ls", "-l", "/proc/self/fd"], capture_output=True, text=True, check=True, close_fds=False
         ).stdout
@@ -128,7 +128,7 @@ def test_the_lock_does_not_leak_into_children(tmp_path: Path) -> None:
 
 def test_a_holder_on_another_machine_is_believed(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("1:1 elsewhere\n")
-    found = holder(RunDir(tmp_path))
+    found = find_holder(RunDir(tmp_path))
     assert found is not None
     assert not found.here
 
@@ -136,17 +136,17 @@ def test_a_holder_on_another_machine_is_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "garbage", "1 2 3", "x:y z", "4194305:1 "])
 def test_a_text_that_names_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock").write_text(text)
-    assert holder(RunDir(tmp_path)) is None
+    assert find_holder(RunDir(tmp_path)) is None
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"), held(RunDir(tmp_path / "file" / "a")):
+    with pytest.raises(UserError, match="cannot be written"), hold_run(RunDir(tmp_path / "file" / "a")):
         pass
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir(mode=0o500)
-    with pytest.raises(UserError, match="Permission denied"), held(RunDir(tmp_path / "runs" / "a")):
+    with pytest.raises(UserError, match="Permission denied"), hold_run(RunDir(tmp_path / "runs" / "a")):
         pass

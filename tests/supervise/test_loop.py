@@ -402,7 +402,7 @@ def test_every_closing_is_the_last_word(start: Callable[..., Supervised], run_di
 
 @pytest.fixture
 def port() -> int:
-    """A port of this machine that nobody holds at present."""
+    """A free port of this machine."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The child that packs beside a run: what it takes, when it is there, and that a deletion under it harms nobody."""
+"""The child that packs beside a run: what it packs, when it runs, and that a deletion during its work does no harm."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 from prime_train import spec
 from prime_train.checkpoints import archive, in_use, layout, packing_plan, removal
 from prime_train.core.rundir import RunDir
-from prime_train.events import CheckpointSaved, Progress, Record
+from prime_train.events import CheckpointPacked, CheckpointSaved, Progress, Record
 from prime_train.supervise import packing_program
-from prime_train.supervise.packing import Packed, Packing
+from prime_train.supervise.packing import Packing
 from prime_train.supervise.state import Live, Sent, State
 from tests.checkpoints.test_archive import content
 from tests.checkpoints.test_planes import numbers
@@ -72,13 +72,13 @@ def test_it_takes_what_is_superseded_that_which_stays_longest_first(run_dir: Run
     write_step(run_dir, 40)
     (run_dir.checkpoint(20) / layout.MANIFEST).unlink()
     (run_dir.checkpoint(50)).mkdir()  # it is being written
-    assert [found.step for found in packing_program.to_pack(run_dir.checkpoints, 40)] == [30, 10]
-    assert [found.step for found in packing_program.to_pack(run_dir.checkpoints, 30)] == [10]
-    assert packing_program.to_pack(run_dir.checkpoints, 10) == []
+    assert [found.step for found in packing_program.list_unpacked(run_dir.checkpoints, 40)] == [30, 10]
+    assert [found.step for found in packing_program.list_unpacked(run_dir.checkpoints, 30)] == [10]
+    assert packing_program.list_unpacked(run_dir.checkpoints, 10) == []
 
 
 def test_never_the_newest_that_is_there_whatever_is_asked(run_dir: RunDir) -> None:
-    assert [found.step for found in packing_program.to_pack(run_dir.checkpoints, 10**9)] == [20, 10]
+    assert [found.step for found in packing_program.list_unpacked(run_dir.checkpoints, 10**9)] == [20, 10]
 
 
 def test_one_that_somebody_uses_is_left_alone(run_dir: RunDir) -> None:
@@ -143,7 +143,7 @@ def test_a_deletion_at_each_moment_succeeds_and_leaves_nothing(tmp_path: Path) -
 @pytest.mark.slow
 def test_older_ones_are_packed_beside_a_run_that_trains(run_dir: RunDir, packing: Packing) -> None:
     before = content(run_dir.checkpoint(30))
-    told: list[Packed] = []
+    told: list[CheckpointPacked] = []
 
     def packed() -> bool:
         packing.consider(training(30))
@@ -173,7 +173,7 @@ def test_older_ones_are_packed_beside_a_run_that_trains(run_dir: RunDir, packing
 @pytest.mark.slow
 def test_one_that_stays_damaged_is_told_once(run_dir: RunDir, packing: Packing) -> None:
     (run_dir.checkpoint(10) / "__0_0.distcp").write_bytes(WEIGHTS[::-1])
-    told: list[Packed] = []
+    told: list[CheckpointPacked] = []
     for newest in (30, 40, 50):
         if newest > 30:
             write_step(run_dir, newest)
@@ -257,7 +257,7 @@ def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path)
     run_dir = tiny.prepare(tmp_path / "run", run)
     trainer = tiny.start(run_dir)
     packing = Packing(run_dir, enabled=True)
-    told: list[Packed] = []
+    told: list[CheckpointPacked] = []
     try:
         while trainer.poll() is None:
             saved = [event.step for event in tiny.events(run_dir) if isinstance(event, CheckpointSaved)]
@@ -274,7 +274,7 @@ def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path)
     assert [one.problem for one in told if one.problem] == []
     kept = layout.scan(run_dir.checkpoints, hashes=True)
     assert all(found.complete for found in kept)
-    # One that was packed when its time came goes after a later save, of which the last one has none.
+    # A packed checkpoint is deleted after a later save; the last save deletes none.
     assert [found.step for found in kept] in ([120, 115, 110], [120, 115, 110, 105])
     assert {path.name for path in run_dir.checkpoints.iterdir()} == {found.path.name for found in kept}
 

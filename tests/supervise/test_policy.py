@@ -1,4 +1,4 @@
-"""decide() over written histories, and over random worlds in which a trainer does whatever it likes."""
+"""decide() over written histories, and over random worlds in which a trainer does anything."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from prime_train.programs.bundled import PROGRAM
 from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
-from prime_train.supervise.exit_signals import OOM_KILLER
+from prime_train.supervise.diagnose import OOM_KILLER
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
@@ -81,7 +81,7 @@ def test_the_policy_is_what_the_config_asks_for() -> None:
         heartbeat=Heartbeat(startup_limit_s=11.0, step_limit_s=12.0, slow_phase_limit_s=13.0),
         stop_grace_s=14.0,
     )
-    found = rules.policy(replace(fake_run(Path("/runs/a"), 10), prime_train=asked), PROGRAM)
+    found = rules.build_policy(replace(fake_run(Path("/runs/a"), 10), prime_train=asked), PROGRAM)
     assert found == Policy(7, 2.0, 5.0, 11.0, 12.0, 13.0, 14.0)
 
 
@@ -99,7 +99,7 @@ def test_a_crash_is_retried_after_a_wait_that_doubles() -> None:
 
 @pytest.mark.parametrize(("fruitless", "wait_s"), [(0, 1.0), (1, 1.0), (2, 2.0), (3, 4.0), (7, 60.0), (10_000, 60.0)])
 def test_back_off(fruitless: int, wait_s: float) -> None:
-    assert rules.backoff_s(fruitless, POLICY) == wait_s
+    assert rules.compute_backoff_s(fruitless, POLICY) == wait_s
 
 
 def test_the_third_attempt_without_a_checkpoint_is_the_last() -> None:
@@ -198,7 +198,7 @@ def test_asking_again_does_not_wait_for_the_checkpoint_but_a_doubled_signal_is_o
     doubled = history(*events, (1.2, StopAsked("SIGTERM")))
     assert decide(doubled, POLICY, 2.0) == actions.Wait(61.0)
     again = history(*events, (4.0, StopAsked("SIGINT")))
-    assert decide(again, POLICY, 4.0) == actions.Signal(1, "SIGTERM", "asked again")
+    assert decide(again, POLICY, 4.0) == actions.Signal(1, "SIGTERM", "a second stop request")
 
 
 def test_who_stops_a_run_that_a_watch_has_paused_asks_for_the_first_time() -> None:
@@ -207,7 +207,7 @@ def test_who_stops_a_run_that_a_watch_has_paused_asks_for_the_first_time() -> No
     assert decide(history(*events), POLICY, 31.0) == actions.Wait(30.0 + POLICY.stop_grace_s)
     assert history(*events).stop_by == "SIGTERM, after full in 3 min"
     assert decide(history(*events, (40.0, StopAsked("SIGTERM"))), POLICY, 40.0) == actions.Signal(
-        1, "SIGTERM", "asked again"
+        1, "SIGTERM", "a second stop request"
     )
 
 
@@ -292,7 +292,7 @@ def test_smaller_micro_batches_make_the_same_global_batch(
 ) -> None:
     run = fake_run(Path("/runs/a"), 10)
     run = replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
-    assert rules.smaller_micro_batches(run) == smaller
+    assert rules.list_smaller_micro_batches(run) == smaller
 
 
 @pytest.mark.parametrize(("kind", "smaller"), [("pretrain", (4, 2, 1)), ("serve", ())])
@@ -302,7 +302,7 @@ def test_a_smaller_micro_batch_is_tried_where_something_reads_it(
     run = fake_run(Path("/runs/a"), 10)
     run = replace(run, batch=replace(run.batch, micro_batch=8), run=replace(run.run, kind=kind))
     run = replace(run, prime_train=PrimeTrain(recovery=Recovery(on_oom="shrink")))
-    assert rules.policy(run, program_of(run)).micro_batches == smaller
+    assert rules.build_policy(run, program_of(run)).micro_batches == smaller
 
 
 def test_memory_that_ran_out_is_answered_by_a_smaller_micro_batch_until_there_is_none() -> None:
@@ -350,7 +350,7 @@ BEHAVIOURS = (
 
 @dataclass
 class World:
-    """A supervisor's loop without processes: the trainer of attempt n behaves as the n-th of `script` says."""
+    """A supervisor's loop without processes: the trainer of attempt n behaves like the n-th entry of `script`."""
 
     script: list[str]
     stop_at_s: float | None
@@ -442,11 +442,11 @@ class World:
             case actions.Signal(attempt=attempt, signal=name):
                 self.say(SignalSent(attempt, name, ""))
                 if self.behaviour() != "unkillable" and (name == "SIGKILL" or self.behaviour() != "deaf"):
-                    self.end("stopped" if self.state.stop_asked_s is not None else "failed", "hang")
+                    self.end("stopped" if self.state.stop_requested_s is not None else "failed", "hang")
             case actions.GiveUp():
                 stays = self.behaviour() == "unkillable"
                 self.end(
-                    "stopped" if self.state.stop_asked_s and not stays else "failed", "env" if stays else "hardware"
+                    "stopped" if self.state.stop_requested_s and not stays else "failed", "env" if stays else "hardware"
                 )
             case actions.KeepEvidence(attempt=attempt):
                 self.say(EvidenceKept(attempt, "", ()))

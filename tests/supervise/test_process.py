@@ -12,7 +12,6 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import psutil
-import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.supervise import process
@@ -107,7 +106,7 @@ def test_a_sweep_ends_the_run_and_spares_the_rest(tmp_path: Path) -> None:
     inbox: SimpleQueue[object] = SimpleQueue()
     bystander = subprocess.Popen(["sleep", "600"])
     other = subprocess.Popen(["sleep", "600"], env=os.environ | {environment.RUN: str(tmp_path / "other")})
-    spared = process.own_children()
+    spared = process.list_own_children()
     running = spawn(launch(tmp_path, _TREE), 1, inbox)
     grandchild = Identity(first_number(running.log), identify_ticks(first_number(running.log)))
     os.kill(running.identity.pid, signal.SIGKILL)
@@ -133,15 +132,10 @@ def test_a_signal_to_a_process_that_is_gone_reaches_nobody() -> None:
     assert own.alive
 
 
-@pytest.mark.parametrize("cores", [process.usable_cores()])
-def test_the_usable_cores_are_at_most_those_of_the_machine(cores: int) -> None:
-    assert 1 <= cores <= (os.cpu_count() or 1)
-
-
 def test_a_sweep_finds_what_lost_its_mark_by_its_session(tmp_path: Path) -> None:
     """As vLLM's engine core does, which is left when its API server is killed together with the supervisor."""
     bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    spared = process.own_children()
+    spared = process.list_own_children()
     script = "env -i sleep 600 & sleep 600 & echo $!; wait"
     marked = os.environ | {environment.RUN: str(tmp_path)}
     leader = subprocess.Popen(

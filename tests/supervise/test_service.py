@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
+from prime_train.events import ServiceReady
 from prime_train.supervise import service
 from prime_train.supervise.launch.launch import Ready
-from prime_train.supervise.service import Answers, MemoryBack, NeverReady, Waiting
+from prime_train.supervise.service import MemoryReleased, NeverReady, ReadinessWaiter
 
 FAKE_NVML = Path(__file__).parents[1] / "fakes" / "nvml.c"
 ANSWER_S = 30.0  # for what must come at all
@@ -27,7 +28,7 @@ GIB = 2**30
 
 
 class Server(ThreadingHTTPServer):
-    """Answers /health and /v1/completions as it is told, and keeps what was asked."""
+    """Answers /health and /v1/completions as configured, and keeps the requests."""
 
     def __init__(self, health: int = 200, completion: tuple[int, str] = (200, '{"choices": []}')) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -80,7 +81,7 @@ def ready_at(port: int, limit_s: float) -> Ready:
 
 def outcome(ready: Ready, process: Identity | None = None) -> object:
     inbox: SimpleQueue[object] = SimpleQueue()
-    Waiting(ready, "inference", 3, process or own_identity(), inbox)
+    ReadinessWaiter(ready, "inference", 3, process or own_identity(), inbox)
     return inbox.get(timeout=ANSWER_S)
 
 
@@ -96,7 +97,7 @@ def unused_port() -> int:
 def test_a_server_is_ready_when_a_completion_of_one_token_comes_back() -> None:
     with serving(Server()) as server:
         match outcome(server.ready()):
-            case Answers(attempt=3, role="inference", url=url, waited_s=waited_s):
+            case ServiceReady(attempt=3, role="inference", url=url, waited_s=waited_s):
                 assert url == server.ready().health_url
                 assert 0 <= waited_s < ANSWER_S
             case other:
@@ -117,13 +118,13 @@ def test_a_server_that_becomes_well_is_waited_for() -> None:
     server = Server(health=503)
     with serving(server):
         inbox: SimpleQueue[object] = SimpleQueue()
-        Waiting(server.ready(), "inference", 1, own_identity(), inbox)
+        ReadinessWaiter(server.ready(), "inference", 1, own_identity(), inbox)
         while server.looks < 2:
             threading.Event().wait(0.01)
         with pytest.raises(Empty):
             inbox.get_nowait()
         server.health = 200
-        assert isinstance(inbox.get(timeout=ANSWER_S), Answers)
+        assert isinstance(inbox.get(timeout=ANSWER_S), ServiceReady)
 
 
 def test_what_no_wait_can_change_ends_it_at_once() -> None:
@@ -137,7 +138,7 @@ def test_what_no_wait_can_change_ends_it_at_once() -> None:
 def test_a_key_is_taken_from_the_environment_and_sent_in_the_header(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "a-secret-key")
     with serving(Server()) as server:
-        assert isinstance(outcome(server.ready()), Answers)
+        assert isinstance(outcome(server.ready()), ServiceReady)
     assert server.asked[0][1] == "Bearer a-secret-key"
     assert "a-secret-key" not in f"{server.asked[0][2]}"
 
@@ -159,7 +160,7 @@ def test_one_that_is_stopped_says_nothing_any_more() -> None:
     inbox: SimpleQueue[object] = SimpleQueue()
     server = Server(health=503)
     with serving(server):
-        waiting = Waiting(server.ready(), "inference", 1, own_identity(), inbox)
+        waiting = ReadinessWaiter(server.ready(), "inference", 1, own_identity(), inbox)
         waiting.stop()
         server.health = 200
         (thread,) = (t for t in threading.enumerate() if t.name == "ready-inference-1")
@@ -198,13 +199,13 @@ def gpu(uuid: str, used_gib: float, *users: str) -> dict[str, Any]:
 
 def test_memory_is_held_above_what_an_idle_gpu_and_others_take() -> None:
     gpus = [gpu("GPU-a", 0.4), gpu("GPU-b", 20.0, "VLLM::Worker"), gpu("GPU-c", 8.0)]
-    assert service.held(gpus, {"GPU-c": 8 * GIB}, ()) == ("GPU 1 holds 20.0 GiB (process 7 VLLM::Worker)",)
-    assert service.held(gpus, {}, ("2", "GPU-a")) == ("GPU 2 holds 8.0 GiB",)
-    assert service.held(gpus, {}, ("GPU-b",)) == ("GPU 1 holds 20.0 GiB (process 7 VLLM::Worker)",)
+    worker = "GPU 1 holds 20.0 GiB (process 7 VLLM::Worker)"
+    assert service.describe_held_memory(gpus, {"GPU-c": 8 * GIB}) == (worker,)
+    assert service.describe_held_memory(gpus, {}) == (worker, "GPU 2 holds 8.0 GiB")
 
 
 def test_a_gpu_that_does_not_answer_is_not_waited_for() -> None:
-    assert service.held([{"fault": "GPU is lost"}], {}, ()) == ()
+    assert service.describe_held_memory([{"fault": "GPU is lost"}], {}) == ()
 
 
 @pytest.mark.slow
@@ -215,25 +216,24 @@ def test_memory_that_a_process_gives_back_late_is_waited_for(tmp_path: Path, mon
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("FAKE_NVML", str(state))
     state.write_text(f"used {GIB}\n")
-    before = service.used_bytes()
-    assert set(before.values()) == {GIB}  # somebody else's
+    before = service.read_used_bytes()
+    assert set(before.values()) == {GIB}  # used by another program
     state.write_text(f"used {40 * GIB}\n")
     inbox: SimpleQueue[object] = SimpleQueue()
-    service.await_memory(1, inbox, before)
+    service.await_memory(inbox, before)
     with pytest.raises(Empty):
         inbox.get(timeout=service.FREED_POLL_S + 1.0)
     state.write_text(f"used {GIB}\n")
     back = inbox.get(timeout=ANSWER_S)
-    assert isinstance(back, MemoryBack)
+    assert isinstance(back, MemoryReleased)
     assert back.held == ()
-    assert back.waited_s > service.FREED_POLL_S
 
 
 def test_without_a_driver_nothing_is_waited_for() -> None:
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("this machine has a driver")
     inbox: SimpleQueue[object] = SimpleQueue()
-    service.await_memory(2, inbox, service.used_bytes())
+    service.await_memory(inbox, service.read_used_bytes())
     back = inbox.get(timeout=ANSWER_S)
-    assert isinstance(back, MemoryBack)
-    assert (back.attempt, back.held) == (2, ())
+    assert isinstance(back, MemoryReleased)
+    assert back.held == ()

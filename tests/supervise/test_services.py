@@ -1,4 +1,4 @@
-"""What companions make of the messages that come to them."""
+"""The events that services return for messages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prime_train.programs.bundled import program as bundled
 from prime_train.supervise import service
 from prime_train.supervise.fold import fold
 from prime_train.supervise.launch.launch import Launch, Ready
-from prime_train.supervise.service import MemoryBack
-from prime_train.supervise.services import Companions
+from prime_train.supervise.service import MemoryReleased
+from prime_train.supervise.services import Services
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.watch import Watches
@@ -24,12 +24,10 @@ from tests.fakes.supervisor import fake_run
 
 
 def test_memory_that_is_given_back_later_clears_its_alarm(tmp_path: Path) -> None:
-    companions = Companions(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
+    services = Services(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
     state, told = State(), list[Event]()
-    for seq, message in enumerate(
-        (MemoryBack(0, 50.0, ("GPU 0 holds 3 GiB",)), MemoryBack(0, 1.0), MemoryBack(0, 1.0))
-    ):
-        for event in companions.told(state, message):
+    for seq, message in enumerate((MemoryReleased(("GPU 0 holds 3 GiB",)), MemoryReleased(), MemoryReleased())):
+        for event in services.handle_message(state, message):
             told.append(event)
             state = fold(state, Record(1.0, "supervisor", seq, event))
     assert [type(event) for event in told] == [AlarmRaised, AlarmCleared]
@@ -39,15 +37,15 @@ def test_memory_that_is_given_back_later_clears_its_alarm(tmp_path: Path) -> Non
 def test_what_happened_before_is_not_told_again_and_a_clock_that_is_set_back_keeps_nothing_from_being_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    companions = Companions(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
+    services = Services(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
     sent: list[str] = []
-    monkeypatch.setattr(companions._alerts, "send", lambda about, _document, **_: sent.append(about))
+    monkeypatch.setattr(services._alerts, "send", lambda about, _document, **_: sent.append(about))
     alarm = AlarmRaised(1, "gpu", "gpu_hot", "GPU 0", "alert", "hardware", "hot", "dust", "clean it", "", 3)
     state = fold(State(), Record(0.0, "supervisor", 0, RunOpened("r", 1, 10, "0")))
-    companions.hear(state, Record(1e12, "supervisor", 1, alarm))
-    companions.begin()
-    companions.hear(state, Record(1.0, "supervisor", 2, alarm))
-    companions.end()
+    services.handle_record(state, Record(1e12, "supervisor", 1, alarm))
+    services.begin()
+    services.handle_record(state, Record(1.0, "supervisor", 2, alarm))
+    services.end()
     assert sent == ["gpu: gpu_hot: GPU 0"]
 
 
@@ -55,18 +53,16 @@ def test_a_supervisor_that_takes_over_learns_which_gpus_there_are_before_it_leav
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = GpuWatch(RunDir(tmp_path), answer="restart", visible=None)
-    companions = Companions(
-        fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(gpu=gpu), SimpleQueue(), ()
-    )
-    companions.begin()
+    services = Services(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(gpu=gpu), SimpleQueue(), ())
+    services.begin()
     try:
         monkeypatch.setattr(GpuWatch, "has_looked", False)
-        assert companions.may_launch(State())
-        assert not companions.may_launch(State(left_out=("GPU-1",)))
+        assert services.may_launch(State())
+        assert not services.may_launch(State(left_out=("GPU-1",)))
         monkeypatch.setattr(GpuWatch, "has_looked", True)
-        assert companions.may_launch(State(left_out=("GPU-1",)))
+        assert services.may_launch(State(left_out=("GPU-1",)))
     finally:
-        companions.end()
+        services.end()
 
 
 def test_memory_that_nobody_answers_for_is_not_waited_for_without_end(
@@ -75,13 +71,13 @@ def test_memory_that_nobody_answers_for_is_not_waited_for_without_end(
     """The thread that asks the driver may die; the next attempt then starts all the same."""
     monkeypatch.setattr(service, "await_memory", lambda *_: None)
     run = fake_run(tmp_path, 10)
-    companions = Companions(run, RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
+    services = Services(run, RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
     ready = Ready("http://127.0.0.1:9/health", "http://127.0.0.1:9/v1/completions", "tiny", 1.0)
     launch = Launch("inference", ("true",), tmp_path, tmp_path / "log", (), ready)
-    companions.started(launch, 1, own_identity())
-    companions.attempt_ended()
-    assert not companions.may_launch(State())
+    services.await_ready(launch, 1, own_identity())
+    services.end_attempt()
+    assert not services.may_launch(State())
     now_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now_s + service.FREED_LIMIT_S + 60.0)
-    assert companions.may_launch(State())
-    companions.end()
+    assert services.may_launch(State())
+    services.end()

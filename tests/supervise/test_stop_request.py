@@ -9,14 +9,14 @@ import pytest
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import holder
+from prime_train.supervise.lock import find_holder
 from prime_train.supervise.stop_request import request_stop
 from tests.supervise.test_lock import close, start_holder
 
 
 def test_the_holder_gets_sigterm(tmp_path: Path) -> None:
     process = start_holder(tmp_path)
-    found = holder(RunDir(tmp_path))
+    found = find_holder(RunDir(tmp_path))
     assert request_stop(RunDir(tmp_path)) == found
     assert process.wait(30) == -signal.SIGTERM
     close(process)

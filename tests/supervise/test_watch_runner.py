@@ -1,4 +1,4 @@
-"""What watches say becomes events on its edges, and a watch that fails takes nothing with it."""
+"""Changes of alarms become events, and a watch that fails ends nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from prime_train.events import (
 )
 from prime_train.supervise.fold import fold
 from prime_train.supervise.state import State
-from prime_train.supervise.watch_runner import Watching
+from prime_train.supervise.watch_runner import WatchRunner
 from prime_train.supervise.watches.watch import Alarm
 
 HOT = Alarm("gpu", "throttled", "GPU 0", "alert", "hardware", "it is hot", "dust", "clean it")
@@ -30,7 +30,7 @@ LOST = Alarm("gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "a
 
 @dataclass
 class Says:
-    """A watch that says what it is told to say."""
+    """A watch that returns given alarms."""
 
     alarms: list[Alarm] = field(default_factory=list)
     fails_at: str = ""
@@ -60,7 +60,7 @@ class World:
     """A supervisor's state, and the events it writes."""
 
     def __init__(self, path: Path, *watches: Says) -> None:
-        self.watching = Watching(watches, RunDir(path))
+        self.watching = WatchRunner(watches, RunDir(path))
         self.watching.begin()
         self.state = State()
         self.now_s = 1000.0
@@ -116,7 +116,7 @@ def test_what_ends_an_attempt_ends_the_next_one_too_while_it_stands(tmp_path: Pa
     world.attempt(1)
     assert {event.name for event in world.look() if isinstance(event, AlarmRaised)} == {"gpu_lost", "throttled"}
     assert world.state.live is not None
-    assert world.state.live.doom is not None
+    assert world.state.live.pending_kill is not None
     world.say(AttemptEnded(1, -6, "failed", "hardware", "it is lost", "", "", "", 0))
     world.attempt(2)
     (again,) = world.look()

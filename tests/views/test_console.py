@@ -1,11 +1,12 @@
 import errno
 import io
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import pytest
 
-from prime_train.events import AlarmCleared, AlarmRaised, LaunchAsked, Phase, Progress, Record
+from prime_train.events import AlarmCleared, AlarmRaised, Event, LaunchAsked, Phase, Progress, Record
 from prime_train.supervise.event_text import describe
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.state import State
@@ -73,6 +74,16 @@ def test_an_alarm_names_what_it_is_about_once(watch: str, subject: str, what: st
     alarm = AlarmRaised(1, watch, f"{watch}_too_hot", subject, "note", "hardware", what, "", "", "", 1)
     assert describe(alarm) == raised
     assert describe(AlarmCleared(1, watch, f"{watch}_too_hot", subject)) == cleared
+
+
+def test_every_event_has_a_text_except_those_that_are_shown_as_numbers() -> None:
+    values = {"int": 0, "float": 1.0, "bool": True, "str": "x", "int | None": None, "float | None": None}
+
+    def build(kind: type[Any]) -> Event:
+        return kind(**{field.name: values.get(str(field.type), ()) for field in fields(kind)})  # type: ignore[no-any-return]
+
+    silent = {kind.__name__ for kind in get_args(Event) if not describe(build(kind))}
+    assert silent == {"Progress", "Sampled"}
 
 
 def test_events_of_an_earlier_supervisor_are_not_repeated() -> None:

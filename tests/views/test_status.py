@@ -6,7 +6,7 @@ from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised, BatchShrunk, ChildStarted, GpuLeftOut, LaunchAsked, RunClosed, RunOpened
 from prime_train.supervise.fold import fold_all
-from prime_train.supervise.lock import held
+from prime_train.supervise.lock import hold_run
 from prime_train.views import status
 from prime_train.views.status import ChildAlive, Status
 from tests.golden import same_as_golden
@@ -84,7 +84,7 @@ def test_read_status_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> No
     run_dir = write_run(tmp_path / "runs" / "small", timeline)
     write_checkpoint(run_dir, 10)
     write_checkpoint(run_dir, 20, complete=False)
-    with held(run_dir):
+    with hold_run(run_dir):
         found = status.read_status(run_dir, BEGAN_S + 1)
     assert found.word == "starting"
     assert found.children == (ChildAlive("trainer", own.pid, True), ChildAlive("reader", own.pid, False))

@@ -267,16 +267,16 @@ def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, 
 @contextmanager
 def _hold_run(run_dir: RunDir) -> Iterator[None]:
     """Hold the run's lock, so that no trainer uses its checkpoints. Raises UserError if the run is live."""
-    from prime_train.supervise.lock import held, holder
+    from prime_train.supervise.lock import find_holder, hold_run
 
-    if found := holder(run_dir):
+    if found := find_holder(run_dir):
         raise UserError(
             what=f"the run is held by process {found.identity.pid} on {found.host}",
             where=str(run_dir.lock),
             why="its trainer writes, deletes and loads these checkpoints",
             fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
         )
-    with held(run_dir):
+    with hold_run(run_dir):
         yield
 
 

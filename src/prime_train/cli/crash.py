@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from prime_train import __version__
-from prime_train.supervise.launch.environment import redact, secrets
+from prime_train.core.redaction import redact, secrets
 
 _PACKAGES = ("typer", "rich", "pydantic", "tomli", "tree-sitter", "psutil", "torch", "matplotlib")
 # Variables that affect prime-train: the file shows their values, and only the names of all others.

@@ -103,7 +103,7 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
             exit_code=ExitCode.FINDINGS,
         )
     named, field = run.model_name, run.model_field
-    if named is None and not run.has_size_fields:
+    if named is None and not run.traits.has_size_fields:
         raise UserError(
             what="no model is named",
             where=reading.document.path,
@@ -181,7 +181,7 @@ def read_prices(options: Options) -> tuple[Price, ...]:
         from prime_train.prices.import_file import ImportOptions, read
 
         return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
-    return store.load(store.today()).prices
+    return store.load(store.today())
 
 
 def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:

@@ -15,8 +15,9 @@ from prime_train.core.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from prime_train.cli.estimate_inputs import Options
-    from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, Refusal
+    from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking
     from prime_train.estimate.model.shape import ModelShape
+    from prime_train.estimate.relayout import Impossible
     from prime_train.prices.price import Price
     from prime_train.spec import RunSpec
 
@@ -155,7 +156,7 @@ def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
 def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     """A function that estimates memory and time of the run on a number of GPUs of one type."""
     from prime_train.core.units import GIB
-    from prime_train.estimate.cost.offers import Judgement, Refusal
+    from prime_train.estimate.cost.offers import Judgement
     from prime_train.estimate.estimate import estimate
     from prime_train.estimate.hardware import hardware_from_entry
     from prime_train.estimate.relayout import Impossible, layout_settings, relayout, steps_of
@@ -164,17 +165,17 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     known = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks()}
 
     @cache
-    def judge(gpu: str, gpus: int) -> Judgement | Refusal:
+    def judge(gpu: str, gpus: int) -> Judgement | Impossible:
         hardware = hardware_from_entry(known[gpu], gpus)
         laid = relayout(run, hardware)
         if isinstance(laid, Impossible):
-            return Refusal(laid.why)
+            return laid
         try:
             estimated = estimate(laid.run, hardware, shape)
         except UserError as error:
-            return Refusal(f"{gpu}: {error.what}")
+            return Impossible(f"{gpu}: {error.what}")
         if estimated.time is None:
-            return Refusal("it trains nothing, so it has no end to pay for")
+            return Impossible("it trains nothing, so it has no end to pay for")
         fullest = max(role.memory.needed_bytes for role in estimated.memory.roles)
         steps = steps_of(estimated.time.steps, laid)
         usable_gib, step_s = hardware.usable_bytes / GIB, estimated.time.step_s

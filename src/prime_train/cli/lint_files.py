@@ -201,10 +201,10 @@ def _search(folder: str) -> list[str]:
 
 
 def _is_config(path: str) -> bool:
-    from prime_train.config.detect import recognises
+    from prime_train.config.detect import is_config
 
     try:
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            return recognises(file.read(), path)
+            return is_config(file.read(), path)
     except OSError:
         return False

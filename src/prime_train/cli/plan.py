@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.render import labelled
+from prime_train.core.redaction import redact, secrets
 from prime_train.core.rundir import RunDir
 from prime_train.programs.run_toml import absolute
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch import environment as surroundings
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.lock import holder
+from prime_train.supervise.lock import find_holder
 from prime_train.views.status import fold_events
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> str
         ("steps", _steps(run)),
         *program.plan_lines(run, step),
     ]
-    held_by = holder(run_dir)
+    held_by = find_holder(run_dir)
     if held_by is not None:
         lines.insert(0, ("held", f"by {held_by}: `run` would be refused"))
-    host = surroundings.host("PID:START_TICKS")
+    host = environment.read_host("PID:START_TICKS")
     for launch in program.plan(run, run_dir, attempt, step):
         lines += _launch(launch, program.environment(launch.role, run, run_dir, attempt, host), run_dir, host)
-    hidden = environment.secrets(os.environ, (run.prime_train.alerts.webhook_env,))
-    redacted = [(label, environment.redact(words, hidden)) for label, words in lines]
+    hidden = secrets(os.environ, (run.prime_train.alerts.webhook_env,))
+    redacted = [(label, redact(words, hidden)) for label, words in lines]
     return labelled(f"{run.run.name}: the plan, nothing was started or written", redacted, sys.stdout)
 
 
@@ -56,7 +56,7 @@ def _launch(launch: Launch, needs: environment.Needs, run_dir: RunDir, host: env
     yield "log", str(launch.log)
     for variable in (*environment.plan(needs, run_dir, host), *launch.variables):
         yield "environment", f"{variable.name}={variable.value}   # {variable.reason}"
-    for line in environment.told(needs, host):
+    for line in environment.describe_environment(needs, host):
         value = "" if line.how == "left out" else f"{' ' if line.how == 'limit' else '='}{line.value}"
         yield line.how, f"{line.name}{value}   # {line.reason}"
 

@@ -44,7 +44,7 @@ def show(
     from prime_train.views import prices as view
 
     today = store.today()
-    known = store.load(today).prices
+    known = store.load(today)
     wanted = None if gpu is None else _find_gpu(gpu)
     chosen = [price for price in known if wanted in (None, price.gpu)]
     if as_json:

@@ -95,7 +95,7 @@ def _supervise(
 ) -> ExitCode:
     from prime_train.config.source import STDIN
     from prime_train.programs import program_of
-    from prime_train.supervise.lock import held
+    from prime_train.supervise.lock import hold_run
     from prime_train.supervise.loop import supervise
     from prime_train.views.console import open_console
     from prime_train.views.logs import ServiceLog
@@ -104,7 +104,7 @@ def _supervise(
     checked.program(writes=False)  # raises before a directory is made for a run that cannot start
     if command.config == STDIN:  # standard input cannot be read again; config.toml has its text and the options
         command = Command(str(run_dir.config), None, ())
-    with held(run_dir) as lock:
+    with hold_run(run_dir) as lock:
         opened = program_of(checked.spec).open_run(checked.text, checked.spec, run_dir, resume)
         program = checked.program(writes=True)
         _write_verdict(checked)
@@ -121,7 +121,7 @@ def _supervise(
 
                 code = supervise(opened.run, run_dir, each_turn, program)
         with _ignore_signals():
-            steps_key = checked.spec.max_steps_key
+            steps_key = checked.spec.traits.max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
 
@@ -142,7 +142,7 @@ def _write_verdict(checked: CheckedConfig) -> None:
     """Write facts.json and verdict.json, so that it can be checked later why the run was started."""
     from prime_train.core.rundir import write_atomic
     from prime_train.facts.facts import Facts, to_json
-    from prime_train.supervise.lock import unwritable
+    from prime_train.supervise.lock import unwritable_error
     from prime_train.views.findings import validate_json
 
     facts = to_json(checked.facts or Facts())
@@ -150,7 +150,7 @@ def _write_verdict(checked: CheckedConfig) -> None:
         write_atomic(checked.run_dir.facts, json.dumps(facts, indent=1))
         write_atomic(checked.run_dir.verdict, json.dumps(validate_json(checked.verdict, facts), indent=1))
     except OSError as error:
-        raise unwritable(error, checked.run_dir) from None
+        raise unwritable_error(error, checked.run_dir) from None
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Detects the dialect of a config and reads it: run.toml, a prime-rl file, a recipe or a script. Judges nothing.
+"""Reads a config: its text, its format (run.toml, prime-rl, recipe or script) and its values. Judges nothing.
 
-The code for prime-rl, recipes and scripts is imported only for a file that may be one.
+The code for prime-rl, recipes and scripts is imported only for a file that may be one of these.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _SCRIPT_SUFFIX = ".py"
 _RECIPE = "recipe"
-_ROOT_TABLES = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
+_PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
 
 
 def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
-    """The reading of one text. `prime_rl` is the generation of a prime-rl file that names none.
+    """The reading of one text. `prime_rl` is the generation for a prime-rl file that names none.
 
     Raises UserError for a Python script that no rule can judge.
     """
@@ -44,12 +44,12 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
 
 
 def is_run_toml(document: Document) -> bool:
-    """Whether `read` takes the document for a run.toml. Builds no RunSpec."""
+    """Whether `read` treats the document as a run.toml. Builds no RunSpec."""
     return not document.path.endswith(_SCRIPT_SUFFIX) and _detect(document, None)[0] == run_toml.DIALECT
 
 
 def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | None]:
-    """The dialect of a TOML document; for a prime-rl file also its generation and root, if `prime_rl` is None."""
+    """(format, choice) of a TOML document. The choice is None, except for a prime-rl file if `prime_rl` is None."""
     values = document.values
     if isinstance(values.get(_RECIPE), dict):
         return _RECIPE, None
@@ -59,14 +59,14 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | Non
 
     if prime_rl is not None:
         return prime_rl_files.DIALECT, None
-    choice = prime_rl_files.recognised(values, document.path, run_toml.known_keys(values))
+    choice = prime_rl_files.choose_if_prime_rl(values, document.path, run_toml.count_known_keys(values))
     return (run_toml.DIALECT, None) if choice is None else (prime_rl_files.DIALECT, choice)
 
 
 def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Reading:
     """The reading of several (text, path), merged left to right as prime-rl merges its files.
 
-    Raises UserError where one of them is a script.
+    Raises UserError if one of them is a script.
     """
     for _, path in parts:
         if path.endswith(_SCRIPT_SUFFIX):
@@ -81,32 +81,31 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
     return prime_rl_files.read(tuple(Document.parse(text, path) for text, path in parts), prime_rl)
 
 
-def recognises(text: str, path: str) -> bool:
-    """Whether a text is a config of one of the dialects, even if some of its lines are not TOML."""
+def is_config(text: str, path: str) -> bool:
+    """Whether a text is a config in one of the formats, even if some of its lines are not valid TOML."""
     if path.endswith(_SCRIPT_SUFFIX):
         from prime_train.config.jax import script
 
-        return script.recognises(text)
+        return script.may_start_jax(text)
     document = Document.parse(text, path)
     values = document.values
-    if run_toml.recognises(values) or (document.fault is not None and run_toml.has_header(text)):
-        return True
-    if isinstance(values.get(_RECIPE), dict):
+    has_header = document.fault is not None and any(line.strip() == "[run]" for line in text.splitlines())
+    if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True
     from prime_train.config.prime_rl import read as prime_rl_files
 
-    choice = prime_rl_files.recognised(values, path)
+    choice = prime_rl_files.choose_if_prime_rl(values, path)
     return choice is not None and choice.known > choice.unknown
 
 
 def _is_certainly_run_toml(values: Mapping[str, Any]) -> bool:
-    """Whether the values are certainly a run.toml. prime-rl also has a table [run], with a name and a dir alone."""
+    """Whether the values are certainly a run.toml. prime-rl also has a table [run], with the keys name and dir."""
     if not values:
         return True
     run, data = values.get("run"), values.get("data")
-    if any(table in values for table in _ROOT_TABLES) or not isinstance(run, dict):
+    if any(table in values for table in _PRIME_RL_KEYS) or not isinstance(run, dict):
         return False
-    is_ours = bool(run.keys() & {"max_steps", "kind", "seed"})
-    if "inference" in values and not is_ours:
+    has_own_keys = bool(run.keys() & {"max_steps", "kind", "seed"})
+    if "inference" in values and not has_own_keys:
         return False
-    return is_ours or (isinstance(data, dict) and bool(data.keys() & {"sources", "ctx_tokens"}))
+    return has_own_keys or (isinstance(data, dict) and bool(data.keys() & {"sources", "ctx_tokens"}))

@@ -1,4 +1,4 @@
-"""What a dialect makes of a file: the RunSpec, the faults against the schema, and the key map. Values only."""
+"""The result of reading a config: the RunSpec, the faults against the schema, and the key map. Values only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from prime_train.core.findings import NO_PATCH, Patch, Severity
 from prime_train.spec import RunSpec
-from prime_train.toml.document import Document, KeyPath
+from prime_train.toml.document import Document, KeyPath, key_path, value_at
 
 SYNTAX = "CFG001"
 UNKNOWN_KEY = "CFG002"
@@ -17,18 +17,17 @@ NOT_A_CHOICE = "CFG005"
 MISSING_KEY = "CFG006"
 OTHER_GENERATION = "CFG007"
 OTHER_MEMBER = "CFG008"
-SAID_TWICE = "CFG009"
+SET_TWICE = "CFG009"
 PASSED_THROUGH = "CFG010"
 GENERATION = "CFG011"
 WRONG_ARGUMENT = "JAX009"
 
 
 class Fault(NamedTuple):
-    """One place where a file departs from its schema.
+    """A violation of the schema in a file.
 
-    `shadows` is the RunSpec field that took its default because of this fault ("" where none did):
-    what a rule says of that field would be about a value the user did not choose. `severity` replaces the rule's.
-    `hidden`: what stands there must not be shown.
+    `shadows` is the RunSpec field that has its default because of this fault, or "". No other rule judges that field,
+    because the user did not choose its value. `severity` replaces the rule's. `hidden`: the value is not shown.
     """
 
     code: str
@@ -42,23 +41,23 @@ class Fault(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """`run` is None where no RunSpec can be built. `keys` maps RunSpec fields to keys.
+    """A config that was read. `run` is None if no RunSpec can be built. `keys` maps RunSpec fields to keys.
 
-    Where `all_fields`, a field that `keys` leaves out has its own name as its key; else the file has no such field.
-    `others` are the files that `document` was merged from, the last of which counts; () where it stands alone.
+    With `all_fields`, a field that is not in `keys` has its own name as its key; otherwise the file has no such field.
+    `others` are the files that `document` was merged from, where a later file overrules an earlier one.
     """
 
     document: Document
     dialect: str
-    generation: str  # "" for a dialect that has one only
-    root: str  # which of the dialect's files this is
+    generation: str  # of prime-rl; "" for another format
+    root: str  # which of the format's files this is
     run: RunSpec | None
     faults: tuple[Fault, ...]
     keys: Mapping[str, str]
     all_fields: bool = True
     others: tuple[Document, ...] = ()
-    because: str = ""  # how the generation is known
-    partial: bool = False  # whether the rest of the run stands elsewhere, or in lines that cannot be read
+    because: str = ""  # the reason for the generation
+    partial: bool = False  # whether the rest of the run is in another file, or in lines that cannot be read
 
     def key(self, run_field: str) -> str:
         """The user's own key for a RunSpec field."""
@@ -68,7 +67,7 @@ class Reading(NamedTuple):
         return f"{self.key(around)}.{last}" if around else run_field
 
     def has(self, run_field: str) -> bool:
-        """Whether the file's dialect has a key for a RunSpec field, or for what holds it."""
+        """Whether the file's format has a key for a RunSpec field, or for the table around it."""
         name = run_field
         while name and not self.all_fields and name not in self.keys:
             around = name.rpartition(".")[0]
@@ -77,17 +76,10 @@ class Reading(NamedTuple):
 
     @property
     def parts(self) -> tuple[Document, ...]:
-        """The files, the one that counts most first."""
+        """The files; the one that overrules the others comes first."""
         return tuple(reversed(self.others)) or (self.document,)
 
-    def says(self, run_field: str) -> bool:
-        """Whether the file itself sets a RunSpec field, or something below it."""
-        value: object = self.document.values
-        for part in self.key(run_field).split("."):
-            if isinstance(value, Mapping) and part in value:
-                value = value[part]
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                return False
-        return True
+    def sets(self, run_field: str) -> bool:
+        """Whether the file itself sets a RunSpec field, or a key below it."""
+        values = self.document.values
+        return value_at(values, key_path(self.key(run_field), values)) is not None

@@ -1,18 +1,19 @@
-"""A `[recipe]` file, which tells a training of any other program for an estimate: a text becomes a RunSpec. Pure.
+"""Reads a `[recipe]` file, which describes a training of another program for an estimate. Pure.
 
-Nothing is launched from it: it has what memory, time and cost depend on, and no more.
+A recipe is never launched. It has only what memory, time and cost depend on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, get_type_hints
 
-from prime_train.config.parsed_config import MISSING_KEY, SYNTAX, Fault, Reading
-from prime_train.config.schema import Array, Bound, Choice, Field, Flag, Number, Shape, Table, Text
-from prime_train.config.validate import walk
+from prime_train.config.parsed_config import Reading
+from prime_train.config.schema import Array, Choice, Field, Flag, Number, Shape, Table, Text
+from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
+from prime_train.spec.annotations import Gt
 from prime_train.spec.prime_rl_parts import Recipe
 from prime_train.toml.document import Document
 
@@ -32,8 +33,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "quantization": ("nf4", "nf4-dq", "int4", "int8"),
     "attention": ("flash", "sdpa", "eager"),
 }
-# What the same thing is called in Hugging Face's Trainer, torchtune, torchtitan and axolotl.
-_ELSEWHERE = {
+# The names of the same settings in Hugging Face's Trainer, torchtune, torchtitan and axolotl.
+_OTHER_NAMES = {
     "model": "recipe.model_name",
     "model_name_or_path": "recipe.model_name",
     "base_model": "recipe.model_name",
@@ -57,62 +58,40 @@ _ELSEWHERE = {
 }
 
 
+_RUN = partial(Run, name="recipe", max_steps=ENDLESS_STEPS)
+_COUNT = Number(True, (Gt(0),))  # every number of a recipe is a count
+_SHAPES: Mapping[Any, Shape] = {
+    str | None: Text(),
+    bool | None: Flag(),
+    int | None: _COUNT,
+    tuple[str, ...] | None: Array(Text(), 1),
+}
+
+
 @cache
 def schema() -> Table:
-    """The legal keys: all of a Recipe's fields, and the name and steps of the run, which cost is reckoned from."""
-    positive = Number(True, (Bound(">", 0),))
+    """The legal keys: the fields of a Recipe, and the run's name and steps, because its cost depends on them."""
     run = {
         "name": Field("name", "name", Text(), "Names the run.", "recipe"),
-        "max_steps": Field("max_steps", "max_steps", positive, "Optimizer steps to take in all.", ENDLESS_STEPS),
+        "max_steps": Field("max_steps", "max_steps", _COUNT, "Optimizer steps to take in all.", ENDLESS_STEPS),
+    }
+    recipe = {
+        name: Field(name, name, Choice(_CHOICES[name]) if name in _CHOICES else _SHAPES[hint], "", None)
+        for name, hint in get_type_hints(Recipe).items()
     }
     fields = {
-        "run": Field("run", "run", Table(run, _run), "The run.", None),
-        "recipe": Field("recipe", "recipe", Table(_recipe_fields(), Recipe), "The training.", None),
+        "run": Field("run", "run", Table(run, _RUN), "The run.", None),
+        "recipe": Field("recipe", "recipe", Table(recipe, Recipe), "The training.", None),
     }
-    return Table(fields, _run_of)
+    return Table(fields, _make_run_spec)
 
 
-def _recipe_fields() -> dict[str, Field]:
-    hints = get_type_hints(Recipe)
-    return {
-        name: Field(name, name, _shape(name, hints[name]), "", default)
-        for name, default in Recipe._field_defaults.items()
-    }
-
-
-def _shape(name: str, hint: Any) -> Shape:
-    """The shape of one field of a Recipe; every number is a count, so none is below 1."""
-    kinds: dict[type, Shape] = {str: Text(), bool: Flag(), int: Number(True, (Bound(">", 0),))}
-    if name in _CHOICES:
-        return Choice(_CHOICES[name])
-    for kind, shape in kinds.items():
-        if hint == kind | None:
-            return shape
-    if hint == tuple[str, ...] | None:
-        return Array(Text(), 1)
-    raise TypeError(f"a recipe cannot hold {name}: {hint!r}")
-
-
-def _run_of(run: Run | None = None, recipe: Recipe | None = None) -> RunSpec:
-    return RunSpec(run=run or _run(), data=Data(sources=()), recipe=recipe or Recipe())
-
-
-def _run(name: str = "recipe", max_steps: int = ENDLESS_STEPS) -> Run:
-    return Run(name=name, max_steps=max_steps)
+def _make_run_spec(run: Run | None = None, recipe: Recipe | None = None) -> RunSpec:
+    return RunSpec(run=run or _RUN(), data=Data(sources=()), recipe=recipe or Recipe())
 
 
 def read_document(document: Document) -> Reading:
-    """The reading of a parsed text. Its `run` is there also beside faults, where defaults stand in."""
-    root = schema()
-    run, faults = walk(root, document.values, _ELSEWHERE)
-    if document.fault is not None:
-        correct = document.fault.fix or "correct the line; what stands in it is unread"
-        unread = Fault(SYNTAX, (), document.fault.what, correct)
-        run, faults = None, [unread, *(fault for fault in faults if fault.code != MISSING_KEY)]
-    keys = {f"{table}.{name}": f"{table}.{name}" for table in ("run", "recipe") for name in _below(root, table)}
-    return Reading(document, DIALECT, "", ROOT, run, tuple(faults), keys, all_fields=False)
-
-
-def _below(root: Table, table: str) -> Mapping[str, Field]:
-    shape = root.fields[table].shape
-    return shape.fields if isinstance(shape, Table) else {}
+    """The reading of a parsed text. With faults it still has a `run`, because every field has a default."""
+    run, faults = walk_document(schema(), document, _OTHER_NAMES)
+    names = ("run.name", "run.max_steps", *(f"recipe.{name}" for name in Recipe._fields))
+    return Reading(document, DIALECT, "", ROOT, run, tuple(faults), {name: name for name in names}, all_fields=False)

@@ -1,12 +1,12 @@
-"""What a config format allows, as values: tables, fields, types and bounds. Judges nothing.
+"""The legal keys of a config format as values: tables, fields, types and bounds. Judges nothing.
 
-Every dialect is a `Table`. prime-train's own is read from the dataclasses of the RunSpec by `table_of`.
-Named tuples, not dataclasses: a lint makes these classes at each start, at a seventh of the cost.
+`table_of` makes the tables of run.toml from the dataclasses of the RunSpec. The classes are named tuples, because each
+lint creates them at its start, and a dataclass takes seven times longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from types import UnionType
@@ -15,32 +15,11 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from prime_train.spec.annotations import Doc, Elsewhere, Key, Limit, MinLen
 
 
-class Bound(NamedTuple):
-    """One limit on a number: `sign` is one of >, >=, <, <=."""
-
-    sign: str
-    limit: float
-
-    def holds(self, value: float) -> bool:
-        match self.sign:
-            case ">":
-                return value > self.limit
-            case ">=":
-                return value >= self.limit
-            case "<":
-                return value < self.limit
-            case _:
-                return value <= self.limit
-
-    def __str__(self) -> str:
-        return f"{self.sign} {self.limit:g}"
-
-
 class Number(NamedTuple):
-    """An integer, or with `whole` false any finite number."""
+    """An integer; if `whole` is false, any finite number."""
 
     whole: bool
-    bounds: tuple[Bound, ...] = ()
+    bounds: tuple[Limit, ...] = ()
 
 
 class Text:
@@ -65,7 +44,7 @@ class Array(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One key of a table. `name` is the RunSpec's, `key` the file's; `default` is MISSING where it is required."""
+    """One key of a table. `name` is the RunSpec's, `key` the file's. A required one has the default MISSING."""
 
     name: str
     key: str
@@ -79,7 +58,7 @@ class Field(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The legal keys of a table, by the file's name. `make` builds the value from RunSpec field names."""
+    """The legal keys of a table, by their names in the file. `make` builds the value from RunSpec field names."""
 
     fields: Mapping[str, Field]
     make: Callable[..., Any]
@@ -89,12 +68,22 @@ class Scalars:
     """A table of any keys, each a string, a number, true or false."""
 
 
+Path = tuple[str, ...]
 Shape = Number | Text | Flag | Choice | Array | Scalars | Table
+
+
+def walk_fields(table: Table, key: Path = (), name: Path = ()) -> Iterator[tuple[Path, Path, Field]]:
+    """(key path, path in the RunSpec, field) of every field, also of the tables below, but not of array elements."""
+    for item in table.fields.values():
+        here = (*key, item.key), (*name, item.name)
+        yield *here, item
+        if isinstance(item.shape, Table):
+            yield from walk_fields(item.shape, *here)
 
 
 @cache
 def table_of(cls: type[Any]) -> Table:
-    """The table that a dataclass describes. Raises TypeError for an annotation that TOML cannot hold."""
+    """The table of a dataclass. Raises TypeError for an annotation that TOML has no type for."""
     hints = get_type_hints(cls, include_extras=True)
     table_fields: dict[str, Field] = {}
     for item in fields(cls):
@@ -108,7 +97,7 @@ def table_of(cls: type[Any]) -> Table:
 
 
 def _shape(hint: Any) -> tuple[Shape, tuple[Any, ...]]:
-    """The shape of an annotation and its metadata. `X | None` is X: TOML has no null, an unset key is None."""
+    """(shape, metadata) of an annotation. `X | None` is X, because TOML has no null: an unset key is None."""
     metadata: tuple[Any, ...] = ()
     while True:
         origin, arguments = get_origin(hint), get_args(hint)
@@ -124,7 +113,7 @@ def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tu
     if hint is bool:
         return Flag()
     if hint is int or hint is float:
-        return Number(hint is int, _bounds(metadata))
+        return Number(hint is int, tuple(note for note in metadata if isinstance(note, Limit)))
     if hint is str:
         return Text()
     if origin is Literal:
@@ -135,7 +124,3 @@ def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tu
         min_len = next((note.length for note in metadata if isinstance(note, MinLen)), 0)
         return Array(_shape(arguments[0])[0], min_len)
     return table_of(hint)
-
-
-def _bounds(metadata: tuple[Any, ...]) -> tuple[Bound, ...]:
-    return tuple(Bound(note.sign, note.limit) for note in metadata if isinstance(note, Limit))

@@ -1,61 +1,36 @@
-"""Judges one value of a file against its shape, and words what is wrong with it. Pure."""
+"""Judges one value against its shape, and describes its fault. Pure.
+
+Both walkers use it: that of run.toml (`validate`) and that of prime-rl's tables (`prime_rl/validate`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from prime_train.config.parsed_config import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE, Fault
-from prime_train.config.schema import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
-from prime_train.core.findings import Patch
+from prime_train.config.schema import Array, Choice, Flag, Number, Scalars, Shape, Table, Text
+from prime_train.core.findings import NO_PATCH, Patch
 from prime_train.toml.did_you_mean import nearest
-from prime_train.toml.document import KeyPath, dotted, to_toml
+from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
 
 _SHOWN_CHARS = 40
 _PATCHED_DEPTH = 20  # a value nested deeper is not copied into a patch
 
 
-class At(NamedTuple):
-    """Where the walk stands: the file's key path, and the RunSpec field it feeds."""
-
-    key: KeyPath
-    name: str
-
-    def down(self, key: str | int, name: str) -> At:
-        return At((*self.key, key), f"{self.name}.{name}" if self.name else name)
-
-
-def value_fault(item: Field, value: Any, at: At) -> Fault | None:
-    """What is wrong with a value of this field, the most basic thing alone; None where nothing is."""
-    return next(_faults(item, item.shape, value, at), None)
-
-
-def _faults(item: Field, shape: Shape, value: Any, at: At) -> Iterator[Fault]:
+def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> Fault | None:
+    """The first fault of a value; None if it is legal. `default` replaces an illegal number if it is legal itself."""
     if not _has_type(shape, value):
-        yield _wrong_type(shape, value, at)
-        return
-    key = dotted(at.key)
-    if isinstance(shape, Scalars):
-        yield from (_no_scalar(at, name, below) for name, below in value.items() if not _is_scalar(below))
-        return
-    if isinstance(shape, Choice) and value not in shape.values:
-        meant = nearest(value, shape.values)
-        fix = f"{key} = {_quoted_choice(shape, meant)}"
-        yield Fault(NOT_A_CHOICE, at.key, _not_a_choice(key, value, shape, meant), fix, _set(key, meant), at.name)
-    if isinstance(shape, Number):
-        if not shape.whole and not _is_finite(value):
-            legal = _legal_number(item, shape)
-            fix = f"{key} = {to_toml(legal)}" if legal is not None else "a finite number"
-            yield Fault(OUT_OF_BOUNDS, at.key, f"{key} = {_shown(value)} is not a finite number", fix, shadows=at.name)
-            return
-        broken = [bound for bound in shape.bounds if not bound.holds(value)]
-        if broken:
-            wanted = " and ".join(str(bound) for bound in shape.bounds)
-            legal = _legal_number(item, shape)
-            fix = f"{key} = {to_toml(legal)}" if legal is not None else f"a value {wanted}"
-            what = f"{key} = {_shown(value)} is not {wanted}"
-            yield Fault(OUT_OF_BOUNDS, at.key, what, fix, _set(key, legal), at.name)
+        return _wrong_type(shape, value, key)
+    match shape:
+        case Scalars():
+            return next((_not_a_scalar((*key, name), e) for name, e in value.items() if not _is_scalar(e)), None)
+        case Choice(values=legal) if value not in legal:
+            return _not_a_choice(shape, value, key)
+        case Number() if not _is_legal(shape, value):
+            return _illegal_number(shape, value, key, default)
+    return None
 
 
 def _has_type(shape: Shape, value: Any) -> bool:
@@ -76,53 +51,61 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, str | bool) or (isinstance(value, int | float) and _is_finite(value))
 
 
-def _no_scalar(at: At, name: str, value: Any) -> Fault:
-    key = (*at.key, name)
-    what = f"{dotted(key)} must be a string, a number, true or false, not {describe(value)}"
-    return Fault(WRONG_TYPE, key, what, f"write {dotted(key)} as one string", shadows=at.name)
-
-
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond what a float can hold
+    except OverflowError:  # an integer larger than any float
         return False
 
 
-def _legal_number(item: Field, shape: Number) -> float | None:
-    """A number that the bounds allow: the default, else a bound itself."""
-    near = [item.default, *(bound.limit for bound in shape.bounds), *(bound.limit + 1 for bound in shape.bounds)]
-    for number in near:
-        if isinstance(number, int | float) and all(bound.holds(number) for bound in shape.bounds):
-            return int(number) if shape.whole else number
-    return None
+def _is_legal(shape: Number, value: float) -> bool:
+    return (shape.whole or _is_finite(value)) and all(bound.holds(value) for bound in shape.bounds)
 
 
-def _not_a_choice(key: str, value: str, shape: Choice, meant: str | None) -> str:
-    legal = f"{key} = {_shown(value)}: " + (
-        f"must be {shape.values[0]}" if len(shape.values) == 1 else f"one of {', '.join(shape.values)}"
-    )
-    return f"{legal}; did you mean {meant}?" if meant else legal
+def _not_a_scalar(key: KeyPath, value: Any) -> Fault:
+    return type_fault(key, "a string, a number, true or false", value, f"write {dotted(key)} as one string")
 
 
-def _quoted_choice(shape: Choice, meant: str | None) -> str:
-    return to_toml(meant) if meant else " or ".join(to_toml(value) for value in shape.values)
+def _not_a_choice(shape: Choice, value: str, key: KeyPath) -> Fault:
+    name, meant = dotted(key), nearest(value, shape.values)
+    legal = f"must be {shape.values[0]}" if len(shape.values) == 1 else f"one of {', '.join(shape.values)}"
+    what = f"{name} = {_shorten(value)}: {legal}" + (f"; did you mean {meant}?" if meant else "")
+    suggested = [meant] if meant else shape.values
+    fix = f"{name} = {' or '.join(to_toml(each) for each in suggested)}"
+    return Fault(NOT_A_CHOICE, key, what, fix, {name: meant} if meant else NO_PATCH)
 
 
-def _wrong_type(shape: Shape, value: Any, at: At) -> Fault:
-    key = dotted(at.key)
-    what = f"{key} must be {expected(shape)}, not {describe(value)}"
-    cured = _converted(shape, value)
+def _illegal_number(shape: Number, value: float, key: KeyPath, default: Any) -> Fault:
+    """Suggests a legal number: the default, else a bound, else the number after a bound."""
+    near = [default, *(bound.limit for bound in shape.bounds), *(bound.limit + 1 for bound in shape.bounds)]
+    legal = next((each for each in near if isinstance(each, int | float) and _is_legal(shape, each)), None)
+    is_number = shape.whole or _is_finite(value)
+    wanted = " and ".join(str(bound) for bound in shape.bounds) if is_number else "a finite number"
+    name, what = dotted(key), f"{dotted(key)} = {_shorten(value)} is not {wanted}"
+    if legal is None:
+        return Fault(OUT_OF_BOUNDS, key, what, f"a value {wanted}" if is_number else wanted)
+    legal = int(legal) if shape.whole else legal
+    return Fault(OUT_OF_BOUNDS, key, what, f"{name} = {to_toml(legal)}", {name: legal} if is_number else NO_PATCH)
+
+
+def type_fault(key: KeyPath, wanted: str, value: Any, fix: str, patch: Patch = NO_PATCH) -> Fault:
+    """The fault of a value of another type than its key holds. `wanted` describes that type."""
+    return Fault(WRONG_TYPE, key, f"{dotted(key)} must be {wanted}, not {describe(value)}", fix, patch)
+
+
+def _wrong_type(shape: Shape, value: Any, key: KeyPath) -> Fault:
+    name, converted = dotted(key), _convert(shape, value)
     if isinstance(shape, Array) and isinstance(shape.item, Table) and isinstance(value, dict):
-        fix = f"[[{key}]] with two brackets: there may be several"
-    elif cured is not None:
-        fix = f"{key} = {to_toml(cured)}"
+        fix = f"[[{name}]] with two brackets: there may be several"
+    elif converted is not None:
+        fix = f"{name} = {to_toml(converted)}"
     else:
-        fix = f"[{key}] with its keys below" if isinstance(shape, Table | Scalars) else f"give {expected(shape)}"
-    return Fault(WRONG_TYPE, at.key, what, fix, _set(key, cured), at.name)
+        fix = f"[{name}] with its keys below" if isinstance(shape, Table | Scalars) else f"give {expected(shape)}"
+    return type_fault(key, expected(shape), value, fix, NO_PATCH if converted is None else {name: converted})
 
 
 def expected(shape: Shape) -> str:
+    """A description of the legal values."""
     match shape:
         case Number(whole=True):
             return "a whole number"
@@ -146,9 +129,9 @@ def describe(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            return f"the string {_shown(value)}"
+            return f"the string {_shorten(value)}"
         case int() | float():
-            return f"the number {_shown(value)}"
+            return f"the number {_shorten(value)}"
         case list():
             return f"an array of {len(value)}"
         case dict():
@@ -157,21 +140,26 @@ def describe(value: Any) -> str:
             return f"the date or time {value}"
 
 
-def _shown(value: Any) -> str:
+def describe_short(value: Any) -> str:
+    """A scalar as TOML, shortened; other values in words."""
+    return _shorten(value) if isinstance(value, str | int | float) else describe(value)
+
+
+def _shorten(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**_SHOWN_CHARS:
         return f"an integer of {value.bit_length()} bits"
     text = to_toml(value)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
 
 
-def _converted(shape: Shape, value: Any) -> Any:
-    """The value in the right type where there is no doubt what was meant; None where there is."""
+def _convert(shape: Shape, value: Any) -> Any:
+    """The value in the right type; None if its meaning is not certain."""
     match shape, value:
         case Number(whole=True), float() if math.isfinite(value) and value == int(value):
-            cured: Any = int(value)
+            converted: Any = int(value)
         case Number(whole=whole), str():
             try:
-                cured = int(value) if whole else float(value)
+                converted = int(value) if whole else float(value)
             except ValueError:
                 return None
         case Flag(), str() if value.lower() in ("true", "false"):
@@ -184,26 +172,38 @@ def _converted(shape: Shape, value: Any) -> Any:
             return [value] if is_shallow(value) else None
         case _:
             return None
-    return cured if _is_finite(cured) and all(bound.holds(cured) for bound in shape.bounds) else None
+    return converted if _is_finite(converted) and _is_legal(shape, converted) else None
 
 
-def _set(key: str, value: Any) -> Patch:
-    return {} if value is None else {key: value}
+def is_shallow(value: Any, depth: int = _PATCHED_DEPTH) -> bool:
+    """Whether a patch may hold the value: it is not nested too deeply."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth > 0 and all(is_shallow(each, depth - 1) for each in below)
 
 
-def describe_short(value: Any) -> str:
-    """A scalar as TOML, shortened; other values in words."""
-    return _shown(value) if isinstance(value, str | int | float) else describe(value)
+def describe_unknown(path: KeyPath, value: Any) -> str:
+    kind = "table" if isinstance(value, dict) and len(path) == 1 else "key"
+    return f"{dotted(path)} is not a {kind} of {name_table(path[:-1])}"
 
 
-def is_shallow(value: Any) -> bool:
-    level: list[Any] = [value]
-    for _ in range(_PATCHED_DEPTH):
-        level = [
-            below
-            for item in level
-            for below in (item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
-        ]
-        if not level:
-            return True
-    return False
+def name_table(path: KeyPath) -> str:
+    return f"[{dotted(path)}]" if path else "the file"
+
+
+def misplaced(values: Mapping[str, Any], fault: Fault, value: Any, meant: KeyPath, shadows: str = "") -> Fault:
+    """The fault of a key whose right name or place is `meant`, with its fix. `shadows` is the RunSpec field of `meant`.
+
+    The fix moves the value, unless `meant` is set already.
+    """
+    name, to = dotted(fault.key), dotted(meant)
+    if value_at(values, meant) is not None:
+        if isinstance(value, dict):
+            return fault._replace(fix=f"move its keys to [{to}]")
+        return fault._replace(fix=f"take it out: {to} is set already", patch={name: None})
+    patch: Patch = {name: None, to: value} if is_shallow(value) else NO_PATCH
+    return fault._replace(fix=assignment(to, value), patch=patch, shadows=shadows)
+
+
+def assignment(key: str, value: Any) -> str:
+    """The line that sets a key, shortened; only the header of a table or an array."""
+    return f"[{key}]" if isinstance(value, dict | list) else f"{key} = {describe_short(value)}"

@@ -1,7 +1,7 @@
-"""Process identity: pid and start time together name one process for ever. Standard library only.
+"""Process identity: pid and start time together identify one process for ever. Standard library only.
 
-A pid alone may be another process by the time it is used. The lock of a run and the IN_USE marks of a checkpoint hold
-the text "PID:START_TICKS HOST"; it is written and parsed here alone.
+A pid alone may belong to another process later. The lock of a run and the IN_USE marks of a checkpoint contain the text
+"PID:START_TICKS HOST", which only this module writes and parses.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class Identity:
 
     @property
     def alive(self) -> bool:
-        """It runs; a zombie does not."""
+        """Whether the process runs; a zombie does not."""
         return self._state() not in ("", "Z", "X")
 
     @property
     def is_stopped(self) -> bool:
-        """A signal (Ctrl-Z, SIGSTOP) or a debugger holds it."""
+        """Whether a signal (Ctrl-Z, SIGSTOP) or a debugger has stopped it."""
         return self._state() in ("T", "t")
 
     def _state(self) -> str:
-        """The letter of its state; "" where the process is gone."""
+        """The letter of its state; "" if the process has ended."""
         found = _stat(self.pid)
         return found[1] if found is not None and found[0] == self.start_ticks else ""
 
 
 def parse_identity(text: str) -> Identity:
-    """The identity that `str` of one gives. Raises ValueError."""
+    """The identity in a text that `str` of an Identity returned. Raises ValueError."""
     pid, _, ticks = text.partition(":")
     return Identity(int(pid), int(ticks))
 
 
 def identify(pid: int) -> Identity | None:
-    """The identity of a process, zombies included; None where there is none."""
+    """The identity of a process, which may be a zombie; None if there is no such process."""
     found = _stat(pid)
     return Identity(pid, found[0]) if found else None
 
@@ -57,7 +57,7 @@ def own_identity() -> Identity:
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
-    """Start time in clock ticks since boot, and the letter of the state; None where there is no such process."""
+    """Start time in clock ticks since boot, and the letter of the state; None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -82,23 +82,23 @@ class Holder:
 
     @property
     def counts(self) -> bool:
-        """Whether the process lives. A process on another host cannot be looked at and counts as alive."""
+        """Whether the process is alive. A process on another host cannot be checked and counts as alive."""
         return not self.here or self.identity.alive
 
 
 def own_mark() -> str:
-    """The text by which this process marks what it holds."""
+    """The text that marks a lock or folder as held by this process."""
     return f"{own_identity()} {socket.gethostname()}\n"
 
 
 def parse_holder(text: str) -> Holder:
-    """The process that a mark names. Raises ValueError for a text that `own_mark` cannot have written."""
+    """The process that a mark names. Raises ValueError for any text that `own_mark` cannot write."""
     identity, host = text.split()
     return Holder(parse_identity(identity), host)
 
 
 def live_holder(lock: Path) -> Holder | None:
-    """The live process that the text of a lock file names; None where there is none."""
+    """The live process that a lock file names; None if there is none."""
     try:
         found = parse_holder(lock.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,3 +129,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def append_traceback(log: Path, error: Exception) -> None:
+    """Append the traceback of an internal error to a log, if the disk has space for it."""
+    with contextlib.suppress(OSError):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "a", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))

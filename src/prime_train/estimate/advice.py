@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -25,8 +25,9 @@ from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.serving.server_memory import inference_memory, smallest_fraction
 from prime_train.estimate.serving.server_setup import serve_setup_of
-from prime_train.estimate.values import Hardware, RoleMemory, find_largest
+from prime_train.estimate.values import Hardware, find_largest
 from prime_train.spec import RunSpec
+from prime_train.toml.document import to_toml
 
 _LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
 _STEP_TOKENS = 256
@@ -67,11 +68,12 @@ class Advice(NamedTuple):
 FitOf = Callable[[RunSpec], Fit]
 
 
-def trainer_fit(memory_of: Callable[[RunSpec], RoleMemory], usable_bytes: float) -> FitOf:
+def trainer_fit(hardware: Hardware, shape: ModelShape, calibration: Calibration | None = None) -> FitOf:
     """The fit of the trainer: the upper bound plus memory outside the allocator, against the memory torch can see."""
 
     def fit(run: RunSpec) -> Fit:
-        return Fit(memory_of(run).needed_bytes, usable_bytes)
+        memory = training_memory(setup_of(run, hardware, shape), hardware)
+        return Fit(calibrate_memory(memory, calibration).needed_bytes, hardware.usable_bytes)
 
     return fit
 
@@ -95,7 +97,7 @@ def server_fit(hardware: Hardware, shape: ModelShape) -> FitOf:
 def advise_training(run: RunSpec, fit_of: FitOf, has: Callable[[str], bool] = bool) -> tuple[Advice, ...]:
     """Advice for the training of a run, the cheapest change first; () if it fits. `has(field)`: the user's file format
     has a key for the field."""
-    return _advise(run, fit_of, _filter_changes(training_changes(run), has))
+    return _advise(run, fit_of, training_changes(run), has)
 
 
 def advise_serving(
@@ -103,8 +105,8 @@ def advise_serving(
 ) -> tuple[Advice, ...]:
     """Advice for the server of a run; () if it starts."""
     setup = serve_setup_of(run, hardware, shape)
-    changes = _filter_changes(serving_changes(run, setup.sequences, setup.ctx_tokens), has)
-    return _advise(run, server_fit(hardware, shape), changes)
+    changes = serving_changes(run, setup.sequences, setup.ctx_tokens)
+    return _advise(run, server_fit(hardware, shape), changes, has)
 
 
 def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
@@ -112,12 +114,8 @@ def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
 
     None if 1024 are too few, because activations do not shrink with shards.
     """
-    gpus = 1
-    while gpus <= _MOST_GPUS:
-        if fit_of(with_gpus(run, gpus)).fits:
-            return gpus
-        gpus *= 2
-    return None
+    powers = (2**power for power in range(_MOST_GPUS.bit_length()))
+    return next((gpus for gpus in powers if fit_of(with_gpus(run, gpus)).fits), None)
 
 
 def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
@@ -146,15 +144,12 @@ def _deployment_settings(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]
         yield "deployment.train_nodes", -(-gpus // deployment.gpus_per_node)
 
 
-def _filter_changes(changes: tuple[Change, ...], has: Callable[[str], bool]) -> tuple[Change, ...]:
-    return tuple(change for change in changes if all(has(field) for field, _ in change.assignments))
-
-
-def _advise(run: RunSpec, fit_of: FitOf, changes: tuple[Change, ...]) -> tuple[Advice, ...]:
+def _advise(run: RunSpec, fit_of: FitOf, possible: Iterable[Change], has: Callable[[str], bool]) -> tuple[Advice, ...]:
     """Each change alone; then, if none is enough, the first changes that are enough together."""
     before = fit_of(run)
     if before.fits:
         return ()
+    changes = tuple(change for change in possible if all(has(field) for field, _ in change.assignments))
     tried = [_try_change(run, before, fit_of, change) for change in changes]
     alone = tuple(advice for advice in tried if advice.saving_bytes > _LEAST_SAVING * before.needed_bytes)
     if any(advice.fits for advice in alone):
@@ -166,8 +161,7 @@ def _advise(run: RunSpec, fit_of: FitOf, changes: tuple[Change, ...]) -> tuple[A
 def _try_change(run: RunSpec, before: Fit, fit_of: FitOf, change: Change) -> Advice:
     assignments = _choose_number(run, fit_of, change)
     after = fit_of(apply_changes(run, assignments))
-    saving = before.missing_bytes - after.missing_bytes
-    return Advice(assignments, change.costs, saving, after.fits)
+    return Advice(assignments, change.costs, before.missing_bytes - after.missing_bytes, after.fits)
 
 
 def _choose_number(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[str, Value], ...]:
@@ -189,34 +183,25 @@ def _choose_number(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[s
 
 def _combine_changes(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Change, ...]) -> Advice | None:
     """The first changes, applied one after another until the run fits; None if it never does."""
-    so_far, costs = run, []
+    so_far, gap, costs = run, before, []
     assignments: dict[str, Value] = {}
     for change in changes:
-        gap = fit_of(so_far)
         chosen = _choose_number(so_far, fit_of, change)
         following = apply_changes(so_far, chosen)
         after = fit_of(following)
         if after.missing_bytes >= gap.missing_bytes:
             continue
-        so_far = following
+        so_far, gap = following, after
         assignments.update({field: value for field, value in chosen if value_of(run, field) != value})
         costs.append(change.costs)
         if after.fits:
-            saving = before.missing_bytes - after.missing_bytes
-            return Advice(tuple(assignments.items()), "; ".join(costs), saving, True)
+            saving_bytes = before.missing_bytes - after.missing_bytes
+            return Advice(tuple(assignments.items()), "; ".join(costs), saving_bytes, fits=True)
     return None
 
 
 def _assignment(field: str, key: str, value: Value) -> str:
-    return f"[{key}]" if field in TABLES and key != field else f"{key} = {_toml(value)}"
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    return f"[{key}]" if field in TABLES and key != field else f"{key} = {to_toml(value)}"
 
 
 class Keys(NamedTuple):
@@ -257,7 +242,7 @@ def _advise_roles(case: Case, keys: Keys) -> Iterator[str]:
             found = advise_serving(case.run, case.hardware, case.shape, keys.has)
             yield from (item.text(keys.key) for item in found)
             continue
-        fit = trainer_fit(lambda run: _trainer(case, run), case.hardware.usable_bytes)
+        fit = trainer_fit(case.hardware, case.shape, case.calibration)
         for item in advise_training(case.run, fit, keys.has):
             yield item.text(keys.key) + _server_note(case, item)
         gpus = smallest_gpus(case.run, fit)
@@ -275,11 +260,6 @@ def _server_note(case: Case, item: Advice) -> str:
     after, _ = memory_of(apply_changes(case.run, item.assignments), case.hardware, case.shape)
     fits = all(role.fits for role in after.roles if role.served is not None)
     return "" if fits else "; the server does not fit with it"
-
-
-def _trainer(case: Case, run: RunSpec) -> RoleMemory:
-    setup = setup_of(run, case.hardware, case.shape)
-    return calibrate_memory(training_memory(setup, case.hardware), case.calibration)
 
 
 def _advise_sharing(sharing: Sharing, keys: Keys) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB
-from prime_train.estimate.values import Interval, RoleMemory, Term
+from prime_train.estimate.values import Interval, RoleMemory
 
 # Keys of a metrics line: of the bundled trainer, of prime-rl (perf/..., time/...) and of a plain JSON of numbers.
 _RESERVED = ("peak_reserved_gib", "max_memory_reserved_gib", "perf/peak_memory")
@@ -68,13 +68,9 @@ def read_measurement(lines: Iterable[Mapping[str, Any]], source: str) -> Measure
         if step_s is not None:
             steps.append(step_s)
     if not peaks and not steps:
-        raise UserError(
-            what="it holds no peak memory and no step time",
-            where=f"--calibrate {source}",
-            why=f"at least one line needs one of {', '.join((*_RESERVED, *_ALLOCATED, *_STEP))}",
-            fix='{"peak_reserved_gib": 41.5, "step_s": 3.2} in a file is enough',
-            exit_code=ExitCode.FINDINGS,
-        )
+        why = f"at least one line needs one of {', '.join((*_RESERVED, *_ALLOCATED, *_STEP))}"
+        fix = '{"peak_reserved_gib": 41.5, "step_s": 3.2} in a file is enough'
+        raise _error(source, "it holds no peak memory and no step time", why, fix)
     kept = steps[_WARM_UP_STEPS:] if len(steps) >= _WARM_UP_STEPS + _LEAST_STEPS else steps
     is_reserved = True in peaks
     peak = peaks.get(is_reserved)
@@ -87,14 +83,13 @@ def _figure(line: Mapping[str, Any], keys: tuple[str, ...], source: str) -> floa
         return None
     value = line[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-        raise UserError(
-            what=f"{key} is {value!r}",
-            where=f"--calibrate {source}",
-            why="GiB and seconds are positive numbers",
-            fix=f"remove the line, or correct {key}",
-            exit_code=ExitCode.FINDINGS,
-        )
+        why, fix = "GiB and seconds are positive numbers", f"remove the line, or correct {key}"
+        raise _error(source, f"{key} is {value!r}", why, fix)
     return float(value)
+
+
+def _error(source: str, what: str, why: str, fix: str) -> UserError:
+    return UserError(what, f"--calibrate {source}", why, fix, ExitCode.FINDINGS)
 
 
 def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Interval | None) -> Calibration:
@@ -102,9 +97,9 @@ def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Int
 
     Raises UserError if they differ so much that the measurements must be of another run.
     """
-    estimated = _allocated_bytes(memory) if memory is not None and not measured.is_reserved else None
-    if memory is not None and estimated is None:
-        estimated = memory.reserved.typical
+    estimated = None if memory is None else memory.reserved.typical
+    if memory is not None and not measured.is_reserved:
+        estimated = sum(term.bytes for term in memory.terms if term.name != ALLOCATOR)
     ratio = measured.peak_bytes / estimated if measured.peak_bytes and estimated else None
     median = statistics.median(measured.step_s) if measured.step_s else None
     step_ratio = median / step_s.typical if median and step_s else None
@@ -121,20 +116,12 @@ def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Int
     )
 
 
-def _allocated_bytes(memory: RoleMemory) -> float:
-    return sum(term.bytes for term in memory.terms if term.name != ALLOCATOR)
-
-
 def _check_same_run(measured: Measurement, ratio: float | None, estimated: float | None) -> None:
     if ratio is None or 1 / _WRONG_RUN <= ratio <= _WRONG_RUN or not estimated or not measured.peak_bytes:
         return
-    raise UserError(
-        what=f"{measured.peak_bytes / GIB:.1f} GiB measured, {estimated / GIB:.1f} GiB estimated for the same run",
-        where=f"--calibrate {measured.source}",
-        why=f"no error of the estimate makes a factor of {max(ratio, 1 / ratio):.1f}: another config, or a CPU",
-        fix="name a run of this config, or one with its own config beside its metrics",
-        exit_code=ExitCode.FINDINGS,
-    )
+    what = f"{measured.peak_bytes / GIB:.1f} GiB measured, {estimated / GIB:.1f} GiB estimated for the same run"
+    why = f"no error of the estimate makes a factor of {max(ratio, 1 / ratio):.1f}: another config, or a CPU"
+    raise _error(measured.source, what, why, "name a run of this config, or one with its own config beside its metrics")
 
 
 def _first_and_last_tenth(values: tuple[float, ...]) -> tuple[float, float]:
@@ -151,7 +138,10 @@ def calibrate_memory(memory: RoleMemory, calibration: Calibration | None) -> Rol
         return memory
     kept = _uncalibrated_share(memory.reserved.typical, calibration.estimated_bytes)
     ratio = 1 + (ratio - 1) * (1 - kept)
-    terms = tuple(_scale(term, ratio, calibration.source) for term in memory.terms)
+    scaled = f"x {ratio:.3f} of {calibration.source}"
+    terms = tuple(
+        term._replace(bytes=term.bytes * ratio, formula=f"({term.formula}) {scaled}") for term in memory.terms
+    )
     typical = sum(term.bytes for term in terms)
     reserved = _narrow(memory.reserved.times(ratio)._replace(typical=typical), kept, 1.0, 1.0)
     return memory._replace(terms=terms, reserved=reserved)
@@ -165,10 +155,6 @@ def calibrate_step(step_s: Interval, calibration: Calibration | None) -> Interva
     kept = _uncalibrated_share(step_s.typical, calibration.estimated_step_s)
     ratio = 1 + (ratio - 1) * (1 - kept)
     return _narrow(step_s.times(ratio), kept, calibration.step_low, calibration.step_high)
-
-
-def _scale(term: Term, ratio: float, source: str) -> Term:
-    return term._replace(bytes=term.bytes * ratio, formula=f"({term.formula}) x {ratio:.3f} of {source}")
 
 
 def _uncalibrated_share(estimated: float, of_measured_run: float) -> float:

@@ -62,35 +62,33 @@ def apply_changes(run: RunSpec, assignments: tuple[tuple[str, Value], ...]) -> R
     return run
 
 
-def training_changes(run: RunSpec) -> tuple[Change, ...]:
+def training_changes(run: RunSpec) -> Iterator[Change]:
     """Changes to the training of a run, the cheapest first, without those that the run already has."""
     if run.recipe is not None:
-        return tuple(_of_recipe(run.recipe))
-    return tuple(_of_run_toml(run)) if run.config_format == "run.toml" else tuple(_of_prime_rl(run))
+        return _of_recipe(run.recipe)
+    return _of_run_toml(run) if run.config_format == "run.toml" else _of_prime_rl(run)
 
 
 def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> Change:
     return Change(((field, value),), costs, least, divides)
 
 
-def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> tuple[Change, ...]:
+def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> Iterator[Change]:
     """Changes to the server of a run. `sequences` and `ctx_tokens` are the values it has now."""
     inference = run.inference or prime_rl_parts.Inference()
-    changes = []
     if sequences > _LEAST_SEQUENCES:
-        changes.append(_set("inference.max_sequences", sequences, "fewer requests at once", least=_LEAST_SEQUENCES))
+        yield _set("inference.max_sequences", sequences, "fewer requests at once", least=_LEAST_SEQUENCES)
     if (inference.gpu_memory_fraction or 0.9) < _MOST_FRACTION:
-        changes.append(_set("inference.gpu_memory_fraction", _MOST_FRACTION, "nothing else may run on that GPU"))
+        yield _set("inference.gpu_memory_fraction", _MOST_FRACTION, "nothing else may run on that GPU")
     if not inference.enforce_eager:
-        changes.append(_set("inference.enforce_eager", True, "slower decoding: no CUDA graphs"))
+        yield _set("inference.enforce_eager", True, "slower decoding: no CUDA graphs")
     if ctx_tokens > _LEAST_TOKENS:
-        changes.append(_set("inference.ctx_tokens", ctx_tokens, "shorter prompts and answers", least=_LEAST_TOKENS))
+        yield _set("inference.ctx_tokens", ctx_tokens, "shorter prompts and answers", least=_LEAST_TOKENS)
     tensor = inference.tensor_parallel or 1
     if tensor < 8:
-        changes.append(_set("inference.tensor_parallel", 2 * tensor, f"{2 * tensor} GPUs for one server"))
+        yield _set("inference.tensor_parallel", 2 * tensor, f"{2 * tensor} GPUs for one server")
     if not inference.quantization:
-        changes.append(_set("inference.quantization", "fp8", "samples from rounded weights"))
-    return tuple(changes)
+        yield _set("inference.quantization", "fp8", "samples from rounded weights")
 
 
 def _of_prime_rl(run: RunSpec) -> Iterator[Change]:

@@ -48,21 +48,16 @@ def estimate(
     memory, setup = memory_of(run, hardware, shape, calibration)
     time = time_of(run, setup, hardware, memory, calibration) if setup is not None else None
     assumptions = (
-        *(setup.assumptions if setup is not None else ()),
         *(time.assumptions if time is not None else ()),
-        *_gpu_assumption(run, memory),
-        *_uncertainties(hardware, shape),
+        *_uncertainties(run, memory, hardware, shape),
     )
     return Estimate(shape, hardware, memory, time, _costs(run, memory, time, hardware, prices), assumptions)
 
 
-def _gpu_assumption(run: RunSpec, memory: Memory) -> Iterator[str]:
+def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:
+    """What the config does not set, and figures of the GPU and of the model that are less certain than the rest."""
     if run.train_gpus is None:
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
-
-
-def _uncertainties(hardware: Hardware, shape: ModelShape) -> Iterator[str]:
-    """Figures of the GPU and of the model that are less certain than the rest."""
     gpu = next((gpu for gpu in gpus.gpu_peaks() if gpu.id == hardware.id), None)
     if gpu is not None and not gpu.is_looked_up:
         yield f"speed of {gpu.id}: {gpu.source}"

@@ -27,12 +27,8 @@ def hardware_from_name(text: str, where: str = "--gpus") -> Hardware:
         raise _unknown(text, name, where)
     count = int(match[1] or 1)
     if not 1 <= count <= _MAX_GPUS:
-        raise UserError(
-            what=f"{count} GPUs",
-            where=where,
-            why=f"an estimate is for 1 to {_MAX_GPUS:,} GPUs",
-            fix=f"{where} 8x{gpu.id}",
-        )
+        why = f"an estimate is for 1 to {_MAX_GPUS:,} GPUs"
+        raise UserError(f"{count} GPUs", where, why, f"{where} 8x{gpu.id}")
     return hardware_from_entry(gpu, count)
 
 

@@ -26,7 +26,7 @@ class Relayout(NamedTuple):
 
 
 class Impossible(NamedTuple):
-    """The run cannot use that number of GPUs, and why."""
+    """The run cannot use these GPUs, and why."""
 
     why: str
 

@@ -16,6 +16,16 @@ class Interval(NamedTuple):
     def times(self, factor: float) -> Interval:
         return Interval(self.low * factor, self.typical * factor, self.high * factor)
 
+    def plus(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.typical + other.typical, self.high + other.high)
+
+    def divide(self, amount: float) -> Interval:
+        """`amount` per unit of this quantity, such as tokens per second from seconds."""
+        return Interval(amount / self.high, amount / self.typical, amount / self.low)
+
+
+ZERO = Interval(0.0, 0.0, 0.0)
+
 
 class Term(NamedTuple):
     """One part of a sum, with its formula as text and the source of the formula.
@@ -60,6 +70,11 @@ class Hardware(NamedTuple):
     peak_flops_bf16: float
     compute_capability: tuple[int, int] | None
     gpus_per_node: int = 8
+
+    @property
+    def is_card(self) -> bool:
+        """Whether the GPU is a PCIe card, which no switch connects to other GPUs."""
+        return "pcie" in self.id or "nvl" in self.id
 
 
 def find_largest(low: int, high: int, fits: Callable[[int], bool]) -> int:

@@ -12,8 +12,10 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
@@ -170,23 +172,12 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _thin_progress(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines, but of consecutive Progress lines only the first and the last."""
-    last = b""
-    in_series = False
-    for line in lines:
-        if _PROGRESS in line:
-            if not in_series:
-                yield line
-            else:
-                last = line
-            in_series = True
-            continue
-        if last:
-            yield last
-            last = b""
-        in_series = False
-        yield line
-    if last:
-        yield last
+    for is_progress, series in groupby(lines, lambda line: _PROGRESS in line):
+        if is_progress:
+            yield next(series)
+            yield from deque(series, maxlen=1)  # noqa: B031 - continues after the first line
+        else:
+            yield from series
 
 
 def read(directory: Path) -> list[Record]:

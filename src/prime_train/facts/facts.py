@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.facts.run_inputs import DataLengths, ModelContext, RunFolder
 from prime_train.spec.decoder_size import Architecture
@@ -21,32 +21,28 @@ class NotKnown:
 NOT_GATHERED = NotKnown("not gathered")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFiles:
+class OpenFiles(NamedTuple):
     """RLIMIT_NOFILE of this process, which the trainer inherits. `hard` is None if there is no limit."""
 
     soft: int
     hard: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(NamedTuple):
     """`cores` that this process may use; `bf16_instruction`: the instruction set with bf16 dot products, or ""."""
 
     cores: int
     bf16_instruction: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ram:
+class Ram(NamedTuple):
     """Memory of the machine, or the limit of the control group if that is lower."""
 
     total_bytes: int
     available_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveDir:
+class SaveDir(NamedTuple):
     """The place of the run directory: `existing` is the directory or its nearest parent that exists.
 
     `refusal` is the system's error for a file written there, "" if writing works. `held_bytes` is the size of this
@@ -61,23 +57,20 @@ class SaveDir:
     file_system: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpeed:
+class DiskSpeed(NamedTuple):
     """Bytes per second that reach the disk of the run directory."""
 
     bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Shm:
+class Shm(NamedTuple):
     """/dev/shm, which processes of one machine use to share tensors."""
 
     total_bytes: int
     free_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """The clock of this machine. A time before `not_before_unix_s`, when the file `witness` was written, is wrong."""
 
     unix_s: float
@@ -85,8 +78,7 @@ class Clock:
     witness: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUser:
+class GpuUser(NamedTuple):
     """A process that computes on a GPU. `name` is "" for a process of another process namespace."""
 
     pid: int
@@ -94,8 +86,7 @@ class GpuUser:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU. If it does not answer, `fault` is the driver's error, and all other fields are empty."""
 
     name: str
@@ -106,8 +97,7 @@ class Gpu:
     fault: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpus:
+class Gpus(NamedTuple):
     """The GPUs that this process may use, from NVML. `reason`: why there are none."""
 
     devices: tuple[Gpu, ...]
@@ -116,8 +106,7 @@ class Gpus:
     driver_cuda: tuple[int, int] | None = None  # the newest CUDA that the driver supports
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFolder:
+class ModelFolder(NamedTuple):
     """The folder of model.path. `problem` is "" if its config.json can be read."""
 
     path: Path
@@ -127,8 +116,7 @@ class ModelFolder:
     architecture: Architecture | None = None  # None if config.json lacks a number
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerFolder:
+class TokenizerFolder(NamedTuple):
     """The folder of tokenizer.path. `problem` is "" if it has a tokenizer."""
 
     path: Path
@@ -136,34 +124,31 @@ class TokenizerFolder:
     vocab_size: int | None = None  # largest token + 1; None if only transformers can read it
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFiles:
-    """The local files of one data source. `problem` is "" if all can be read."""
+class SourceFiles(NamedTuple):
+    """The local files of one data source. `problem` is "" if all can be read, `is_denied`: a permission is missing."""
 
     source: int  # index in data.sources
     path: str
     files: int
     size_bytes: int
     problem: str
+    is_denied: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Packages:
+class Packages(NamedTuple):
     """Packages of the `train` extra that are missing in this interpreter."""
 
     missing: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleFault:
+class ModuleFault(NamedTuple):
     """A module that the run's interpreter cannot import, and why."""
 
     module: str
     fault: str
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
+class Interpreter(NamedTuple):
     """The run's Python and its packages.
 
     `versions` are (distribution, version), `requirements` (distribution, requirement) from the metadata, `torch_cuda`
@@ -178,8 +163,7 @@ class Interpreter:
     faults: tuple[ModuleFault, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BusyPort:
+class BusyPort(NamedTuple):
     port: int
     why: str
 
@@ -198,8 +182,7 @@ class HubAnswer(StrEnum):
     UNREACHABLE = "unreachable"
 
 
-@dataclass(frozen=True, slots=True)
-class HubRepository:
+class HubRepository(NamedTuple):
     """`kind` is model or dataset. `has_tokenizer` is None if only the cache was read."""
 
     kind: str
@@ -209,8 +192,7 @@ class HubRepository:
     has_tokenizer: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(NamedTuple):
     """The place of the key for Weights & Biases: WANDB_API_KEY, a file, or "". Never the key itself."""
 
     found: str
@@ -219,16 +201,14 @@ class Login:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CudaContext:
+class CudaContext(NamedTuple):
     """The number of GPUs that torch computed on in a child process; `failure` is "" if all work."""
 
     devices: int
     failure: str
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStart:
+class EngineStart(NamedTuple):
     """A start of vLLM. `failure`: "", port, environment, driver, memory, model, config, timeout or other."""
 
     failure: str
@@ -265,21 +245,20 @@ class Facts:
 
 def to_json(facts: Facts) -> dict[str, Any]:
     """The document of facts.json and `validate --json`. An unknown fact has its reason."""
-    document: dict[str, Any] = _json(facts)
-    return document
+    return {item.name: _json(getattr(facts, item.name)) for item in fields(facts)}
 
 
 def _json(value: Any) -> Any:
     match value:
         case NotKnown(reason=reason):
             return {"not_known": reason}
-        case Architecture():
-            return value._asdict() | {"parameters": value.parameters}
         case Path():
             return str(value)
+        case Architecture():
+            return value._asdict() | {"parameters": value.parameters}
+        case tuple() if hasattr(value, "_fields"):
+            return {name: _json(item) for name, item in zip(value._fields, value, strict=True)}
         case tuple():
             return [_json(item) for item in value]
-        case _ if is_dataclass(value):
-            return {item.name: _json(getattr(value, item.name)) for item in fields(value)}
         case _:
             return value

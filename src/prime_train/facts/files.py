@@ -120,8 +120,8 @@ def _count_files(number: int, path: str, files: Iterator[Path], kind: str) -> So
     if not glob.has_magic(path) and not Path(path).exists():
         return SourceFiles(number, path, 0, 0, "there is no such file or folder")
     if Path(path).is_dir() and not os.access(path, os.R_OK | os.X_OK):
-        return SourceFiles(number, path, 0, 0, "the folder may not be read")
-    count, size_bytes, problem = 0, 0, ""
+        return SourceFiles(number, path, 0, 0, "the folder may not be read", is_denied=True)
+    count, size_bytes, problem, is_denied = 0, 0, "", False
     for file in islice(files, _MAX_FILES):
         try:
             size_bytes += file.stat().st_size
@@ -130,9 +130,9 @@ def _count_files(number: int, path: str, files: Iterator[Path], kind: str) -> So
             continue
         count += 1
         if not problem and not os.access(file, os.R_OK):
-            problem = f"{file} may not be read"
+            problem, is_denied = f"{file} may not be read", True
     if not problem and count == 0:
         problem = f"there is no {kind} file in it" if Path(path).is_dir() else f"no {kind} file matches"
     elif not problem and size_bytes == 0:
         problem = f"{'the file is' if count == 1 else f'all {count} files are'} empty"
-    return SourceFiles(number, path, count, size_bytes, problem)
+    return SourceFiles(number, path, count, size_bytes, problem, is_denied)

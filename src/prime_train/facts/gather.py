@@ -89,7 +89,7 @@ def _interpreter(question: ProbeInput) -> Any:
     )
     if isinstance(found, NotKnown) or question.is_named:
         return found
-    required = question.run.required_package
+    required = question.run.traits.required_package
     if required and required not in dict(found.versions):
         return NotKnown(f"this Python has no {required}: name the run's with --python PATH or [prime_train] python")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.core.units import GIB
 from prime_train.facts.facts import CudaContext, Gpu, Gpus, GpuUser, NotKnown
-from prime_train.facts.probe_process import Answer, run_probe, script
+from prime_train.facts.probe_process import NoAnswer, read_answer, run_probe, script
 from prime_train.registry import gpus as gpu_registry
 
 DEADLINE_S = 10.0  # eight GPUs without persistence mode need some seconds to start
@@ -22,16 +21,11 @@ def gpus(deadline_s: float = DEADLINE_S) -> Gpus | NotKnown:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return Gpus((), "CUDA_VISIBLE_DEVICES hides them")
-    answer = run_probe([sys.executable, script("nvml_program")], deadline_s)
-    if isinstance(answer, NotKnown):
-        return NotKnown(f"NVML: {answer.reason}; the driver may be stuck, see `dmesg`")
-    return _parse(answer, visible)
-
-
-def _parse(answer: Answer, visible: str | None) -> Gpus | NotKnown:
-    if answer.code != 0:
-        return NotKnown(f"NVML: its child ended with exit code {answer.code}: {answer.last_line}")
-    output = json.loads(answer.out)
+    output = read_answer("NVML: its child", [sys.executable, script("nvml_program")], deadline_s)
+    if isinstance(output, NoAnswer):
+        return NotKnown(f"NVML: {output.reason}; the driver may be stuck, see `dmesg`")
+    if isinstance(output, NotKnown):
+        return output
     if "unknown" in output:
         return NotKnown(output["unknown"])
     if "none" in output:
@@ -106,9 +100,9 @@ print(torch.cuda.device_count())
 def create_cuda_context(python: str, deadline_s: float = CUDA_DEADLINE_S) -> CudaContext | NotKnown:
     """Whether torch computes on every GPU; `failure` is the error of CUDA."""
     answer = run_probe([python, "-c", _PROGRAM], deadline_s)
+    if isinstance(answer, NoAnswer):
+        return CudaContext(0, f"torch created no CUDA context within {deadline_s:g} s")
     if isinstance(answer, NotKnown):
-        if answer.reason.startswith("no answer"):
-            return CudaContext(0, f"torch created no CUDA context within {deadline_s:g} s")
         return answer
     if answer.code == 0 and answer.out.strip().isdigit():
         return CudaContext(int(answer.out), "")

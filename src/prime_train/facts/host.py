@@ -23,8 +23,13 @@ def open_files() -> OpenFiles:
 
 
 def cpu(cpuinfo: Path = CPUINFO, cgroup: Path = CGROUP) -> Cpu:
+    return Cpu(count_usable_cores(cgroup), _bf16_instruction(cpuinfo))
+
+
+def count_usable_cores(cgroup: Path = CGROUP) -> int:
+    """The cores in the affinity of this process, at most the quota of its control group."""
     cores = len(os.sched_getaffinity(0))
-    return Cpu(min(cores, _quota_cores(cgroup) or cores), _bf16_instruction(cpuinfo))
+    return min(cores, _quota_cores(cgroup) or cores)
 
 
 def ram(cgroup: Path = CGROUP) -> Ram:

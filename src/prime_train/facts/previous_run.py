@@ -38,12 +38,9 @@ def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
         with open(path, "rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise UserError(
-            what=f"{path} cannot be read: {error.strerror or error}",
-            where=f"--calibrate {named}",
-            why="it accepts a run, a metrics.jsonl, or a JSON object of numbers",
-            fix='a file with {"peak_reserved_gib": 41.5, "step_s": 3.2} is enough',
-        ) from None
+        what = f"{path} cannot be read: {error.strerror or error}"
+        why = "it accepts a run, a metrics.jsonl, or a JSON object of numbers"
+        raise _unreadable(named, what, why, ExitCode.USAGE) from None
     if len(content) > _MAX_BYTES:
         raise _unreadable(named, f"{path} has more than {_MAX_BYTES} bytes")
     text = content.decode("utf-8", errors="replace")
@@ -82,11 +79,11 @@ def _read_spec(run_dir: RunDir, named: str) -> RunSpec | None:
         raise _unreadable(named, f"{run_dir.resolved} is of another version of prime-train") from None
 
 
-def _unreadable(named: str, what: str) -> UserError:
-    return UserError(
-        what=what,
-        where=f"--calibrate {named}",
-        why="peak memory and step time are read from lines of JSON",
-        fix='a file with {"peak_reserved_gib": 41.5, "step_s": 3.2} is enough',
-        exit_code=ExitCode.FINDINGS,
-    )
+def _unreadable(
+    named: str,
+    what: str,
+    why: str = "peak memory and step time are read from lines of JSON",
+    exit_code: ExitCode = ExitCode.FINDINGS,
+) -> UserError:
+    fix = 'a file with {"peak_reserved_gib": 41.5, "step_s": 3.2} is enough'
+    return UserError(what, f"--calibrate {named}", why, fix, exit_code)

@@ -200,14 +200,11 @@ def _kind(annotation: typing.Any) -> tuple[str, list[typing.Any], str | None]:
         if _is_model(part):
             models = [member for member in _parts(annotation) if _is_model(member)]
             return "table", models, _tag(annotation)
-        if origin in (list, tuple, set) and arguments:
-            models = [member for member in _parts(arguments[0]) if _is_model(member)]
+        if origin in (list, tuple, set, dict) and arguments:
+            is_map = origin is dict
+            models = [member for member in _parts(arguments[1 if is_map else 0]) if _is_model(member)]
             if models:
-                return "array", models, _tag(annotation)
-        if origin is dict and len(arguments) == 2:
-            models = [member for member in _parts(arguments[1]) if _is_model(member)]
-            if models:
-                return "map", models, _tag(annotation)
+                return "map" if is_map else "array", models, _tag(annotation)
     return "table", [], None
 
 

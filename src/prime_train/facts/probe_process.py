@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,10 +10,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prime_train.facts.facts import NotKnown
 
 _REAP_S = 0.5  # SIGKILL does not end a process that waits for a device: such a process is left behind
+
+
+class NoAnswer(NotKnown):
+    """The child did not end within its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +62,35 @@ def run_probe(
         out, err = process.communicate(stdin, timeout=deadline_s)
     except subprocess.TimeoutExpired:
         kill_session(process)
-        return NotKnown(f"no answer within {deadline_s:g} s")
+        return NoAnswer(f"no answer within {deadline_s:g} s")
     return Answer(process.returncode, out, err)
+
+
+def read_answer(
+    who: str,
+    command: Sequence[str],
+    deadline_s: float,
+    request: object = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any] | NotKnown:
+    """The JSON object in the last line that `command` prints, after it read `request` as JSON.
+
+    Earlier lines are ignored, because an imported module may print them. `who` names the program in the reason.
+    """
+    answer = run_probe(command, deadline_s, stdin=json.dumps(request), environment=environment)
+    if isinstance(answer, NotKnown):
+        return answer
+    last = answer.out.splitlines()[-1:]
+    try:
+        output = json.loads("".join(last))
+    except ValueError:
+        output = None
+    if isinstance(output, dict) and answer.code == 0:
+        return output
+    if answer.code == 0 and last:
+        return NotKnown(f"{who} is not a Python interpreter: it answered {last[0][:80]!r}")
+    return NotKnown(f"{who} ended with exit code {answer.code}: {answer.last_line or 'no error message'}")
 
 
 def kill_session(process: subprocess.Popen[str]) -> None:

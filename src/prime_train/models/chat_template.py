@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import run_probe, script
+from prime_train.facts.probe_process import NoAnswer, read_answer, script
 from prime_train.models.chat_questions import ANSWER, QUESTIONS, TOOL, Question, in_parts
 
 DEADLINE_S = 10.0
@@ -79,14 +79,19 @@ def _object(path: Path) -> dict[str, Any]:
     return found
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, or {} if there is none: every value in it has a default."""
+    try:
+        return _object(path)
+    except (OSError, ValueError):
+        return {}
+
+
 def special_tokens(folder: Path) -> dict[str, str]:
     """bos_token and the like, as a template receives them."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        try:
-            tokens = _object(folder / name)
-        except (OSError, ValueError):
-            continue
+        tokens = read_object(folder / name)
         for key in _SPECIAL:
             value = tokens.get(key)
             text = value.get("content") if isinstance(value, dict) else value
@@ -117,15 +122,11 @@ def _render(
         "tool": TOOL,
         "questions": [question._asdict() for question in questions],
     }
-    answer = run_probe([python, script("chat_template_program", __file__)], DEADLINE_S, stdin=json.dumps(request))
-    if isinstance(answer, NotKnown):
-        if answer.reason.startswith("no answer"):
-            return Renderings({}, {}, f"it does not finish: no rendering within {DEADLINE_S:g} s")
-        return answer
-    try:
-        output = json.loads(answer.out)
-    except ValueError:
-        return NotKnown(f"rendering ended with exit code {answer.code}: {answer.last_line or 'no error message'}")
+    output = read_answer("rendering", [python, script("chat_template_program", __file__)], DEADLINE_S, request)
+    if isinstance(output, NoAnswer):
+        return Renderings({}, {}, f"it does not finish: no rendering within {DEADLINE_S:g} s")
+    if isinstance(output, NotKnown):
+        return output
     if "unable" in output:
         return NotKnown(output["unable"])
     if "fault" in output:

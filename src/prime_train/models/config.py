@@ -36,7 +36,6 @@ class Config(NamedTuple):
     dtype: str
     ctx_tokens: int
     rope: str
-    rope_factor: float
     shape: ModelShape | None
     shape_fault: str
 
@@ -69,7 +68,6 @@ def read_config(content: str, name: str, loaded: int | None = None) -> Config | 
         dtype=_text(text.get("dtype") or text.get("torch_dtype")).removeprefix("torch."),
         ctx_tokens=_context(text, rope, factor),
         rope=rope,
-        rope_factor=factor,
         shape=shape,
         shape_fault=shape_fault,
     )

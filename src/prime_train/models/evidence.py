@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -53,8 +52,8 @@ def gather_evidence(
         return Evidence(
             files=files,
             config=_text(files.folder / "config.json"),
-            generation=_object(files.folder / "generation_config.json"),
-            tokenizer_config=_object(files.folder / "tokenizer_config.json"),
+            generation=chat_template.read_object(files.folder / "generation_config.json"),
+            tokenizer_config=chat_template.read_object(files.folder / "tokenizer_config.json"),
             template=template,
             renderings=renderings,
             tokenized=tokenize(python, files.folder, _texts(renderings)),
@@ -84,12 +83,3 @@ def _text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-
-
-def _object(path: Path) -> Mapping[str, Any]:
-    """The object in a JSON file, or {}: every value in it has a default."""
-    try:
-        found = json.loads(_text(path) or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -34,15 +34,11 @@ def check_access(files: ModelFiles) -> Check:
             "access",
             "; ".join(f"{item.file}: {item.fault} ({item.detail})" for item in unread[:3]),
             "a file that cannot be read cannot be checked, and a run would fail to read it too",
-            _unread_fix(unread[0].fault),
+            "chmod u+r the file, or run as its owner"
+            if unread[0].fault is Fault.UNREADABLE
+            else "try again: the hub or the network may have failed for a moment",
         )
     return ok("access", summary + (f"; gated ({files.gated}), and you have access" if files.gated else ""))
-
-
-def _unread_fix(fault: Fault) -> str:
-    if fault is Fault.UNREADABLE:
-        return "chmod u+r the file, or run as its owner"
-    return "try again: the hub or the network may have failed for a moment"
 
 
 def check_weights(files: ModelFiles, config: Config | None) -> Check:

@@ -11,17 +11,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from prime_train.facts.hub import classify_refusal
 from prime_train.models import safetensors_header
 from prime_train.models.model_files import Fault, ModelFiles, Refused, Unread, Weights, front_matter
 from prime_train.models.read_files_program import INDEX, SINGLE, read_folder
 from prime_train.models.safetensors_header import Header, HeaderError
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import ModelInfo
 
 SMALL_FILES = (
     *("config.json", "generation_config.json", "README.md", INDEX),
@@ -85,7 +81,9 @@ def _read_cache(name: str, revision: str) -> ModelFiles | None:
 def _fetch(name: str, revision: str, scratch: Path, timeout_s: float) -> ModelFiles:
     from huggingface_hub import HfApi
 
-    about = _model_info(HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None), name, revision, timeout_s)
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+    with _classify_errors():
+        about = api.model_info(name, revision=revision or None, timeout=timeout_s, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in about.siblings or ()}
     place = _Place(name, about.sha or revision or "main", scratch, timeout_s)
     wanted = [file for file in SMALL_FILES if file in sizes]
@@ -98,11 +96,6 @@ def _fetch(name: str, revision: str, scratch: Path, timeout_s: float) -> ModelFi
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     gated = str(about.gated) if about.gated else ""
     return ModelFiles(name, "hub", scratch, about.sha or "", sizes, tuple(unread), weights, front_matter(text), gated)
-
-
-def _model_info(api: HfApi, name: str, revision: str, timeout_s: float) -> ModelInfo:
-    with _classify_errors():
-        return api.model_info(name, revision=revision or None, timeout=timeout_s, files_metadata=True)
 
 
 def _keep(place: _Place, file: str, size: int) -> Unread | None:

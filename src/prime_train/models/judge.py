@@ -9,7 +9,7 @@ from prime_train.estimate.values import Hardware
 from prime_train.models.config import Config, read_config
 from prime_train.models.evidence import Evidence
 from prime_train.models.file_checks import check_access, check_licence, check_weights, vocabulary_rows
-from prime_train.models.memory_checks import check_memory
+from prime_train.models.memory_checks import check_serving, check_training
 from prime_train.models.model_files import ModelFiles
 from prime_train.models.support import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
 from prime_train.models.template_checks import check_history, check_parser, check_template, check_tools
@@ -64,7 +64,8 @@ def _checks(
     yield from _check_text(evidence, config, stack, tested)
     yield check_context(config, evidence.tokenizer_config)
     if config.shape is not None:
-        yield from check_memory(config, hardware, stack.vllm)
+        yield check_serving(config.shape, hardware, stack.vllm)
+        yield check_training(config.shape, hardware)
     yield check_licence(evidence.files)
     yield check_issues(evidence.files, tested)
 

@@ -14,8 +14,7 @@ from prime_train.estimate.serving.server_memory import inference_memory
 from prime_train.estimate.serving.server_setup import default_setup
 from prime_train.estimate.serving.server_weights import weight_gib
 from prime_train.estimate.values import Hardware
-from prime_train.models.config import Config
-from prime_train.models.verdicts import Check, not_known, ok, warning
+from prime_train.models.verdicts import Check, ok, warning
 
 CTX_TOKENS = 8192  # in one micro-batch: enough for a chain of thought, and the chunk size of prime-rl's LM head
 LORA_RANK = 16
@@ -83,14 +82,7 @@ def _tokens(shape: ModelShape) -> int:
     return min(CTX_TOKENS, shape.ctx_tokens or CTX_TOKENS)
 
 
-def check_memory(config: Config, hardware: Hardware, version: str = "") -> tuple[Check, ...]:
-    """One check for serving and one for training, each with the smallest number of GPUs that is enough."""
-    if config.shape is None:
-        return (not_known("memory", f"its sizes are not known: {config.shape_fault}"),)
-    return _check_serving(config.shape, hardware, version), _check_training(config.shape, hardware)
-
-
-def _check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
+def check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check:
     found = fit_serving(shape, hardware, version)
     if found is None:
         return warning(
@@ -106,7 +98,7 @@ def _check_serving(shape: ModelShape, hardware: Hardware, version: str) -> Check
     )
 
 
-def _check_training(shape: ModelShape, hardware: Hardware) -> Check:
+def check_training(shape: ModelShape, hardware: Hardware) -> Check:
     full, lora = fit_training(shape, hardware, lora=False), fit_training(shape, hardware, lora=True)
     setting = f"at {_tokens(shape):,} tokens per GPU, with checkpointing and AdamW in fp32"
     if lora.gpus is None:

@@ -58,8 +58,6 @@ class Weights(NamedTuple):
     by_dtype: Mapping[str, int]
     layers: int
     embedding: tuple[int, ...]
-    has_head: bool
-    vision: int
     faults: tuple[str, ...]
 
 

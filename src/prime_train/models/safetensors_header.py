@@ -34,7 +34,6 @@ _VISION = re.compile(
     r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|multi_modal_projector|mm_projector)\."
 )
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings|embedding)\.weight$")
-_HEAD = re.compile(r"(?:^|\.)(?:lm_head|output|embed_out)\.weight$")
 
 
 class HeaderError(ValueError):
@@ -92,26 +91,21 @@ def _tensor(name: str, about: Any) -> tuple[str, tuple[int, ...]]:
 def summarise(headers: Iterable[Header], faults: Iterable[str] = ()) -> Weights:
     """The summary of all files of a model."""
     by_dtype: Counter[str] = Counter()
-    files = layers = vision = 0
+    files = layers = 0
     embedding: tuple[int, ...] = ()
-    has_head = False
     for header in headers:
         files += 1
         for name, dtype, shape in header.tensors:
             count = math.prod(shape)
             by_dtype[dtype] += count
             if _VISION.search(name):
-                vision += count
                 continue
             block = _BLOCK.search(name)
             layers = max(layers, int(block[1]) + 1 if block else 0)
             if _EMBEDDING.search(name) and len(shape) == 2:
                 embedding = max(embedding, shape)
-            has_head = has_head or bool(_HEAD.search(name))
     stored_bytes = sum(math.ceil(count * BITS[dtype] / 8) for dtype, count in by_dtype.items())
-    return Weights(
-        files, by_dtype.total(), stored_bytes, dict(by_dtype), layers, embedding, has_head, vision, tuple(faults)
-    )
+    return Weights(files, by_dtype.total(), stored_bytes, dict(by_dtype), layers, embedding, tuple(faults))
 
 
 def shards(index: Mapping[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from prime_train.facts.facts import NotKnown
 from prime_train.models.architectures import Installed
 from prime_train.models.config import Config
-from prime_train.models.verdicts import Check, failure, not_known, ok, warning
+from prime_train.models.verdicts import Check, Outcome, failure, not_known, ok, warning
 from prime_train.registry.models import (
     prime_rl_types,
     prime_rl_vision_types,
@@ -29,6 +29,10 @@ class Stack(NamedTuple):
     @property
     def here(self) -> Installed | None:
         return self.installed if isinstance(self.installed, Installed) else None
+
+    @property
+    def here_with_vllm(self) -> Installed | None:
+        return self.here if self.here is not None and self.here.has_vllm and not self.vllm else None
 
 
 def check_bundled(config: Config) -> Check:
@@ -115,7 +119,7 @@ def check_prime_rl(config: Config, transformers: Check, stack: Stack) -> Check:
         )
     if config.model_type in prime_rl.types:
         return ok("prime-rl", f"{prime_rl.name} has its own code for {config.model_type}")
-    if transformers.outcome == "failure" or not prime_rl.takes_others:
+    if transformers.outcome is Outcome.FAILURE or not prime_rl.takes_others:
         why = "it runs no model through transformers" if not prime_rl.takes_others else transformers.what
         fix = transformers.fix or f"use a model that it has code for: {', '.join(sorted(prime_rl.types))}"
         return failure("prime-rl", f"{prime_rl.name} has no code for {config.model_type}", why, fix)
@@ -136,10 +140,8 @@ def check_vllm(config: Config, stack: Stack) -> Check:
             "vLLM selects its code by the architecture",
             'add "architectures": ["..."] to config.json, copied from the original model',
         )
-    here = stack.here
-    if not stack.vllm and here is not None and here.has_vllm:
-        return _installed_vllm(config, here)
-    return _table_vllm(config, stack.vllm)
+    here = stack.here_with_vllm
+    return _table_vllm(config, stack.vllm) if here is None else _installed_vllm(config, here)
 
 
 def _installed_vllm(config: Config, here: Installed) -> Check:

@@ -14,6 +14,7 @@ from prime_train.models.tokenizer import Tokenized
 from prime_train.models.verdicts import Check, failure, not_known, ok, warning
 from prime_train.registry.models import TestedModel, tool_formats, vllm_tool_parsers
 
+_REPLACE = "replace it with the template of the original model"
 _KEEP_HISTORY = (
     "train with a template that keeps history: PrimeIntellect's Qwen3 models have one, or set your own chat_template"
 )
@@ -46,7 +47,7 @@ def check_template(template: ChatTemplate | str | None, renderings: Renderings |
             "chat-template",
             f"{template.file}: {renderings.fault if renderings else 'it was not tested'}",
             "transformers and vLLM refuse it at the first message",
-            "replace it with the template of the original model",
+            _REPLACE,
         )
     failed = _check_plain_chat(renderings)
     if failed is not None:
@@ -70,14 +71,14 @@ def _check_plain_chat(renderings: Renderings) -> Check | None:
             "chat-template",
             f"a question and an answer do not render: {error}",
             "every message of a run is rendered with it",
-            "replace it with the template of the original model",
+            _REPLACE,
         )
     if ANSWER not in renderings.texts["chat_2"]:
         return failure(
             "chat-template",
             "the rendered text lacks the assistant's message",
             "without it there is nothing to train on",
-            "replace it with the template of the original model",
+            _REPLACE,
         )
     return None
 
@@ -178,11 +179,7 @@ def _quoted(text: str) -> str:
     return repr(text) if text else "the end"
 
 
-def check_parser(
-    renderings: Renderings | NotKnown | None,
-    stack: Stack,
-    tested: TestedModel | None,
-) -> Check | None:
+def check_parser(renderings: Renderings | NotKnown | None, stack: Stack, tested: TestedModel | None) -> Check | None:
     """Which vLLM parser reads the tool calls of this template. None if no call was rendered."""
     if not isinstance(renderings, Renderings) or ARGUMENT not in renderings.texts.get("tool_2", ""):
         return None
@@ -194,8 +191,8 @@ def check_parser(
             "no known parser of vLLM reads the format of its tool calls",
             "see `vllm serve --help` for --tool-call-parser, or write a parser: --tool-parser-plugin",
         )
-    here = stack.here
-    if not stack.vllm and here is not None and here.has_vllm:
+    here = stack.here_with_vllm
+    if here is not None:
         available = [parser for parser in wanted if parser in here.vllm_tool_parsers]
         where = f"vLLM {here.vllm} of {here.python}"
     else:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.hub import TOKENIZER_FILES
-from prime_train.facts.probe_process import run_probe, script
+from prime_train.facts.probe_process import read_answer, script
 
 DEADLINE_S = 30.0  # transformers on a cold disk
 
@@ -34,17 +33,15 @@ def tokenize(python: str, folder: Path, texts: Mapping[str, str]) -> Tokenized |
         return None
     request = {"folder": str(folder), "texts": dict(texts)}
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    answer = run_probe(
-        [python, script("tokenizer_program", __file__)], DEADLINE_S, stdin=json.dumps(request), environment=offline
-    )
-    if isinstance(answer, NotKnown):
-        return answer
+    command = [python, script("tokenizer_program", __file__)]
+    output = read_answer(python, command, DEADLINE_S, request, environment=offline)
+    if isinstance(output, NotKnown):
+        return output
+    if "unable" in output:
+        return NotKnown(f"{python}: {output['unable']}")
+    if "fault" in output:
+        return Tokenized(0, -1, False, {}, output["fault"])
     try:
-        output = json.loads(answer.out.splitlines()[-1])
-        if "unable" in output:
-            return NotKnown(f"{python}: {output['unable']}")
-        if "fault" in output:
-            return Tokenized(0, -1, False, {}, output["fault"])
-        return Tokenized(output["size"], output["highest"], output["restored"], output["ids"])
-    except (ValueError, KeyError, IndexError):
-        return NotKnown(f"{python} ended with exit code {answer.code}: {answer.last_line or 'no error message'}")
+        return Tokenized(**output)
+    except TypeError:
+        return NotKnown(f"{python} is not the run's interpreter: its answer has no tokenizer")

@@ -68,7 +68,7 @@ def not_known(check_id: str, what: str, fix: str = "") -> Check:
     return Check(check_id, Outcome.NOT_KNOWN, what, "", fix)
 
 
-_LABELS = {"rl": "RL", "sft": "SFT", "pretraining": "pretraining"}
+LABELS = {"rl": "RL", "sft": "SFT", "pretraining": "pretraining"}
 # A failure of a required check rules the use out; any other bad check only makes it a warning.
 _REQUIRED = {
     "rl": ("access", "config", "weights", "quantisation", "tokenizer", "vocabulary", "vllm", "chat-template"),
@@ -92,7 +92,7 @@ _TEXTS = {
 def judge_uses(checks: Iterable[Check]) -> tuple[Use, ...]:
     """RL, SFT and pretraining, in this order."""
     by_id = {check.id: check for check in checks}
-    return tuple(_use(use, by_id) for use in _LABELS)
+    return tuple(_use(use, by_id) for use in LABELS)
 
 
 def _use(use: str, checks: Mapping[str, Check]) -> Use:
@@ -118,8 +118,7 @@ def _trainer(use: str, checks: Mapping[str, Check]) -> Check | None:
     found = [checks[name] for name in _TRAINERS[use] if name in checks]
     if not found:
         return None
-    order = (Outcome.OK, Outcome.WARNING, Outcome.NOT_KNOWN, Outcome.FAILURE)
-    best = min(found, key=lambda check: order.index(check.outcome))
+    best = min(found, key=lambda check: list(Outcome).index(check.outcome))
     if use == "pretraining" and best.outcome is Outcome.WARNING:
         return best._replace(
             outcome=Outcome.FAILURE, fix="use a Llama or a Qwen3 shape: the bundled trainer can pretrain those"
@@ -132,7 +131,3 @@ def _verdict(use: str, outcome: Outcome, because: list[Check]) -> Use:
     reasons = f" ({', '.join(names)})" if names else ""
     fix = next((check.fix for check in because if check.fix), "")
     return Use(use, outcome, f"{_TEXTS[outcome]}{reasons}", fix, names)
-
-
-def label(use: str) -> str:
-    return _LABELS[use]

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -37,12 +38,13 @@ class FailureKind(StrEnum):
     EMPTY = "empty"
 
 
-class Failure(NamedTuple):
+@dataclass(eq=False)
+class Failure(Exception):
     """A failed request. `detail` holds the status, the seconds or the bytes, never a header that was sent."""
 
     kind: FailureKind
     detail: str
-    retry_after_s: float | None = None
+    retry_after_s: float = 0.0
 
 
 class RetryPolicy(NamedTuple):
@@ -59,17 +61,16 @@ _TEMPORARY = frozenset(
 )
 
 
-def get_json(url: str, key: str, retry: RetryPolicy) -> Any | Failure:
-    """The parsed answer, or the Failure of the last try. `key` goes into the Authorization header; "" sends none."""
-    for wait_s in (*retry.between_s, None):
-        answer = _fetch_once(url, key, retry)
-        if not isinstance(answer, Failure) or answer.kind not in _TEMPORARY or wait_s is None:
-            return answer
-        retry_after_s = answer.retry_after_s or 0.0
-        if retry_after_s > _LONGEST_RETRY_AFTER_S:
-            return answer
-        retry.sleep(max(wait_s, retry_after_s))
-    raise AssertionError("the loop ends by returning")
+def get_json(url: str, key: str, retry: RetryPolicy) -> Any:
+    """The parsed answer. `key` goes into the Authorization header; "" sends none. Raises the last try's Failure."""
+    for wait_s in retry.between_s:
+        try:
+            return _fetch_once(url, key, retry)
+        except Failure as failure:
+            if failure.kind not in _TEMPORARY or failure.retry_after_s > _LONGEST_RETRY_AFTER_S:
+                raise
+            retry.sleep(max(wait_s, failure.retry_after_s))
+    return _fetch_once(url, key, retry)
 
 
 def is_safe(url: str) -> bool:
@@ -86,7 +87,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Return the redirect itself as the answer."""
 
 
-def _fetch_once(url: str, key: str, retry: RetryPolicy) -> Any | Failure:
+def _fetch_once(url: str, key: str, retry: RetryPolicy) -> Any:
     request = urllib.request.Request(url, headers={"Accept": "application/json", "User-Agent": "prime-train"})
     if key:
         request.add_unredirected_header("Authorization", f"Bearer {key}")
@@ -94,24 +95,20 @@ def _fetch_once(url: str, key: str, retry: RetryPolicy) -> Any | Failure:
     opener = urllib.request.build_opener(_NoRedirect, *direct)
     try:
         with opener.open(request, timeout=retry.read_s) as response:
-            content = _read(response, retry.answer_s)
+            return _parse(_read(response, retry.answer_s))
     except urllib.error.HTTPError as error:
         with error:
-            return _http_failure(error)
-    except TimeoutError:
-        return Failure(FailureKind.TIMEOUT, f"no answer within {retry.read_s:g} s")
-    except urllib.error.URLError as error:
-        if isinstance(error.reason, TimeoutError):
-            return Failure(FailureKind.TIMEOUT, f"no answer within {retry.read_s:g} s")
-        return Failure(FailureKind.UNREACHABLE, str(error.reason))
+            raise _http_failure(error) from None
     except http.client.IncompleteRead as error:
-        return Failure(FailureKind.TRUNCATED, f"the answer ends after {len(error.partial)} bytes")
+        raise Failure(FailureKind.TRUNCATED, f"the answer ends after {len(error.partial)} bytes") from None
     except (OSError, http.client.HTTPException) as error:
-        return Failure(FailureKind.UNREACHABLE, f"{type(error).__name__} {error}".strip())
-    return content if isinstance(content, Failure) else _parse(content)
+        if isinstance(getattr(error, "reason", error), TimeoutError):
+            raise Failure(FailureKind.TIMEOUT, f"no answer within {retry.read_s:g} s") from None
+        text = error.reason if isinstance(error, urllib.error.URLError) else f"{type(error).__name__} {error}"
+        raise Failure(FailureKind.UNREACHABLE, str(text).strip()) from None
 
 
-def _read(response: http.client.HTTPResponse, answer_s: float) -> bytes | Failure:
+def _read(response: http.client.HTTPResponse, answer_s: float) -> bytes:
     """The whole body. `answer_s` limits the total time, because a server may send single bytes for ever."""
     give_up_s = time.monotonic() + answer_s
     length = response.headers.get("Content-Length")
@@ -119,30 +116,26 @@ def _read(response: http.client.HTTPResponse, answer_s: float) -> bytes | Failur
     while chunk := response.read1(2**16):
         content += chunk
         if time.monotonic() > give_up_s:
-            return Failure(FailureKind.TIMEOUT, f"{len(content)} bytes in {answer_s:g} s and no end")
+            raise Failure(FailureKind.TIMEOUT, f"{len(content)} bytes in {answer_s:g} s and no end")
         if len(content) > MOST_BYTES:
-            return Failure(FailureKind.NOT_JSON, f"more than {MOST_BYTES >> 20} MiB")
+            raise Failure(FailureKind.NOT_JSON, f"more than {MOST_BYTES >> 20} MiB")
     if length is not None and length.isdigit() and len(content) < int(length):
-        return Failure(FailureKind.TRUNCATED, f"{len(content)} of {length} bytes arrived")
+        raise Failure(FailureKind.TRUNCATED, f"{len(content)} of {length} bytes arrived")
     return bytes(content)
 
 
-def _parse(content: bytes) -> Any | Failure:
+def _parse(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, or a number with more digits than Python reads
         starts_like_json = content.lstrip()[:1] in (b"{", b"[")
         kind = FailureKind.TRUNCATED if starts_like_json else FailureKind.NOT_JSON
-        return Failure(kind, f"{len(content)} bytes that are not complete JSON")
+        raise Failure(kind, f"{len(content)} bytes that are not complete JSON") from None
 
 
 def _http_failure(error: urllib.error.HTTPError) -> Failure:
-    known = {
-        401: FailureKind.UNAUTHORIZED,
-        403: FailureKind.FORBIDDEN,
-        404: FailureKind.MISSING,
-        429: FailureKind.LIMITED,
-    }
-    kind = known.get(error.code, FailureKind.SERVER if error.code >= 500 else FailureKind.OTHER_STATUS)
+    kind = FailureKind.SERVER if error.code >= 500 else FailureKind.OTHER_STATUS
+    if str(error.code) in tuple(FailureKind):  # the value of a kind is its status, if it has one
+        kind = FailureKind(str(error.code))
     after = (error.headers.get("Retry-After") or "").strip()
-    return Failure(kind, f"HTTP {error.code}", float(after) if after.isdigit() else None)
+    return Failure(kind, f"HTTP {error.code}", float(after) if after.isdigit() else 0.0)

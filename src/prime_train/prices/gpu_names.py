@@ -10,7 +10,7 @@ import re
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from prime_train.registry import gpus as gpu_registry
+from prime_train.registry.gpus import GpuPeak, gpu_peaks
 
 # Names of clouds for a card that differ from the registry's: SkyPilot catalogues v8, Prime Intellect, Vast.
 _SAME = {
@@ -27,13 +27,6 @@ _FORM = re.compile(r"PCIE|NVL(?!INK)|SXM\d?")
 _NOISE = frozenset(("NVIDIA", "GEFORCE", "TESLA", "AMD", "INSTINCT", "HBM3"))
 _LEAST_GB = 4.0
 _MEMORY_TOLERANCE = 0.12  # 80 GB are listed as 79.6 GiB, 81559 MiB or 85.9e9 B
-
-
-class _Card(NamedTuple):
-    id: str
-    family: str
-    form: str  # "PCIE", "NVL", or "" for SXM or the only form
-    memory_gb: float
 
 
 @lru_cache(4096)
@@ -82,19 +75,19 @@ def _form(text: str) -> str:
 
 def _match_card(family: str, form: str, memory_gb: float | None) -> str | None:
     """The card of this family, memory and form. PCIE also matches the only card of its family and memory."""
-    alike = [card for card in _cards() if card.family == family]
+    alike = [(name, gpu) for name, gpu in _cards() if name.family == family]
     if memory_gb is not None:
-        alike = [card for card in alike if abs(card.memory_gb - memory_gb) <= _MEMORY_TOLERANCE * card.memory_gb]
-    wanted = "" if form == "SXM" else form
-    exact = [card for card in alike if card.form == wanted]
+        alike = [
+            (name, gpu) for name, gpu in alike if abs(gpu.memory_gb - memory_gb) <= _MEMORY_TOLERANCE * gpu.memory_gb
+        ]
+    wanted = "" if form == "SXM" else form  # the registry names no SXM: it is the only form, or the usual one
+    exact = [gpu.id for name, gpu in alike if name.form == wanted]
     if exact:
-        return exact[0].id
-    return alike[0].id if form == "PCIE" and len(alike) == 1 else None
+        return exact[0]
+    return alike[0][1].id if form == "PCIE" and len(alike) == 1 else None
 
 
 @cache
-def _cards() -> tuple[_Card, ...]:
+def _cards() -> tuple[tuple[_NameParts, GpuPeak], ...]:
     """The registry's GPUs, least memory first: "A100" alone means the one of 40 GB, as in the SkyPilot catalogues."""
-    named = [(gpu, _parse_name(gpu.id)) for gpu in gpu_registry.gpu_peaks()]
-    cards = [_Card(gpu.id, parts.family, parts.form, gpu.memory_gb) for gpu, parts in named]
-    return tuple(sorted(cards, key=lambda card: card.memory_gb))
+    return tuple((_parse_name(gpu.id), gpu) for gpu in sorted(gpu_peaks(), key=lambda gpu: gpu.memory_gb))

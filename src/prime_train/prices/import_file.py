@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.core.errors import UserError
-from prime_train.prices import primeintellect, skypilot, table, vast
+from prime_train.prices import skypilot
 from prime_train.prices.price import Fault, Rows
+from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
 from prime_train.prices.store import price_error
+from prime_train.prices.table import parse_table
+from prime_train.prices.vast import vast_offers, vast_rows
 
 MOST_BYTES = 64 * 2**20  # the largest catalogue, GCP's, has 2 MB
 _PROVIDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
@@ -38,66 +42,58 @@ class ImportedFile(NamedTuple):
 
 def read(path: Path, options: ImportOptions, today: date) -> ImportedFile:
     """The prices in a file. Raises UserError if the file is unreadable or unknown, or a price is wrong."""
-    text = _read_text(path)
-    shown = str(path)
+    text, shown = _read_text(path), str(path)
     as_of = options.as_of or _modified_day(path, today)
-    imported = _parse(text, path, options.provider, as_of, today)
+    try:
+        imported = _parse(text, path, options.provider, as_of, today)
+    except Fault as fault:
+        raise price_error(fault, f"pass {_FORMATS}") from None
     if imported.rows.faults:
-        more = len(imported.rows.faults) - 1
-        fault = imported.rows.faults[0]
+        more, first = len(imported.rows.faults) - 1, imported.rows.faults[0]
         also = f" (and {more} more)" if more else ""
-        raise price_error(fault._replace(what=fault.what + also), f"correct the file, or remove the row from {shown}")
+        fix = f"correct the file, or remove the row from {shown}"
+        raise price_error(replace(first, what=first.what + also), fix)
     if not imported.rows.prices:
         reasons = "; ".join(f"{why}: {rows}" for why, rows in imported.rows.left_out[:3])
-        raise UserError(
-            what="no price in it", where=shown, why=reasons or "it has no row with a GPU", fix=f"pass {_FORMATS}"
-        )
+        raise _error(shown, "no price in it", reasons or "it has no row with a GPU")
     return imported
 
 
 def _parse(text: str, path: Path, provider: str, as_of: str, today: date) -> ImportedFile:
     shown = str(path)
-    plain = text.lstrip("\ufeff \t\r\n")
+    plain = text.lstrip()
     if plain.startswith("{") or (plain.startswith("[") and not plain.startswith("[[")):
-        return _parse_json(text.lstrip("\ufeff"), shown, as_of)
-    first = text.lstrip("\ufeff").split("\n", 1)[0]
-    if "AcceleratorName" in first or path.suffix.lower() == ".csv":
-        catalogue = skypilot.rows(text.lstrip("\ufeff"), shown, _provider(path, provider), as_of)
-        return ImportedFile(_rows(catalogue), "SkyPilot", True)
+        return _parse_json(text, shown, as_of)
+    if "AcceleratorName" in text.split("\n", 1)[0] or path.suffix.lower() == ".csv":
+        return ImportedFile(skypilot.rows(text, shown, _provider(path, provider), as_of), "SkyPilot", True)
     if plain.startswith("[[") or "[[price]]" in text or path.suffix.lower() == ".toml":
-        return ImportedFile(_rows(table.parse(text, shown, today)), "prime-train", False)
-    raise UserError(what="this is no price list", where=shown, why="its format is not known", fix=f"pass {_FORMATS}")
+        return ImportedFile(parse_table(text, shown, today), "prime-train", False)
+    raise _error(shown, "this is no price list", "its format is not known")
 
 
 def _parse_json(text: str, shown: str, as_of: str) -> ImportedFile:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _no_json(shown, f"{error.msg}, line {error.lineno} column {error.colno}; it may be cut off") from None
-    except RecursionError:
-        raise _no_json(shown, "it is nested too deeply for a price list") from None
-    except ValueError as error:  # a number with more digits than Python reads
-        raise _no_json(shown, str(error)) from None
-    for kind, reader in (("Prime Intellect", primeintellect), ("Vast", vast)):
-        found = reader.items(document)
+    except (RecursionError, ValueError) as error:
+        why = str(error)  # such as a number with more digits than Python reads
+        if isinstance(error, json.JSONDecodeError):
+            why = f"{error.msg}, line {error.lineno} column {error.colno}; it may be cut off"
+        elif isinstance(error, RecursionError):
+            why = "it is nested too deeply for a price list"
+        raise _error(shown, "the JSON cannot be read", why, "fetch the file again") from None
+    for kind, offers, rows in (
+        ("Prime Intellect", prime_intellect_offers, prime_intellect_rows),
+        ("Vast", vast_offers, vast_rows),
+    ):
+        found = offers(document)
         if found is not None:
-            return ImportedFile(reader.rows(found, shown, f"{kind}, imported", as_of), kind, False)
-    raise UserError(
-        what="the JSON is no price list",
-        where=shown,
-        why='Prime Intellect answers {"items": [...]}, Vast {"offers": [...]}',
-        fix=f"pass {_FORMATS}",
-    )
+            return ImportedFile(rows(found, shown, f"{kind}, imported", as_of), kind, False)
+    why = 'Prime Intellect answers {"items": [...]}, Vast {"offers": [...]}'
+    raise _error(shown, "the JSON is no price list", why)
 
 
-def _no_json(shown: str, why: str) -> UserError:
-    return UserError(what="the JSON cannot be read", where=shown, why=why, fix="fetch the file again")
-
-
-def _rows(found: Rows | Fault) -> Rows:
-    if isinstance(found, Fault):
-        raise price_error(found, f"pass {_FORMATS}")
-    return found
+def _error(shown: str, what: str, why: str, fix: str = f"pass {_FORMATS}") -> UserError:
+    return UserError(what, shown, why, fix)
 
 
 def _provider(path: Path, option: str) -> str:
@@ -105,12 +101,9 @@ def _provider(path: Path, option: str) -> str:
     folder = path.absolute().parent.name
     name = option or (folder if path.name == "vms.csv" else "")
     if not _PROVIDER.fullmatch(name):
-        raise UserError(
-            what="the cloud of these prices is not known" if not name else f"{name!r} is not the name of a cloud",
-            where=str(path),
-            why="the file names no cloud; only the folder of catalogs/.../CLOUD/vms.csv does",
-            fix=f"prime-train prices import {path} --provider lambda",
-        )
+        what = "the cloud of these prices is not known" if not name else f"{name!r} is not the name of a cloud"
+        why = "the file names no cloud; only the folder of catalogs/.../CLOUD/vms.csv does"
+        raise _error(str(path), what, why, f"prime-train prices import {path} --provider lambda")
     return name
 
 
@@ -119,20 +112,13 @@ def _read_text(path: Path) -> str:
         with open(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise UserError(
-                what=f"more than {MOST_BYTES >> 20} MiB",
-                where=str(path),
-                why="the largest known catalogue has 2 MB",
-                fix="pass the price list itself",
-            )
-        return content.decode("utf-8")
+            what, why = f"more than {MOST_BYTES >> 20} MiB", "the largest known catalogue has 2 MB"
+            raise _error(str(path), what, why, "pass the price list itself")
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise UserError(
-            what="there is no such file", where=str(path), why="prices are read from it", fix=f"pass {_FORMATS}"
-        ) from None
+        raise _error(str(path), "there is no such file", "prices are read from it") from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", "") or str(error)
-        raise UserError(what="it cannot be read", where=str(path), why=why, fix=f"pass {_FORMATS}") from None
+        raise _error(str(path), "it cannot be read", getattr(error, "strerror", "") or str(error)) from None
 
 
 def _modified_day(path: Path, today: date) -> str:

@@ -1,4 +1,4 @@
-"""Defines a row of the price table and checks its numbers. Pure; reads no file.
+"""Defines a row of the price table, checks its numbers, and parses and formats the table. Pure; reads no file.
 
 A wrong number in a source (NaN, zero, negative) is reported with its place and never repaired, because a table with
 such a row would rank it first.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import date
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 # Bounds of a GPU hour in USD, about ten times beyond the cheapest and the most expensive of registry/offers.toml (0.12
 # and 6.99). A price outside them is in cents, per month or for a whole cluster.
@@ -50,7 +51,8 @@ class Price(NamedTuple):
         return self.provider.partition("/")[0]
 
 
-class Fault(NamedTuple):
+@dataclass(eq=False)
+class Fault(Exception):
     """A value that is not accepted: where ("vms.csv line 7, column Price"), what, why."""
 
     where: str
@@ -66,48 +68,42 @@ class Rows(NamedTuple):
     left_out: tuple[tuple[str, int], ...] = ()
 
 
-def number(value: object, where: str) -> float | Fault:
-    """A positive finite number from a number or its text."""
+def number(value: object, where: str) -> float:
+    """A positive finite number from a number or its text. Raises Fault for anything else."""
     try:
         # bool is a number in Python, but not a price
         found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        return Fault(where, f"{_short_repr(value)} is not a number", "it must be a price in USD")
+        raise Fault(where, f"{_short_repr(value)} is not a number", "it must be a price in USD") from None
     if math.isnan(found) or math.isinf(found):
-        return Fault(where, f"{_short_repr(value)} is not a finite number", "it cannot be compared with other prices")
+        raise Fault(where, f"{_short_repr(value)} is not a finite number", "it cannot be compared with other prices")
     if found <= 0:
-        return Fault(where, f"{_short_repr(value)} is not above zero", "no cloud offers GPUs for free")
+        raise Fault(where, f"{_short_repr(value)} is not above zero", "no cloud offers GPUs for free")
     return found
 
 
-def count(value: object, where: str) -> int | Fault:
-    """A whole number of GPUs from 8, 8.0 or their text."""
+def count(value: object, where: str) -> int:
+    """A whole number of GPUs from 8, 8.0 or their text. Raises Fault for anything else."""
     found = number(value, where)
-    if isinstance(found, Fault):
-        return found
     if found != int(found) or found > MOST_GPUS:
-        return Fault(where, f"{_short_repr(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}")
+        raise Fault(where, f"{_short_repr(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}")
     return int(found)
 
 
 def finite_positive(value: object) -> float | None:
     """A positive finite number, such as a memory size beside a price; None for anything else."""
-    found = number(value, "") if isinstance(value, int | float) else None
-    return found if isinstance(found, float) else None
+    try:
+        return number(value, "") if isinstance(value, int | float) else None
+    except Fault:
+        return None
 
 
-def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float | Fault:
-    """USD per hour of one GPU, from the price of an offer of `gpus` GPUs."""
-    total = number(usd_per_hour, where)
-    if isinstance(total, Fault):
-        return total
-    found = total / gpus
+def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float:
+    """USD per hour of one GPU, from the price of an offer of `gpus` GPUs. Raises Fault for an implausible price."""
+    found = number(usd_per_hour, where) / gpus
     if not LOWEST_USD_PER_GPU_HOUR <= found <= HIGHEST_USD_PER_GPU_HOUR:
-        return Fault(
-            where,
-            f"{found:g} USD for one GPU hour",
-            f"a GPU hour costs between {LOWEST_USD_PER_GPU_HOUR:g} and {HIGHEST_USD_PER_GPU_HOUR:g} USD",
-        )
+        why = f"a GPU hour costs between {LOWEST_USD_PER_GPU_HOUR:g} and {HIGHEST_USD_PER_GPU_HOUR:g} USD"
+        raise Fault(where, f"{found:g} USD for one GPU hour", why)
     return found
 
 
@@ -145,6 +141,16 @@ def _short_repr(value: object) -> str:
 _NAMED = 2  # regions that are named; the others are counted
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LONGEST = 60
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def catch(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | Fault:
+    """What `read` returns, or the Fault that it raises."""
+    try:
+        return read(*args, **kwargs)
+    except Fault as fault:
+        return fault
 
 
 def gather_rows(found: Iterable[Price | Fault | str]) -> Rows:
@@ -168,7 +174,7 @@ def merge_regions(prices: Iterable[Price]) -> tuple[Price, ...]:
     places: dict[Price, dict[str, None]] = {}
     for price in prices:
         places.setdefault(price._replace(region=""), {})[clean_text(price.region)] = None
-    return tuple(price._replace(region=_join([name for name in names if name])) for price, names in places.items())
+    return tuple(price._replace(region=_join_names([*filter(None, names)])) for price, names in places.items())
 
 
 def clean_text(text: str, longest: int = _LONGEST) -> str:
@@ -176,6 +182,6 @@ def clean_text(text: str, longest: int = _LONGEST) -> str:
     return _CONTROL.sub(" ", text).strip(" ,")[:longest]
 
 
-def _join(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" +{more}" if more > 0 else "")

@@ -1,9 +1,4 @@
-"""Converts Prime Intellect's answers into prices. Pure; takes parsed JSON, makes no request.
-
-Source: docs.primeintellect.ai/api-reference/check-gpu-availability and the models of its own client
-(PrimeIntellect-ai/prime, packages/prime/src/prime_cli/api/availability.py@2eeb7a5). A price is for all GPUs of the
-offer; gpuMemory is the memory of one GPU or of all.
-"""
+"""Converts the answers of price services into prices. Pure; takes parsed JSON, makes no request."""
 
 from __future__ import annotations
 
@@ -11,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, per_gpu_hour
+from prime_train.prices.price import Fault, Price, Rows, catch, count, finite_positive, gather_rows, per_gpu_hour
 
-CLOUD = "primeintellect"
 _GONE = frozenset(("unavailable", "out_of_stock"))
 
 
-def items(document: Any) -> list[tuple[str, Any]] | None:
+def prime_intellect_offers(document: Any) -> list[tuple[str, Any]] | None:
     """(place, item) of each offer in an answer, in lists per GPU type, or in a list; None for anything else."""
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         return [(f"items[{index}]", item) for index, item in enumerate(document["items"])]
@@ -32,37 +26,35 @@ def _is_offers(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) and "gpuType" in item for item in value)
 
 
-def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
-    """The prices of these offers."""
-    return gather_rows(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+def prime_intellect_rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
+    """The prices of these offers. A price is for all GPUs of the offer; gpuMemory is that of one GPU or of all.
+
+    Source: docs.primeintellect.ai/api-reference/check-gpu-availability and the models of its own client
+    (PrimeIntellect-ai/prime, packages/prime/src/prime_cli/api/availability.py@2eeb7a5).
+    """
+    return gather_rows(catch(_prime_intellect_price, item, f"{shown} {place}", source, as_of) for place, item in found)
 
 
-def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
-    if (
-        not isinstance(item, dict)
-        or not isinstance(item.get("prices"), dict)
-        or not isinstance(item.get("gpuType"), str)
-    ):
-        return Fault(where, "no gpuType, gpuCount and prices", "each offer needs them")
-    kind, prices = item["gpuType"], item["prices"]
+def _prime_intellect_price(item: Any, where: str, source: str, as_of: str) -> Price | str:
+    match item:
+        case {"gpuType": str(kind), "prices": {**prices}}:
+            pass
+        case _:
+            raise Fault(where, "no gpuType, gpuCount and prices", "each offer needs them")
     gpus = count(item.get("gpuCount"), f"{where}.gpuCount")
-    if isinstance(gpus, Fault):
-        return gpus
     gpu = gpu_id_of_offer(kind, str(item.get("socket") or ""), finite_positive(item.get("gpuMemory")), gpus)
     refusal = _refusal(item, prices, kind, gpu)
     if refusal or gpu is None:
         return refusal
     field = "communityPrice" if prices.get("communityPrice") is not None else "onDemand"
     usd = per_gpu_hour(prices[field], gpus, f"{where}.prices.{field}")
-    if isinstance(usd, Fault):
-        return usd
     owner = str(item.get("provider") or "")
     region = ", ".join(str(item[key]) for key in ("country", "dataCenter") if item.get(key))
-    provider = f"{CLOUD}/{owner}" if owner else CLOUD
+    provider = f"primeintellect/{owner}" if owner else "primeintellect"
     return Price(provider, gpu, gpus, round(usd, 4), item.get("isSpot") is True, region, source, as_of)
 
 
-def _refusal(item: Mapping[str, Any], prices: Mapping[str, Any], kind: str, gpu: str | None) -> str:
+def _refusal(item: Mapping[str, Any], prices: Mapping[Any, Any], kind: str, gpu: str | None) -> str:
     """Why a valid offer is left out; "" if it is not."""
     if gpu is None:
         return f"{kind} is not in registry/gpus.toml"

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.prices import primeintellect, vast
 from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, get_json, is_safe
 from prime_train.prices.price import Rows
+from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
+from prime_train.prices.vast import VAST_NAMES, vast_offers, vast_rows
 
 _PAGE = 100  # most offers on one page of Prime Intellect
 _MOST_PAGES = 100
@@ -34,7 +35,7 @@ class Service(NamedTuple):
     needs_key: bool
     path: str
     key_right: str
-    fetch: Callable[[_Request], list[tuple[str, Any]] | Failure]
+    fetch: Callable[[_Request], list[tuple[str, Any]]]
     rows: Callable[[list[tuple[str, Any]], str, str, str], Rows]
 
 
@@ -58,17 +59,21 @@ def refresh(
     """The prices of one service, or the problem. `environment` holds key and address."""
     base = environment.get(service.address_variable, "").rstrip("/") or service.address
     if not is_safe(base):
-        return RefreshResult(service, Rows(()), _unsafe_address(service))
+        variable, why = service.address_variable, "the key would be sent unencrypted"
+        unsafe = UserError("not an https:// address", variable, why, f"unset {variable}")
+        return RefreshResult(service, Rows(()), unsafe)
     url = base + service.path
     key = environment.get(service.key_variable, "").strip()
-    if not key.isascii() or not key.isprintable() or (service.needs_key and not key):
-        return RefreshResult(service, Rows(()), problem(service, Failure(FailureKind.NO_KEY, ""), url))
-    found = service.fetch(_Request(url, key, retry or RetryPolicy()))
-    if isinstance(found, Failure):
-        return RefreshResult(service, Rows(()), problem(service, found, url))
-    rows = service.rows(found, service.name, url, as_of)
-    if not rows.prices:
-        return RefreshResult(service, rows, problem(service, Failure(FailureKind.EMPTY, f"{len(found)} offers"), url))
+    rows = Rows(())
+    try:
+        if not key.isascii() or not key.isprintable() or (service.needs_key and not key):
+            raise Failure(FailureKind.NO_KEY, "")
+        found = service.fetch(_Request(url, key, retry or RetryPolicy()))
+        rows = service.rows(found, service.name, url, as_of)
+        if not rows.prices:
+            raise Failure(FailureKind.EMPTY, f"{len(found)} offers")
+    except Failure as failure:
+        return RefreshResult(service, rows, problem(service, failure, url))
     return RefreshResult(service, rows, None)
 
 
@@ -77,18 +82,16 @@ def has_key(service: Service, environment: Mapping[str, str] = os.environ) -> bo
     return not service.needs_key or bool(environment.get(service.key_variable, "").strip())
 
 
-def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]] | Failure:
+def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     empty = 0
     page = 1
     while page <= _MOST_PAGES:
         query = urlencode({"page": page, "page_size": _PAGE})
         answer = get_json(f"{request.url}?{query}", request.key, request.retry)
-        if isinstance(answer, Failure):
-            return answer
-        items = primeintellect.items(answer)
+        items = prime_intellect_offers(answer)
         if items is None:
-            return Failure(FailureKind.NOT_JSON, "an answer without items")
+            raise Failure(FailureKind.NOT_JSON, "an answer without items")
         found += items
         total = answer.get("totalCount") if isinstance(answer, dict) else None
         if not items:
@@ -103,18 +106,16 @@ def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]] | Failure
     return found
 
 
-def _fetch_vast(request: _Request) -> list[tuple[str, Any]] | Failure:
+def _fetch_vast(request: _Request) -> list[tuple[str, Any]]:
     """On-demand and interruptible offers, one request for each."""
     found: list[tuple[str, Any]] = []
-    names = [*vast.NAMES, *(name.replace("_", " ") for name in vast.NAMES)]  # its documentation uses both
+    names = [*VAST_NAMES, *(name.replace("_", " ") for name in VAST_NAMES)]  # its documentation uses both
     for kind in ("on-demand", "bid"):
         wanted = {"gpu_name": {"in": names}, "rentable": {"eq": True}, "type": kind, "limit": _VAST_LIMIT}
         answer = get_json(f"{request.url}?{urlencode({'q': json.dumps(wanted)})}", request.key, request.retry)
-        if isinstance(answer, Failure):
-            return answer
-        items = vast.items(answer)
+        items = vast_offers(answer)
         if items is None:
-            return Failure(FailureKind.NOT_JSON, "an answer without offers")
+            raise Failure(FailureKind.NOT_JSON, "an answer without offers")
         for place, item in items:
             offer = item | {"is_bid": kind == "bid"} if isinstance(item, dict) else item
             found.append((f"{kind} {place}", offer))
@@ -159,15 +160,6 @@ def problem(service: Service, failure: Failure, url: str) -> UserError:
     return UserError(what + detail, f"{service.name} {url}", why, fix, ExitCode.OUT_OF_REACH)
 
 
-def _unsafe_address(service: Service) -> UserError:
-    return UserError(
-        what="not an https:// address",
-        where=service.address_variable,
-        why="the key would be sent unencrypted",
-        fix=f"unset {service.address_variable}",
-    )
-
-
 SERVICES = (
     Service(
         "primeintellect",
@@ -179,7 +171,7 @@ SERVICES = (
         "/api/v1/availability/gpus",
         "Availability -> Read",
         _fetch_prime_intellect,
-        primeintellect.rows,
+        prime_intellect_rows,
     ),
     Service(
         "vast",
@@ -191,6 +183,6 @@ SERVICES = (
         "/api/v0/bundles/",
         "to search offers",
         _fetch_vast,
-        vast.rows,
+        vast_rows,
     ),
 )

@@ -15,10 +15,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import NamedTuple
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, number, per_gpu_hour
+from prime_train.prices.price import (
+    Fault,
+    Price,
+    Rows,
+    catch,
+    count,
+    finite_positive,
+    gather_rows,
+    number,
+    per_gpu_hour,
+)
 
 _CUT_OFF = "the file is cut off, or is not a SkyPilot catalogue"
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "Region")
@@ -35,49 +44,34 @@ _GCP_HOSTS = {
     "B200": "a4-highgpu-{}g",
 }
 _GCP_L4_HOSTS = {1: "g2-standard-4", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"}
+_UNREADABLE = (ValueError, SyntaxError, LookupError, TypeError, AttributeError, OverflowError, MemoryError,
+               RecursionError)  # fmt: skip
 _HYPERSTACK_PCIE = re.compile(r"n3-[AH]100x\d")  # its SXM and NVLink variants have that in their names
 
 
-class _Origin(NamedTuple):
-    """The origin of a table: its file, cloud and date."""
-
-    shown: str
-    provider: str
-    as_of: str
-
-
-def rows(text: str, shown: str, provider: str, as_of: str) -> Rows | Fault:
-    """The prices of one cloud's catalogue; a Fault if the text is not a catalogue."""
+def rows(text: str, shown: str, provider: str, as_of: str) -> Rows:
+    """The prices of one cloud's catalogue. Raises Fault if the text is not a catalogue."""
     reader = csv.DictReader(io.StringIO(text))
     try:
         header = reader.fieldnames or []
-        lines = list(_lines(reader))
+        lines: list[tuple[int, _Line]] = [(reader.line_num, line) for line in reader]
     except csv.Error as error:
-        return Fault(f"{shown} line {reader.line_num}", f"not CSV: {error}", _CUT_OFF)
+        raise Fault(f"{shown} line {reader.line_num}", f"not CSV: {error}", _CUT_OFF) from None
     missing = [column for column in COLUMNS if column not in header]
     if missing:
-        return Fault(
-            f"{shown} line 1",
-            f"no column {', '.join(missing)}",
-            f"a SkyPilot catalogue has {', '.join(COLUMNS)}, in any order",
-        )
-    origin = _Origin(shown, provider, as_of)
+        why = f"a SkyPilot catalogue has {', '.join(COLUMNS)}, in any order"
+        raise Fault(f"{shown} line 1", f"no column {', '.join(missing)}", why)
     hosts = _gcp_hosts(line for _, line in lines)
     return gather_rows(
-        item for number, line in lines for item in _line_prices(line, f"{shown} line {number}", origin, hosts)
+        item for number, line in lines for item in _prices(line, f"{shown} line {number}", provider, as_of, hosts)
     )
-
-
-def _lines(reader: csv.DictReader[str]) -> Iterator[tuple[int, dict[str | None, str | None]]]:
-    for line in reader:
-        yield reader.line_num, dict(line)
 
 
 _Line = Mapping[str | None, "str | None"]
 _Hosts = Mapping[tuple[str, str], tuple[str, str]]  # (InstanceType, zone) -> (Price, SpotPrice)
 
 
-def _line_prices(line: _Line, where: str, origin: _Origin, hosts: _Hosts) -> Iterator[Price | Fault | str]:
+def _prices(line: _Line, where: str, provider: str, as_of: str, hosts: _Hosts) -> Iterator[Price | Fault | str]:
     """The prices of one line, on-demand and spot; a Fault; or why it is left out."""
     if None in line or None in line.values():
         yield Fault(where, "not the same number of columns as the header", _CUT_OFF)
@@ -85,7 +79,7 @@ def _line_prices(line: _Line, where: str, origin: _Origin, hosts: _Hosts) -> Ite
     name = _text(line, "AcceleratorName")
     if not name:
         return  # a machine without GPUs, as most lines
-    gpus = count(line["AcceleratorCount"], f"{where}, column AcceleratorCount")
+    gpus = catch(count, line["AcceleratorCount"], f"{where}, column AcceleratorCount")
     if isinstance(gpus, Fault):
         yield gpus
         return
@@ -97,39 +91,24 @@ def _line_prices(line: _Line, where: str, origin: _Origin, hosts: _Hosts) -> Ite
     if costs is None:
         yield f"{name}: the price of its host is not in the table"
         return
-    yield from _prices(costs, (gpu, gpus), where, origin._replace(provider=_owner(line, origin.provider)), line)
-
-
-def _prices(
-    costs: tuple[list[str], list[str]], offer: tuple[str, int], where: str, origin: _Origin, line: _Line
-) -> Iterator[Price | Fault | str]:
     on_demand, spot = costs
-    gpu, gpus = offer
     if spot == on_demand and all(spot):
         spot = [""]
         yield "spot price equal to the on-demand price: there is no spot"
+    region, source = _text(line, "Region").strip(" ,"), f"SkyPilot catalogue, {provider}"
     for column, parts in (("Price", on_demand), ("SpotPrice", spot)):
         if not all(parts) or (column == "SpotPrice" and _is_zero(parts)):
             continue  # not offered
-        usd = _sum(parts, gpus, f"{where}, column {column}")
+        usd = catch(_sum, parts, gpus, f"{where}, column {column}")
         if isinstance(usd, Fault):
             yield usd
         else:
-            region = _text(line, "Region").strip(" ,")
-            source = f"SkyPilot catalogue, {origin.provider.partition('/')[0]}"
-            yield Price(origin.provider, gpu, gpus, usd, column == "SpotPrice", region, source, origin.as_of)
+            yield Price(_owner(line, provider), gpu, gpus, usd, column == "SpotPrice", region, source, as_of)
 
 
-def _sum(parts: list[str], gpus: int, where: str) -> float | Fault:
-    """USD per GPU hour of an offer whose price is the sum of `parts`."""
-    total = 0.0
-    for part in parts:
-        usd = number(part, where)
-        if isinstance(usd, Fault):
-            return usd
-        total += usd
-    found = per_gpu_hour(total, gpus, where)
-    return found if isinstance(found, Fault) else round(found, 4)
+def _sum(parts: list[str], gpus: int, where: str) -> float:
+    """USD per GPU hour of an offer whose price is the sum of `parts`. Raises Fault."""
+    return round(per_gpu_hour(sum(number(part, where) for part in parts), gpus, where), 4)
 
 
 def _costs(line: _Line, name: str, gpus: int, hosts: _Hosts) -> tuple[list[str], list[str]] | None:
@@ -177,16 +156,7 @@ def _gpu_info(text: str) -> tuple[str, float | None]:
         first = info["Gpus"][0]
         size_mib = finite_positive(float(first["MemoryInfo"]["SizeInMiB"]))
         return str(first.get("Name", "")), None if size_mib is None else size_mib / 1024
-    except (
-        ValueError,
-        SyntaxError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-        RecursionError,
-    ):
+    except _UNREADABLE:
         return "", None
 
 

@@ -8,21 +8,13 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
-from prime_train.prices import table
-from prime_train.prices.price import Fault, Price, Rows
+from prime_train.prices.price import Fault, Price
+from prime_train.prices.table import format_table, parse_table
 from prime_train.registry import gpus
-
-
-class PriceTable(NamedTuple):
-    """All rows in use, and the number of them that are the user's own."""
-
-    prices: tuple[Price, ...]
-    own: int
 
 
 def today() -> date:
@@ -34,25 +26,23 @@ def user_file() -> Path:
     return Path(cache_path("prices.toml"))
 
 
-def load(day: date) -> PriceTable:
+def load(day: date) -> tuple[Price, ...]:
     """The user's rows, and the shipped rows of those clouds and GPUs that the user's rows do not cover.
 
     Raises UserError if the user's file cannot be read or holds an invalid price.
     """
     own = _read_own(user_file(), day)
     covered = {(price.cloud, price.gpu) for price in own}
-    return PriceTable(
-        (*own, *(price for price in shipped_prices() if (price.cloud, price.gpu) not in covered)), len(own)
-    )
+    return (*own, *(price for price in shipped_prices() if (price.cloud, price.gpu) not in covered))
 
 
 @cache
 def shipped_prices() -> tuple[Price, ...]:
     """The rows of registry/offers.toml."""
     path = gpus.data_file("offers.toml")
-    rows = table.parse(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
-    if isinstance(rows, Fault) or rows.faults:
-        raise ValueError(f"registry/offers.toml: {rows if isinstance(rows, Fault) else rows.faults[0]}")
+    rows = parse_table(path.read_text(encoding="utf-8"), "registry/offers.toml", date.max)
+    if rows.faults:
+        raise rows.faults[0]
     return rows.prices
 
 
@@ -72,7 +62,7 @@ def save(found: Iterable[Price], day: date, *, whole: bool) -> Path:
             if (price.cloud not in clouds if whole else (price.cloud, price.gpu) not in cards)
         ]
         try:
-            write_atomic(path, table.to_text([*kept, *added]))
+            write_atomic(path, format_table([*kept, *added]))
         except OSError as error:
             raise _write_error(path, error) from None
     return path
@@ -102,17 +92,14 @@ def _read_own(path: Path, day: date) -> tuple[Price, ...]:
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            what="the price table cannot be read",
-            where=str(path),
-            why=getattr(error, "strerror", "") or str(error),
-            fix=fix,
-        ) from None
-    rows: Rows | Fault = table.parse(text, str(path), day)
-    if isinstance(rows, Fault):
-        raise price_error(rows, fix)
-    if rows.faults:
-        raise price_error(rows.faults[0], fix)
+        why = getattr(error, "strerror", "") or str(error)
+        raise UserError("the price table cannot be read", str(path), why, fix) from None
+    try:
+        rows = parse_table(text, str(path), day)
+        if rows.faults:
+            raise rows.faults[0]
+    except Fault as fault:
+        raise price_error(fault, fix) from None
     return rows.prices
 
 

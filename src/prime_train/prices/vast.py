@@ -1,8 +1,4 @@
-"""Converts offers of Vast.ai into prices. Pure; takes parsed JSON, makes no request.
-
-Source: docs.vast.ai/api-reference/search/search-offers. dph_total is dollars per hour for the whole offer with all its
-GPUs and its disk; gpu_ram is MB of one GPU; is_bid marks offers that can be interrupted.
-"""
+"""Converts offers of Vast.ai into prices. Pure; takes parsed JSON, makes no request."""
 
 from __future__ import annotations
 
@@ -10,17 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id
-from prime_train.prices.price import Fault, Price, Rows, count, finite_positive, gather_rows, per_gpu_hour
+from prime_train.prices.price import Fault, Price, Rows, catch, count, finite_positive, gather_rows, per_gpu_hour
 
-CLOUD = "vast"
 # Vast's names of the registry's cards, in the form that its filter needs.
-NAMES = (
+VAST_NAMES = (
     *("A100_SXM4", "A100_PCIE", "H100_SXM", "H100_PCIE", "H100_NVL", "H200", "B200", "L40S", "L4", "A10"),
     *("RTX_4090", "RTX_5090", "RTX_3090", "RTX_A6000", "RTX_6000Ada", "RTX_PRO_6000_S", "RTX_PRO_6000_WS"),
 )
 
 
-def items(document: Any) -> list[tuple[str, Any]] | None:
+def vast_offers(document: Any) -> list[tuple[str, Any]] | None:
     """(place, offer) of an answer, or of the output of `vastai search offers --raw`; None for anything else."""
     match document:
         case {"offers": [*found]}:
@@ -32,20 +27,22 @@ def items(document: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
-    """The prices of these offers."""
-    return gather_rows(_price(item, f"{shown} {place}", source, as_of) for place, item in found)
+def vast_rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
+    """The prices of these offers. Source: docs.vast.ai/api-reference/search/search-offers.
+
+    dph_total is dollars per hour for the whole offer with all its GPUs and its disk; gpu_ram is MB of one GPU; is_bid
+    marks offers that can be interrupted.
+    """
+    return gather_rows(catch(_vast_price, item, f"{shown} {place}", source, as_of) for place, item in found)
 
 
-def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | str:
+def _vast_price(item: Any, where: str, source: str, as_of: str) -> Price | str:
     match item:
         case {"gpu_name": str(name), "num_gpus": num_gpus, "dph_total": usd_per_hour}:
             pass
         case _:
-            return Fault(where, "no gpu_name, num_gpus and dph_total", "each offer needs them")
+            raise Fault(where, "no gpu_name, num_gpus and dph_total", "each offer needs them")
     gpus = count(num_gpus, f"{where}.num_gpus")
-    if isinstance(gpus, Fault):
-        return gpus
     memory_mb = finite_positive(item.get("gpu_ram"))
     gpu = gpu_id(name.replace("_", " "), "", None if memory_mb is None else memory_mb / 1024)
     if gpu is None:
@@ -53,7 +50,5 @@ def _price(item: Any, where: str, source: str, as_of: str) -> Price | Fault | st
     if item.get("rentable") is False:
         return "not for rent"
     usd = per_gpu_hour(usd_per_hour, gpus, f"{where}.dph_total")
-    if isinstance(usd, Fault):
-        return usd
     region = str(item.get("geolocation") or "")
-    return Price(CLOUD, gpu, gpus, round(usd, 4), item.get("is_bid") is True, region, source, as_of)
+    return Price("vast", gpu, gpus, round(usd, 4), item.get("is_bid") is True, region, source, as_of)

@@ -28,10 +28,10 @@ def recorded(run_dir: RunDir, *, strict: bool = True) -> tuple[Program, RunSpec]
     A directory without resolved.json counts as the bundled trainer's, with the defaults; so does one whose
     resolved.json cannot be read, unless `strict`: then UserError is raised.
     """
-    from prime_train.supervise.launch.run_directory import resolved
+    from prime_train.supervise.launch.run_directory import read_run_spec
 
     try:
-        run = resolved(run_dir)
+        run = read_run_spec(run_dir)
     except UserError:
         if strict:
             raise

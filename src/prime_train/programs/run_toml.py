@@ -19,13 +19,13 @@ from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import (
     Opened,
     Resume,
+    find_newer_checkpoints,
     is_finished,
     make_writable,
-    newer_than,
-    resolved,
+    read_run_spec,
     set_aside,
     shrink,
-    write,
+    write_config,
 )
 
 
@@ -47,7 +47,7 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume:
     """
     make_writable(run_dir)
     run = absolute(run, run_dir)
-    before = resolved(run_dir)
+    before = read_run_spec(run_dir)
     state = fold_all(read(run_dir.events))
     notes: list[str] = []
     begun_with = before
@@ -59,10 +59,10 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume:
     found, places = program.checkpoints(run, run_dir), program.places(run, run_dir)
     if begun_with is not None and found:
         _refuse_changes(begun_with, run, run_dir)
-    aside = newer_than(resume, found, run_dir, places.checkpoints[0], hashes=program.keeps_hashes)
+    aside = find_newer_checkpoints(resume, found, run_dir, places.checkpoints[0], hashes=program.keeps_hashes)
     saved = steps(places.checkpoints, places.layout)
     notes += [_set_aside(path) for checkpoint in aside for path in saved[checkpoint.step]]
-    write(text, run, run_dir, before)
+    write_config(text, run, run_dir, before)
     finished = not aside and is_finished(state, run)
     if finished:
         notes.append(f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}")

@@ -1,4 +1,4 @@
-"""Typed views of the data that ships with the package: presets, GPUs, packages that clash, memory coefficients."""
+"""Typed views of shipped data: presets, GPUs and their driver's errors, packages that clash, memory coefficients."""
 
 from __future__ import annotations
 
@@ -64,22 +64,20 @@ class Clash:
 
 
 @cache
+def read_table(name: str) -> dict[str, Any]:
+    """The content of a TOML file of `registry/`. The caller must not change it."""
+    with open(shipped(name), "rb") as file:
+        return tomli.load(file)
+
+
+@cache
 def clashes() -> tuple[Clash, ...]:
-    with open(shipped("compatibility.toml"), "rb") as file:
-        return tuple(Clash(**entry) for entry in tomli.load(file)["clash"])
+    return tuple(Clash(**entry) for entry in read_table("compatibility.toml")["clash"])
 
 
 @cache
 def gpu_peaks() -> tuple[GpuPeak, ...]:
-    with open(shipped("gpus.toml"), "rb") as file:
-        return tuple(GpuPeak(**entry) for entry in tomli.load(file)["gpu"])
-
-
-@cache
-def memory_coefficients() -> dict[str, dict[str, Any]]:
-    """Trainer -> its entry in memory.toml; estimate/memory/coefficients.py gives it types."""
-    with open(shipped("memory.toml"), "rb") as file:
-        return tomli.load(file)
+    return tuple(GpuPeak(**entry) for entry in read_table("gpus.toml")["gpu"])
 
 
 def gpu_peak(device_name: str) -> GpuPeak | None:

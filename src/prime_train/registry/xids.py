@@ -1,4 +1,4 @@
-"""The errors that NVIDIA's driver numbers, with what follows for a run: registry/xids.toml in types."""
+"""Reads registry/xids.toml: the numbered errors of NVIDIA's driver, and the response of a run to each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prime_train.registry.gpus import data_file
 
 @dataclass(frozen=True, slots=True)
 class XidEntry:
-    """One number. The fields are told in registry/xids.toml."""
+    """One error number. registry/xids.toml explains the fields."""
 
     code: int
     name: str
@@ -35,7 +35,7 @@ def xids() -> dict[int, XidEntry]:
 
 
 def xid(code: int) -> XidEntry:
-    """The entry of a number; for one that is not in the table, one that says so."""
+    """The entry of a number; a placeholder for a number that is not in the table."""
     return xids().get(code) or XidEntry(
         code,
         name="not in registry/xids.toml",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 
 @rule("BAT001", Severity.ERROR)
-def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
+def batch_not_divisible(run: RunSpec) -> Problems:
     """The global batch must divide by micro_batch x processes.
 
     every process takes the same number of whole micro-batches, so a remainder has no place
@@ -60,11 +59,11 @@ def batch_not_divisible(run: RunSpec) -> Iterator[Problem]:
             patch["batch.global_batch_tokens"] = whole * ctx_tokens
         yield Problem("batch.global_batch", what, patch=patch)
     else:
-        yield Problem("batch.global_batch_tokens", what, patch={"batch.global_batch_tokens": whole * ctx_tokens})
+        yield suggest("batch.global_batch_tokens", what, whole * ctx_tokens)
 
 
 @rule("BAT002", Severity.ERROR)
-def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
+def batch_given_twice(run: RunSpec) -> Problems:
     """global_batch and global_batch_tokens must not contradict each other.
 
     a run has one batch size, and it is not clear which of the two is meant
@@ -82,17 +81,17 @@ def batch_given_twice(run: RunSpec) -> Iterator[Problem]:
     """
     if _contradicts(run):
         tokens = run.tokens_per_step
-        yield Problem(
+        yield suggest(
             "batch.global_batch_tokens",
             f"`batch.global_batch` {run.batch.global_batch} x `data.ctx_tokens` {run.data.ctx_tokens} = {tokens} "
             f"tokens, not {run.batch.global_batch_tokens}",
+            None,
             fix="take one of the two out",
-            patch={"batch.global_batch_tokens": None},
         )
 
 
 @rule("BAT003", Severity.WARNING)
-def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
+def batch_tokens_ragged(run: RunSpec) -> Problems:
     """global_batch_tokens must be a multiple of ctx_tokens.
 
     a batch holds whole sequences only: the remaining tokens are not trained on
@@ -116,16 +115,16 @@ def batch_tokens_ragged(run: RunSpec) -> Iterator[Problem]:
         tokens, ctx_tokens = run.batch.global_batch_tokens or 0, run.data.ctx_tokens
         unit = run.batch.micro_batch * run.parallel.processes * ctx_tokens
         whole = max(1, round(tokens / unit)) * unit
-        yield Problem(
+        yield suggest(
             "batch.global_batch_tokens",
             f"{tokens} tokens are {tokens / ctx_tokens:.2f} sequences of `data.ctx_tokens` {ctx_tokens}",
-            patch={"batch.global_batch_tokens": whole},
+            whole,
             severity=Severity.ERROR if tokens < ctx_tokens else None,
         )
 
 
 @rule("BAT010", Severity.ERROR)
-def sequences_not_whole_micro_batches(run: RunSpec) -> Iterator[Problem]:
+def sequences_not_whole_micro_batches(run: RunSpec) -> Problems:
     """A fine-tuning batch must be made of whole micro-batches.
 
     gradients are accumulated over whole micro-batches: prime-rl refuses a batch that ends in a part of one
@@ -143,18 +142,16 @@ def sequences_not_whole_micro_batches(run: RunSpec) -> Iterator[Problem]:
     if finetune is None or finetune.batch_sequences is None or not finetune.micro_batch_sequences:
         return
     if finetune.batch_sequences % finetune.micro_batch_sequences:
-        yield Problem(
+        yield suggest(
             "finetune.micro_batch_sequences",
             f"`finetune.batch_sequences` {finetune.batch_sequences} does not divide by "
             f"{finetune.micro_batch_sequences}",
-            patch={
-                "finetune.micro_batch_sequences": math.gcd(finetune.batch_sequences, finetune.micro_batch_sequences)
-            },
+            math.gcd(finetune.batch_sequences, finetune.micro_batch_sequences),
         )
 
 
 @rule("BAT011", Severity.ERROR)
-def micro_batch_under_context_parallel(run: RunSpec) -> Iterator[Problem]:
+def micro_batch_under_context_parallel(run: RunSpec) -> Problems:
     """Under context parallelism a micro-batch is one sequence.
 
     the ranks of a context-parallel group share one sequence at a time: prime-rl refuses more
@@ -180,15 +177,15 @@ def micro_batch_under_context_parallel(run: RunSpec) -> Iterator[Problem]:
     if finetune is None or trainer is None or (trainer.context_parallel or 1) < 2:
         return
     if (finetune.micro_batch_sequences or 1) > 1:
-        yield Problem(
+        yield suggest(
             "finetune.micro_batch_sequences",
             f"{finetune.micro_batch_sequences} sequences, and `trainer.context_parallel` is {trainer.context_parallel}",
-            patch={"finetune.micro_batch_sequences": 1},
+            1,
         )
 
 
 @rule("BAT012", Severity.ERROR)
-def finetune_probs_wrong(run: RunSpec) -> Iterator[Problem]:
+def finetune_probs_wrong(run: RunSpec) -> Problems:
     """Subsets, splits and probabilities must have the same length, and the probabilities must sum to 1.
 
     each subset is read from its split and drawn with its probability
@@ -217,18 +214,14 @@ def finetune_probs_wrong(run: RunSpec) -> Iterator[Problem]:
     probs, subsets = finetune.sampling_probs, finetune.subsets or finetune.splits
     total = math.fsum(probs)
     if subsets is not None and len(subsets) != len(probs):
-        yield Problem(
+        yield suggest(
             "finetune.sampling_probs",
             f"{len(probs)} probabilities for {len(subsets)} subsets",
+            None,
             fix="one for each, or take them out",
-            patch={"finetune.sampling_probs": None},
         )
     elif abs(total - 1) > 1e-6 and total > 0:
-        yield Problem(
-            "finetune.sampling_probs",
-            f"they sum to {total:g}, not to 1",
-            patch={"finetune.sampling_probs": [prob / total for prob in probs]},
-        )
+        yield suggest("finetune.sampling_probs", f"they sum to {total:g}, not to 1", [prob / total for prob in probs])
 
 
 def _contradicts(run: RunSpec) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_count
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Need(NamedTuple):
 
 
 @facts_rule("BAT015", Severity.WARNING, needs=("data_lengths",))
-def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Problems:
     """A batch should not be larger than the data.
 
     every step uses all of the data, some of it more than once: each gradient is that of the whole data set
@@ -40,25 +40,19 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Bad:
         [[facts.data_lengths]]
         field = "data.sources.0.path"
-        path = "corpus.jsonl"
         rows = 3
-        measured_rows = 3
-        longest_tokens = 120
         mean_tokens = 100.0
     Bad (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
         field = "finetune.data_name"
-        path = "data/mine"
         rows = 20
     Bad (prime-rl 2026-08):
         [[facts.data_lengths]]
         field = "environments.train.0.args.dataset_path"
-        path = "data/tasks.jsonl"
         rows = 5
     Good (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
         field = "finetune.data_name"
-        path = "data/mine"
         rows = 20000
     """
     for need in _needs(run, known(facts.data_lengths)):
@@ -71,7 +65,7 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("BAT016", Severity.NOTE, needs=("data_lengths",))
-def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def data_seen_often(run: RunSpec, facts: Facts) -> Problems:
     """Data should not be trained on more than about four times.
 
     for up to four epochs repeated text is nearly as good as fresh text; later epochs teach less, and are memorised
@@ -84,23 +78,16 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Bad:
         [[facts.data_lengths]]
         field = "data.sources.0.path"
-        path = "corpus.jsonl"
         rows = 4000
-        measured_rows = 4000
-        longest_tokens = 300
         mean_tokens = 200.0
     Bad (prime-rl 2026-08 sft):
         [[facts.data_lengths]]
         field = "finetune.data_name"
-        path = "data/mine"
         rows = 1000
     Good:
         [[facts.data_lengths]]
         field = "data.sources.0.path"
-        path = "corpus.jsonl"
         rows = 40000
-        measured_rows = 40000
-        longest_tokens = 300
         mean_tokens = 200.0
     """
     steps = run.run.max_steps

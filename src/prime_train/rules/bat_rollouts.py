@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _USUAL_GROUP = 8
@@ -13,7 +11,7 @@ _EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # an environ
 
 
 @rule("BAT004", Severity.WARNING)
-def group_of_one(run: RunSpec) -> Iterator[Problem]:
+def group_of_one(run: RunSpec) -> Problems:
     """A group under GRPO must have more than one rollout.
 
     an advantage is a rollout's reward minus the mean of its group: in a group of one it is zero, and nothing is learnt
@@ -47,7 +45,7 @@ def group_of_one(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("BAT005", Severity.ERROR)
-def batch_not_whole_groups(run: RunSpec) -> Iterator[Problem]:
+def batch_not_whole_groups(run: RunSpec) -> Problems:
     """The batch must be made of whole groups.
 
     a group is rewarded and trained on as a whole: prime-rl refuses a batch that splits one
@@ -69,15 +67,15 @@ def batch_not_whole_groups(run: RunSpec) -> Iterator[Problem]:
         return
     if rollout.batch_rollouts % rollout.group_size:
         whole = max(1, round(rollout.batch_rollouts / rollout.group_size)) * rollout.group_size
-        yield Problem(
+        yield suggest(
             "rollout.batch_rollouts",
             f"{rollout.batch_rollouts} rollouts do not divide by `rollout.group_size` {rollout.group_size}",
-            patch={"rollout.batch_rollouts": whole},
+            whole,
         )
 
 
 @rule("BAT006", Severity.ERROR)
-def rollout_batch_given_twice(run: RunSpec) -> Iterator[Problem]:
+def rollout_batch_given_twice(run: RunSpec) -> Problems:
     """A batch is counted in rollouts or in tokens, not in both.
 
     a step ends at one of the two, and prime-rl refuses to choose
@@ -94,16 +92,16 @@ def rollout_batch_given_twice(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.batch_rollouts is not None and rollout.batch_tokens is not None:
-        yield Problem(
+        yield suggest(
             "rollout.batch_tokens",
             f"{rollout.batch_tokens} tokens beside `rollout.batch_rollouts` {rollout.batch_rollouts}",
+            None,
             fix="take one of the two out",
-            patch={"rollout.batch_tokens": None},
         )
 
 
 @rule("BAT007", Severity.NOTE)
-def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
+def batch_of_one_group(run: RunSpec) -> Problems:
     """A batch of a single group is a step on a single task.
 
     if all rollouts of the task succeed, or all fail, the step has no gradient
@@ -121,15 +119,15 @@ def batch_of_one_group(run: RunSpec) -> Iterator[Problem]:
     if rollout is None or not rollout.group_size or rollout.group_size < 2:
         return
     if rollout.batch_rollouts == rollout.group_size:
-        yield Problem(
+        yield suggest(
             "rollout.batch_rollouts",
             f"{rollout.batch_rollouts} rollouts are one group of `rollout.group_size` {rollout.group_size}",
-            patch={"rollout.batch_rollouts": 4 * rollout.group_size},
+            4 * rollout.group_size,
         )
 
 
 @rule("BAT008", Severity.ERROR)
-def concurrency_out_of_order(run: RunSpec) -> Iterator[Problem]:
+def concurrency_out_of_order(run: RunSpec) -> Problems:
     """The minimum and the initial number of rollouts in flight must not exceed the maximum.
 
     prime-rl refuses bounds that no number can satisfy
@@ -155,15 +153,15 @@ def concurrency_out_of_order(run: RunSpec) -> Iterator[Problem]:
     for name in ("initial_inflight", "min_inflight"):
         value: int | None = getattr(rollout, name)
         if value is not None and value > rollout.max_inflight:
-            yield Problem(
+            yield suggest(
                 f"rollout.{name}",
                 f"{value} rollouts are more than `rollout.max_inflight` {rollout.max_inflight}",
-                patch={f"rollout.{name}": rollout.max_inflight},
+                rollout.max_inflight,
             )
 
 
 @rule("BAT009", Severity.WARNING)
-def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
+def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
     """Rollouts in flight should be at least one group.
 
     a group is complete when its last rollout is: with fewer in flight they run one after the other
@@ -181,15 +179,15 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Iterator[Problem]:
     if rollout is None or rollout.max_inflight is None or not rollout.group_size:
         return
     if rollout.max_inflight < rollout.group_size:
-        yield Problem(
+        yield suggest(
             "rollout.max_inflight",
             f"{rollout.max_inflight} rollouts are fewer than `rollout.group_size` {rollout.group_size}",
-            patch={"rollout.max_inflight": rollout.batch_rollouts or rollout.group_size},
+            rollout.batch_rollouts or rollout.group_size,
         )
 
 
 @rule("BAT013", Severity.WARNING)
-def always_on_policy(run: RunSpec) -> Iterator[Problem]:
+def always_on_policy(run: RunSpec) -> Problems:
     """max_off_policy_steps = 0 throws away every rollout that a new policy overtakes.
 
     weights change while rollouts run: all rollouts that began before the change are cancelled, even if nearly complete
@@ -205,15 +203,11 @@ def always_on_policy(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.max_off_policy_steps == 0:
-        yield Problem(
-            "rollout.max_off_policy_steps",
-            "0: a rollout that a weight update overtakes is discarded",
-            patch={"rollout.max_off_policy_steps": 8},
-        )
+        yield suggest("rollout.max_off_policy_steps", "0: a rollout that a weight update overtakes is discarded", 8)
 
 
 @rule("BAT014", Severity.WARNING)
-def batch_beyond_the_tasks(run: RunSpec) -> Iterator[Problem]:
+def batch_beyond_the_tasks(run: RunSpec) -> Problems:
     """A batch should not need more tasks than the environment has.
 
     tasks repeat within one step: the batch is larger, but its gradient has no more information

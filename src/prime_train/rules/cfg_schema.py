@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.config import parsed_config as codes
-from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Severity
-from prime_train.rules.rule import file_rule
+from prime_train.rules.rule import reader_rule
 
 
-def _faults(reading: Reading, code: str) -> Iterator[Fault]:
-    return (fault for fault in reading.faults if fault.code == code)
-
-
-@file_rule(codes.SYNTAX, Severity.ERROR)
-def not_toml(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.SYNTAX, Severity.ERROR)
+def not_toml() -> None:
     """The file must be TOML, and a script Python.
 
     no value of the file is used unless all of it can be read
@@ -35,11 +28,10 @@ def not_toml(reading: Reading) -> Iterator[Fault]:
         [optim]
         lr = 1e-3
     """
-    return _faults(reading, codes.SYNTAX)
 
 
-@file_rule(codes.UNKNOWN_KEY, Severity.ERROR)
-def unknown_key(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.UNKNOWN_KEY, Severity.ERROR)
+def unknown_key() -> None:
     """Every key must be one that is read.
 
     no code reads this key: the run would use a default that you did not choose
@@ -65,11 +57,10 @@ def unknown_key(reading: Reading) -> Iterator[Fault]:
         [optim]
         lr = 1e-3
     """
-    return _faults(reading, codes.UNKNOWN_KEY)
 
 
-@file_rule(codes.WRONG_TYPE, Severity.ERROR)
-def wrong_type(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.WRONG_TYPE, Severity.ERROR)
+def wrong_type() -> None:
     """A value must have the type of its key.
 
     a value of another type has no clear meaning, or fails in the trainer
@@ -95,11 +86,10 @@ def wrong_type(reading: Reading) -> Iterator[Fault]:
         [optim]
         clip_norm = 1
     """
-    return _faults(reading, codes.WRONG_TYPE)
 
 
-@file_rule(codes.OUT_OF_BOUNDS, Severity.ERROR)
-def out_of_bounds(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.OUT_OF_BOUNDS, Severity.ERROR)
+def out_of_bounds() -> None:
     """A number must lie within the bounds of its key.
 
     outside these bounds the value has no meaning, or the run ends in its first step
@@ -119,11 +109,10 @@ def out_of_bounds(reading: Reading) -> Iterator[Fault]:
         [optim]
         weight_decay = 0.0
     """
-    return _faults(reading, codes.OUT_OF_BOUNDS)
 
 
-@file_rule(codes.NOT_A_CHOICE, Severity.ERROR)
-def not_a_choice(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.NOT_A_CHOICE, Severity.ERROR)
+def not_a_choice() -> None:
     """A value must be one of the choices of its key.
 
     no code handles any other value
@@ -140,11 +129,10 @@ def not_a_choice(reading: Reading) -> Iterator[Fault]:
         [precision]
         compute = "fp32"
     """
-    return _faults(reading, codes.NOT_A_CHOICE)
 
 
-@file_rule(codes.MISSING_KEY, Severity.ERROR)
-def missing_key(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.MISSING_KEY, Severity.ERROR)
+def missing_key() -> None:
     """A key without a default must be set.
 
     no value fits every run, so none is assumed
@@ -158,11 +146,10 @@ def missing_key(reading: Reading) -> Iterator[Fault]:
         [[data.sources]]
         kind = "python-stdlib"
     """
-    return _faults(reading, codes.MISSING_KEY)
 
 
-@file_rule(codes.OTHER_GENERATION, Severity.ERROR)
-def other_generation(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.OTHER_GENERATION, Severity.ERROR)
+def other_generation() -> None:
     """A prime-rl file must use the keys of one generation of prime-rl.
 
     prime-rl renames its keys every few months and refuses the old ones; before 2026-05 it drops them silently
@@ -184,11 +171,10 @@ def other_generation(reading: Reading) -> Iterator[Fault]:
         [monitors.wandb]
         project = "example"
     """
-    return _faults(reading, codes.OTHER_GENERATION)
 
 
-@file_rule(codes.OTHER_MEMBER, Severity.ERROR)
-def other_member(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.OTHER_MEMBER, Severity.ERROR)
+def other_member() -> None:
     """A key must belong to the variant that its table chooses.
 
     a table with a `type` accepts only the keys of that type, and refuses or drops the others
@@ -204,11 +190,10 @@ def other_member(reading: Reading) -> Iterator[Fault]:
         type = "linear"
         warmup_steps = 10
     """
-    return _faults(reading, codes.OTHER_MEMBER)
 
 
-@file_rule(codes.SAID_TWICE, Severity.ERROR)
-def said_twice(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.SET_TWICE, Severity.ERROR)
+def said_twice() -> None:
     """A key must not be set again under another of its names.
 
     one of the two values is dropped, and no message names it
@@ -223,11 +208,10 @@ def said_twice(reading: Reading) -> Iterator[Fault]:
         rollouts_per_example = 16
         group_size = "-"
     """
-    return _faults(reading, codes.SAID_TWICE)
 
 
-@file_rule(codes.PASSED_THROUGH, Severity.WARNING)
-def passed_through(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.PASSED_THROUGH, Severity.WARNING)
+def passed_through() -> None:
     """A key that prime-rl passes on unread should be one that its receiver knows.
 
     a wrong name shows only when vLLM starts, minutes into the run, or not at all
@@ -244,11 +228,10 @@ def passed_through(reading: Reading) -> Iterator[Fault]:
         [inference.vllm]
         max_num_seqs = 64
     """
-    return _faults(reading, codes.PASSED_THROUGH)
 
 
-@file_rule(codes.GENERATION, Severity.NOTE)
-def generation_in_doubt(reading: Reading) -> Iterator[Fault]:
+@reader_rule(codes.GENERATION, Severity.NOTE)
+def generation_in_doubt() -> None:
     """The prime-rl generation of a file should be clear.
 
     legal keys and defaults differ from one generation to the next
@@ -265,4 +248,3 @@ def generation_in_doubt(reading: Reading) -> Iterator[Fault]:
         [prime_train]
         prime_rl = "2026-08"
     """
-    return _faults(reading, codes.GENERATION)

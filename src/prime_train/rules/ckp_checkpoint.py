@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, must_agree, rule, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _MANY = 10
@@ -13,7 +11,7 @@ _USUAL_INTERVAL = 50
 
 
 @rule("CKP001", Severity.WARNING)
-def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
+def no_checkpoint_on_the_way(run: RunSpec) -> Problems:
     """A run should have a checkpoint before its end.
 
     after a crash the run starts again from the first step
@@ -30,15 +28,15 @@ def no_checkpoint_on_the_way(run: RunSpec) -> Iterator[Problem]:
     interval, max_steps = run.checkpoint.interval_steps, run.run.max_steps
     if interval is None or interval <= max_steps:
         return
-    yield Problem(
+    yield suggest(
         "checkpoint.interval_steps",
         f"the first checkpoint is due at step {interval}, and `run.max_steps` is {max_steps}",
-        patch={"checkpoint.interval_steps": max(1, max_steps // 10)},
+        max(1, max_steps // 10),
     )
 
 
 @rule("CKP002", Severity.WARNING)
-def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
+def keep_every_misses(run: RunSpec) -> Problems:
     """keep_every_steps should be a multiple of interval_steps.
 
     only a step with a checkpoint can be kept, and most steps at other multiples have none
@@ -57,15 +55,15 @@ def keep_every_misses(run: RunSpec) -> Iterator[Problem]:
     interval, keep_every = run.checkpoint.interval_steps, run.checkpoint.keep_every_steps
     if interval is None or keep_every is None or keep_every % interval == 0:
         return
-    yield Problem(
+    yield suggest(
         "checkpoint.keep_every_steps",
         f"{keep_every} is not a multiple of `checkpoint.interval_steps` {interval}",
-        patch={"checkpoint.keep_every_steps": max(1, round(keep_every / interval)) * interval},
+        max(1, round(keep_every / interval)) * interval,
     )
 
 
 @rule("CKP003", Severity.WARNING)
-def no_checkpoint_at_all(run: RunSpec) -> Iterator[Problem]:
+def no_checkpoint_at_all(run: RunSpec) -> Problems:
     """A training run should write checkpoints.
 
     without [ckpt] nothing is saved, not even at the end: a crash or a full run leaves no model
@@ -82,15 +80,11 @@ def no_checkpoint_at_all(run: RunSpec) -> Iterator[Problem]:
     """
     if run.trainer is None or run.saving is not None or run.resume is not None or run.trainer.fake_data:
         return
-    yield Problem(
-        "checkpoint.interval_steps",
-        "no checkpoints are configured",
-        patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
-    )
+    yield suggest("checkpoint.interval_steps", "no checkpoints are configured", _tenth(run.run.max_steps))
 
 
 @rule("CKP004", Severity.WARNING)
-def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
+def checkpoint_only_at_the_end(run: RunSpec) -> Problems:
     """Checkpoints should have an interval.
 
     the only checkpoint is written at the end: after a crash the run starts again from the first step
@@ -108,15 +102,15 @@ def checkpoint_only_at_the_end(run: RunSpec) -> Iterator[Problem]:
     if run.saving is None or run.trainer is None or run.checkpoint.interval_steps is not None:
         return
     if run.saving.keep_last is None:  # otherwise CKP005 reports it
-        yield Problem(
+        yield suggest(
             "checkpoint.interval_steps",
             "no interval: the only checkpoint is the one at the end",
-            patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
+            _tenth(run.run.max_steps),
         )
 
 
 @rule("CKP005", Severity.WARNING)
-def keep_last_without_interval(run: RunSpec) -> Iterator[Problem]:
+def keep_last_without_interval(run: RunSpec) -> Problems:
     """keep_last has an effect only with an interval.
 
     without an interval the only checkpoint is written at the end: there is nothing to resume from before that
@@ -141,7 +135,7 @@ def keep_last_without_interval(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("CKP006", Severity.WARNING)
-def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
+def every_checkpoint_kept(run: RunSpec) -> Problems:
     """A run with many checkpoints should not keep them all.
 
     each holds the weights and the optimizer's two moments, 12 bytes per parameter: a full disk ends the run
@@ -161,15 +155,13 @@ def every_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
     if saving is None or saving.keep_last is not None or interval is None or max_steps >= ENDLESS_STEPS:
         return
     if run.checkpoint.keep_every_steps is None and max_steps // interval > _MANY:
-        yield Problem(
-            "saving.keep_last",
-            f"{max_steps // interval} checkpoints, one every {interval} steps, and all are kept",
-            patch={"saving.keep_last": 3},
+        yield suggest(
+            "saving.keep_last", f"{max_steps // interval} checkpoints, one every {interval} steps, and all are kept", 3
         )
 
 
 @rule("CKP007", Severity.NOTE)
-def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
+def one_checkpoint_kept(run: RunSpec) -> Problems:
     """keep_last should be at least 2.
 
     prime-rl resumes from the newest step folder, complete or not: with one kept, a crash while saving leaves no other
@@ -184,11 +176,11 @@ def one_checkpoint_kept(run: RunSpec) -> Iterator[Problem]:
         keep_last = 2
     """
     if run.saving is not None and run.saving.keep_last == 1 and run.checkpoint.interval_steps is not None:
-        yield Problem("saving.keep_last", "1 checkpoint is kept", patch={"saving.keep_last": 2})
+        yield suggest("saving.keep_last", "1 checkpoint is kept", 2)
 
 
 @rule("CKP008", Severity.ERROR)
-def checkpoint_intervals_disagree(run: RunSpec) -> Iterator[Problem]:
+def checkpoint_intervals_disagree(run: RunSpec) -> Problems:
     """Trainer and orchestrator must save at the same steps.
 
     a checkpoint is complete when trainer and orchestrator have both saved: prime-rl refuses two intervals
@@ -199,28 +191,16 @@ def checkpoint_intervals_disagree(run: RunSpec) -> Iterator[Problem]:
         ckpt = "-"
         [trainer.ckpt]
         interval = 50
-        keep_last = 2
         [orchestrator.ckpt]
         interval = 25
-        keep_last = 2
     Good (prime-rl 2026-08):
         ckpt = "-"
         [trainer.ckpt]
         interval = 50
-        keep_last = 2
         [orchestrator.ckpt]
         interval = 50
-        keep_last = 2
     """
-    if run.saving is None:
-        return
-    trained, orchestrated = run.saving.trainer_interval_steps, run.saving.orchestrator_interval_steps
-    if trained is not None and orchestrated is not None and trained != orchestrated:
-        yield Problem(
-            "saving.orchestrator_interval_steps",
-            f"{orchestrated} is not `saving.trainer_interval_steps` {trained}",
-            patch={"saving.orchestrator_interval_steps": trained},
-        )
+    yield from must_agree(run, "saving.orchestrator_interval_steps", "saving.trainer_interval_steps")
 
 
 def _tenth(max_steps: int) -> int:

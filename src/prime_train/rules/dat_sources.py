@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec, Source
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ _SUM_TOLERANCE = 1e-6  # the rounding error of thirds written with seven digits
 
 
 @rule("DAT001", Severity.ERROR)
-def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
+def sampling_probs_wrong(run: RunSpec) -> Problems:
     """sampling_probs must have one entry per source and sum to 1.
 
     each source is drawn with a probability of its own
@@ -47,19 +46,19 @@ def sampling_probs_wrong(run: RunSpec) -> Iterator[Problem]:
         return
     total = math.fsum(probs)
     if len(probs) != sources:
-        yield Problem(
+        yield suggest(
             "data.sampling_probs",
             f"{len(probs)} probabilities for {sources} source{'s' if sources != 1 else ''}",
+            None,
             fix="one per source, or take it out to draw each source in proportion to its documents",
-            patch={"data.sampling_probs": None},
         )
     elif abs(total - 1) > _SUM_TOLERANCE:
         normal = [prob / total for prob in probs] if total else [1 / sources] * sources
-        yield Problem("data.sampling_probs", f"they sum to {total:g}, not to 1", patch={"data.sampling_probs": normal})
+        yield suggest("data.sampling_probs", f"they sum to {total:g}, not to 1", normal)
 
 
 @rule("DAT002", Severity.ERROR)
-def source_path(run: RunSpec) -> Iterator[Problem]:
+def source_path(run: RunSpec) -> Problems:
     """`files` and `hf-dataset` need a path; `python-stdlib` takes none.
 
     without a path there is nothing to read
@@ -84,12 +83,12 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
         at = f"data.sources.{number}"
         match source:
             case Source(kind="python-stdlib", path=str()):
-                yield Problem(
+                yield suggest(
                     f"{at}.path",
                     'kind = "python-stdlib" reads the interpreter\'s own files and no path',
+                    None,
                     why="the path is not read",
                     fix='take the path out, or kind = "files"',
-                    patch={f"{at}.path": None},
                     safe=True,
                     severity=Severity.WARNING,
                 )
@@ -103,7 +102,7 @@ def source_path(run: RunSpec) -> Iterator[Problem]:
 
 
 @facts_rule("DAT003", Severity.ERROR, needs=("source_files",))
-def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def source_unreadable(_run: RunSpec, facts: Facts) -> Problems:
     """The files of a data source must exist, be readable, and not be empty.
 
     the trainer ends before its first step if a source has no text
@@ -115,7 +114,6 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
         kind = "files"
         path = "corpus/*.txt"
         [[facts.source_files]]
-        source = 0
         path = "corpus/*.txt"
         problem = "no .txt, .jsonl or .parquet file matches"
     Good:
@@ -123,13 +121,11 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
         kind = "files"
         path = "corpus/*.txt"
         [[facts.source_files]]
-        source = 0
         path = "corpus/*.txt"
         files = 12
     """
     for found in known(facts.source_files):
         if found.problem:
-            fix = "correct the path: it is relative to the working directory"
-            if "may not be read" in found.problem:
-                fix = f"chmod -R u+rX {found.path}"
+            relative = "correct the path: it is relative to the working directory"
+            fix = f"chmod -R u+rX {found.path}" if found.is_denied else relative
             yield Problem(f"data.sources.{found.source}.path", f"{found.path}: {found.problem}", fix=fix)

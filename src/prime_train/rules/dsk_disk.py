@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.rules.lower_bounds import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _OBJECT_STORES = ("fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.rclone", "fu
 
 
 @facts_rule("DSK001", Severity.ERROR, needs=("save_dir", "model_folder", "tokenizer_folder"))
-def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_disk(run: RunSpec, facts: Facts) -> Problems:
     """The checkpoints that are kept, and the one being written, must fit on the disk.
 
     a full disk ends the run at a checkpoint, and the training since the previous checkpoint is lost
@@ -55,7 +54,7 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("DSK005", Severity.ERROR, needs=("save_dir",))
-def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Problems:
     """The checkpoints that prime-rl keeps, and the one it is writing, must fit on the disk.
 
     a full disk ends the run at a checkpoint, and prime-rl later resumes from that incomplete checkpoint
@@ -70,9 +69,6 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Iterator[Problem
         [facts.save_dir]
         free_bytes = 42949672960
     Good (prime-rl 2026-08):
-        [ckpt]
-        interval = 50
-        keep_last = 2
         [facts.save_dir]
         free_bytes = 107374182400
     """
@@ -116,7 +112,7 @@ def _prime_rl_checkpoints_at_once(run: RunSpec) -> int | None:
 
 
 @facts_rule("DSK002", Severity.ERROR, needs=("save_dir",))
-def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def save_dir_not_writable(run: RunSpec, facts: Facts) -> Problems:
     """The run directory must be writable.
 
     the run writes its state there before anything else
@@ -135,16 +131,16 @@ def save_dir_not_writable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """
     folder = known(facts.save_dir)
     if folder.refusal:
-        at = run.write_root_field
+        at = run.traits.write_root_field
         yield Problem(
             at,
             f"{folder.existing} takes no file: {folder.refusal}",
-            fix=f'`{at}` = "{run.usual_write_root}", below a folder of your own',
+            fix=f'`{at}` = "{run.traits.usual_write_root}", below a folder of your own',
         )
 
 
 @facts_rule("DSK003", Severity.WARNING, needs=("save_dir",))
-def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Problems:
     """Checkpoints should go to a disk that outlives the process, and that can rename and append.
 
     files in memory or in a container's own layer disappear with it, and the run cannot resume from them
@@ -172,7 +168,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
         file_system = "ext4"
     """
     folder = known(facts.save_dir)
-    at = run.write_root_field
+    at = run.traits.write_root_field
     move = f"give `{at}` a folder on another disk"
     if folder.file_system in _IN_MEMORY:
         yield Problem(at, f"{folder.existing} is held in memory ({folder.file_system})", fix=move)
@@ -182,7 +178,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
             f"{folder.existing} is a bucket mounted as a folder ({folder.file_system})",
             fix=f"{move}, and copy to the bucket from there",
             why="it can neither append nor rename: checkpoints look complete when they are not",
-            severity=Severity.ERROR if run.writes_run_directory else None,
+            severity=Severity.ERROR if run.traits.writes_run_directory else None,
         )
     elif folder.file_system in _OF_A_CONTAINER:
         yield Problem(
@@ -202,7 +198,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Iterator[Problem]
 
 
 @facts_rule("DSK004", Severity.WARNING, needs=("save_dir", "disk_speed", "model_folder", "tokenizer_folder"))
-def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def disk_too_slow(run: RunSpec, facts: Facts) -> Problems:
     """Writing a checkpoint should take less time than the limit for a hang.
 
     a save that lasts longer counts as a hang, and ends the attempt
@@ -231,17 +227,17 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         bytes_per_s = 1000000000.0
     """
     speed = known(facts.disk_speed).bytes_per_s
-    at, limit_s = run.silence_field, run.silence_limit_s
-    decoder = architecture(run, facts) if run.has_size_fields else None
+    at, limit_s = run.traits.silence_field, run.silence_limit_s
+    decoder = architecture(run, facts) if run.traits.has_size_fields else None
     one = _prime_rl_checkpoint_bytes(run) if decoder is None else checkpoint_bytes(decoder)
     if one is None or speed <= 0 or limit_s <= 0:
         return
     needed_s = one / speed
     if needed_s > limit_s:
         wanted_s = round(3 * needed_s)
-        yield Problem(
+        yield suggest(
             at,
             f"a checkpoint of {format_bytes(one)} takes {format_seconds(needed_s)} at "
             f"{format_bytes(speed)}/s, and {format_seconds(limit_s)} of silence count as a hang",
-            patch={at: type(limit_s)(wanted_s)},
+            type(limit_s)(wanted_s),
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 from prime_train.spec.prime_rl_parts import Environment
 
@@ -21,7 +21,7 @@ _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subpro
 
 
 @facts_rule("ENV001", Severity.ERROR, needs=("packages",))
-def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
     """The trainer's packages must be installed beside prime-train.
 
     the command line works without them, the trainer does not
@@ -44,7 +44,7 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @rule("ENV002", Severity.WARNING)
-def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
+def tools_run_elsewhere(run: RunSpec) -> Problems:
     """An environment with tools should not run each call on a remote executor.
 
     a remote executor adds about 1.5 s to every call, and a local one is 10 to 15 times as fast: the GPUs wait
@@ -57,21 +57,11 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
     Bad (prime-rl 2026-08):
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent.harness]
-        id = "bash"
-        [orchestrator.train.source.env.agent.runtime]
-        type = "prime"
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "prime"}}}
     Good (prime-rl 2026-08):
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent.harness]
-        id = "bash"
-        [orchestrator.train.source.env.agent.runtime]
-        type = "docker"
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "docker"}}}
     Bad (prime-rl 2026-01):
         [[orchestrator.env]]
         id = "reverse-text"
@@ -85,11 +75,7 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
     """
     for at, source in _sources(run):
         if source.executor_backend == _REMOTE:
-            yield Problem(
-                f"{at}.executor_backend",
-                f'"{_REMOTE}": every tool call goes over the network',
-                patch={f"{at}.executor_backend": "local"},
-            )
+            yield suggest(f"{at}.executor_backend", f'"{_REMOTE}": every tool call goes over the network', "local")
         elif source.runtime in _REMOTE_RUNTIMES and source.harness not in (None, "null"):
             yield Problem(
                 f"{at}.runtime",
@@ -100,7 +86,7 @@ def tools_run_elsewhere(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("ENV003", Severity.NOTE)
-def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
+def runtime_not_said(run: RunSpec) -> Problems:
     """An environment with an agent should set where the agent runs.
 
     without the key the environment chooses, and for agents with tools it chooses a remote sandbox
@@ -110,19 +96,11 @@ def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
     Bad (prime-rl 2026-08):
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent.harness]
-        id = "bash"
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}}}
     Good (prime-rl 2026-08):
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent.harness]
-        id = "bash"
-        [orchestrator.train.source.env.agent.runtime]
-        type = "subprocess"
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "subprocess"}}}
     """
     for at, source in _sources(run):
         if source.has_agent and source.runtime is None and source.harness not in (None, "null"):
@@ -134,7 +112,7 @@ def runtime_not_said(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("ENV004", Severity.ERROR)
-def names_not_unique(run: RunSpec) -> Iterator[Problem]:
+def names_not_unique(run: RunSpec) -> Problems:
     """Environments must have different names.
 
     servers, metrics and checkpoints are identified by the name: prime-rl refuses two of one name
@@ -167,13 +145,11 @@ def names_not_unique(run: RunSpec) -> Iterator[Problem]:
             seen[name] += 1
             if seen[name] > 1:
                 at = f"environments.{part}.{number}.name"
-                yield Problem(
-                    at, f'"{name}" names {names.count(name)} environments', patch={at: f"{name}-{seen[name]}"}
-                )
+                yield suggest(at, f'"{name}" names {names.count(name)} environments', f"{name}-{seen[name]}")
 
 
 @rule("ENV005", Severity.ERROR)
-def name_reserved(run: RunSpec) -> Iterator[Problem]:
+def name_reserved(run: RunSpec) -> Problems:
     """No environment may be called "agg".
 
     prime-rl uses that name for metrics over all environments, and refuses it for a single one
@@ -194,7 +170,7 @@ def name_reserved(run: RunSpec) -> Iterator[Problem]:
     reserved = features_of(run).reserved_environment_names
     for at, source in _sources(run):
         if source.name in reserved:
-            yield Problem(f"{at}.name", f'"{source.name}" is reserved', patch={f"{at}.name": source.id or "tasks"})
+            yield suggest(f"{at}.name", f'"{source.name}" is reserved', source.id or "tasks")
 
 
 def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:

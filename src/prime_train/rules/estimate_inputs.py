@@ -31,7 +31,7 @@ def hardware_of(run: RunSpec, facts: Facts) -> Hardware | Unknown:
 
 def shape_of(run: RunSpec) -> ModelShape | Unknown:
     """The shape of the trained model, or of the served one if nothing is trained; from size fields or the registry."""
-    if run.has_size_fields and run.model.path is None:
+    if run.traits.has_size_fields and run.model.path is None:
         try:
             return shapes.shape_from_run(run, run.tokenizer.vocab_size)
         except ShapeError as error:

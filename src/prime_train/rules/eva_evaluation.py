@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 
 @rule("EVA001", Severity.NOTE)
-def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
+def no_evaluation_on_the_way(run: RunSpec) -> Problems:
     """eval.interval_steps beyond max_steps leaves only the evaluation at the end.
 
     a loss that stops falling is then noticed only after the run
@@ -28,7 +26,7 @@ def no_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("EVA002", Severity.WARNING)
-def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
+def evaluation_costs_more_than_training(run: RunSpec) -> Problems:
     """Evaluation should not sample more than training does.
 
     the same GPUs sample both: beyond that point most of the run is spent on evaluation
@@ -37,26 +35,16 @@ def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
 
     Bad (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         interval = 5
         num_examples = 500
         group_size = 4
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     Good (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         interval = 50
         num_examples = 100
         group_size = 4
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     """
     evaluation, rollout, environments = run.evaluation, run.rollout, run.environments
     if evaluation is None or rollout is None or environments is None or not rollout.batch_rollouts:
@@ -72,16 +60,16 @@ def evaluation_costs_more_than_training(run: RunSpec) -> Iterator[Problem]:
     trained = rollout.batch_rollouts * interval
     if evaluated > trained:
         needed = -(-evaluated // rollout.batch_rollouts)
-        yield Problem(
+        yield suggest(
             "evaluation.interval_steps",
             f"{evaluated} rollouts of evaluation for every {trained} of training ({interval} steps of "
             f"`rollout.batch_rollouts` {rollout.batch_rollouts})",
-            patch={"evaluation.interval_steps": -(-4 * needed // 5) * 5},
+            -(-4 * needed // 5) * 5,
         )
 
 
 @rule("EVA003", Severity.NOTE)
-def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
+def no_online_evaluation_on_the_way(run: RunSpec) -> Problems:
     """An evaluation interval beyond max_steps means no evaluation during the run.
 
     a policy that gets worse is then noticed only after the run
@@ -90,26 +78,16 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
     Bad (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         interval = 500
         num_examples = 100
         group_size = 1
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     Good (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         interval = 50
         num_examples = 100
         group_size = 1
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     """
     if run.evaluation is not None:
         interval = run.evaluation.interval_steps
@@ -117,7 +95,7 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("EVA004", Severity.WARNING)
-def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
+def same_answer_many_times(run: RunSpec) -> Problems:
     """At temperature 0 one sample per task is enough.
 
     greedy sampling gives the same completion each time: further samples cost time and add nothing
@@ -126,45 +104,33 @@ def same_answer_many_times(run: RunSpec) -> Iterator[Problem]:
 
     Bad (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         interval = 50
         num_examples = 100
         group_size = 8
         [orchestrator.eval.sampling]
         temperature = 0.0
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     Good (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         interval = 50
         num_examples = 100
         group_size = 1
         [orchestrator.eval.sampling]
         temperature = 0.0
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     """
     evaluation = run.evaluation
     if evaluation is None or evaluation.temperature != 0 or (evaluation.group_size or 1) < 2:
         return
-    yield Problem(
-        "evaluation.group_size",
-        f"{evaluation.group_size} samples per task, and `evaluation.temperature` is 0",
-        patch={"evaluation.group_size": 1},
+    yield suggest(
+        "evaluation.group_size", f"{evaluation.group_size} samples per task, and `evaluation.temperature` is 0", 1
     )
 
 
-def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Iterator[Problem]:
+def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Problems:
     if interval is not None and interval > max_steps:
-        yield Problem(
+        yield suggest(
             at,
             f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
-            patch={at: max(1, max_steps // 10)},
+            max(1, max_steps // 10),
         )

@@ -13,9 +13,12 @@
 
     Bad (script):
         a whole Python script
+    Bad (jax):
+        the end of a script that imports JAX and turns its preemption service off
 
-A `[facts.NAME]` table in an overlay changes a fact of the machine. Paragraphs after the why are notes; one
-that begins with "Source:" names where the rule's numbers come from.
+A `[facts.NAME]` table in an overlay changes a fact of the machine; a GPU of it has the properties of an H200 that it
+does not set. Paragraphs after the why are notes; one that begins with "Source:" names where the rule's numbers come
+from.
 """
 
 from __future__ import annotations
@@ -81,6 +84,17 @@ type = "subprocess"
 [inference.vllm]
 max_model_len = 4096
 data_parallel_size = 2
+"""
+
+_LORA_2026_08 = f"""{_RL_2026_08}
+[trainer.model.lora]
+rank = 16
+
+[trainer.optim]
+lr = 1e-5
+
+[orchestrator.model.lora]
+name = "adapter"
 """
 
 _SFT_2026_08 = """\
@@ -185,6 +199,7 @@ dp = 2
 BASES = {
     "": BASE,
     "prime-rl 2026-08": _RL_2026_08,
+    "prime-rl 2026-08 lora": _LORA_2026_08,
     "prime-rl 2026-08 sft": _SFT_2026_08,
     "prime-rl 2026-08 inference": _INFERENCE_2026_08,
     "prime-rl 2026-05": _RL_2026_05,
@@ -192,6 +207,12 @@ BASES = {
 }
 
 SCRIPT = "script"  # in the place of a base: the example is the whole file
+
+_JAX_START = """\
+import jax
+
+jax.config.update("jax_enable_preemption_service", False)
+"""
 
 _EXAMPLE = r"(?m)^(Bad|Good)(?: \(([^)\n]*)\))?:\n((?:(?:    .*)?\n)+)"
 
@@ -229,4 +250,7 @@ def base_of(example: str) -> str:
 
 def _example(match: re.Match[str]) -> str:
     label, text = match.group(2), cleandoc(match.group(3)) + "\n"
+    if label == "jax":
+        imports_os = "import os\n\n" if "os." in text else ""
+        return f"# {SCRIPT}\n{imports_os}{_JAX_START}{text}"
     return f"# {label}\n{text}" if label else text

@@ -6,68 +6,51 @@ prime-rl files or the machine (measured: 12 against 26 ms). tests/rules/test_fam
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
 
 from prime_train.rules.rule import RULES, Rule
 
+# The families with a rule that judges a Python script, a run.toml, and a prime-rl file, without facts.
+_SCRIPT = "cfg_schema jax_processes jax_runtime sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
+_RUN_TOML = (
+    "bat_batch ckp_checkpoint dat_sources par_processes eva_evaluation mod_sizes opt_optimizer pth_paths run_name "
+    "sch_schedule cfg_schema sec_secrets tok_tokenizer"
+)
+_PRIME_RL = (
+    "len_context var_environment env_environments lor_adapter lor_serving mem_settings par_mesh net_network res_resume "
+    "bat_rollouts smp_sampling inf_arguments len_completion mod_consistency"
+)
 
 
 @cache
 def load_all() -> dict[str, Rule]:
     """Every rule by its code."""
-    from importlib import import_module
     from pkgutil import iter_modules  # here, because a lint does not need it
 
     from prime_train import rules
 
-    for module in iter_modules(rules.__path__, f"{rules.__name__}."):
-        import_module(module.name)
+    _load(module.name for module in iter_modules(rules.__path__))
     return RULES
 
 
 def load_for_script() -> list[Rule]:
     """The rules that judge a Python script. Rules on config files are left out, so that none counts as passed."""
-    from prime_train.rules import cfg_schema, jax_processes, jax_runtime, sec_secrets  # noqa: F401
-
+    _load(_SCRIPT.split())
     return [rule for rule in RULES.values() if rule.code.startswith(_SCRIPT_CODES)]
 
 
 def load_for_run_toml() -> None:
-    """The families with a rule that judges a run.toml without facts."""
-    from prime_train.rules import (  # noqa: F401
-        bat_batch,
-        cfg_schema,
-        ckp_checkpoint,
-        dat_sources,
-        eva_evaluation,
-        mod_sizes,
-        opt_optimizer,
-        par_processes,
-        pth_paths,
-        run_name,
-        sch_schedule,
-        sec_secrets,
-        tok_tokenizer,
-    )
+    _load(_RUN_TOML.split())
 
 
 def load_for_config() -> None:
-    """The families with a rule that judges a run.toml or a prime-rl file without facts."""
-    load_for_run_toml()
-    from prime_train.rules import (  # noqa: F401
-        bat_rollouts,
-        env_environments,
-        inf_arguments,
-        len_completion,
-        len_context,
-        lor_adapter,
-        lor_serving,
-        mem_settings,
-        mod_consistency,
-        net_network,
-        par_mesh,
-        res_resume,
-        smp_sampling,
-        var_environment,
-    )
+    """Loads the families for a run.toml and for a prime-rl file: a run.toml with a server has parts of both."""
+    _load(f"{_RUN_TOML} {_PRIME_RL}".split())
+
+
+def _load(families: Iterable[str]) -> None:
+    for family in families:
+        import_module(f"prime_train.rules.{family}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import GIB, format_bytes
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -19,7 +18,7 @@ _DEFAULT_MEMORY_FRACTION = 0.9  # vLLM's gpu_memory_utilization, in every genera
 
 
 @facts_rule("GPU001", Severity.ERROR, needs=("gpus",))
-def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def gpu_lost(run: RunSpec, facts: Facts) -> Problems:
     """Every visible GPU must answer the driver.
 
     CUDA also counts a lost GPU: the first process on it ends, and the launch with it
@@ -27,9 +26,8 @@ def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: NVML API reference, nvmlReturn_t (NVML_ERROR_GPU_IS_LOST).
 
     Bad:
-        [[facts.gpus.devices]]
-        fault = "GPU is lost"
-        compute_capability = [0, 0]
+        [facts.gpus]
+        devices = [{fault = "GPU is lost"}]
     Good:
         [parallel]
         processes = 1
@@ -44,7 +42,7 @@ def gpu_lost(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU002", Severity.ERROR, needs=("gpus",))
-def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Problems:
     """A run must not use more GPUs than the machine has.
 
     the launcher refuses to start, or the last rank finds no device
@@ -52,10 +50,8 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: prime-rl's "Requested N GPUs via deployment settings, but only M physical GPU(s)".
 
     Bad (prime-rl 2026-08):
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
     Bad (prime-rl 2026-01):
         [facts.gpus]
         devices = []
@@ -65,7 +61,7 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         num_infer_gpus = 2
     """
     requested, gpus = run.gpus, known(facts.gpus)
-    if requested is None or run.runs_without_gpu or requested <= len(gpus.devices):
+    if requested is None or run.traits.runs_without_gpu or requested <= len(gpus.devices):
         return
     there = f"{len(gpus.devices)} visible" if gpus.devices else f"none visible: {gpus.reason}"
     yield Problem(
@@ -74,7 +70,7 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU003", Severity.WARNING, needs=("gpus",))
-def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def gpus_in_use(run: RunSpec, facts: Facts) -> Problems:
     """The GPUs of a run should be free of other processes.
 
     other processes take memory and time from every step, and all ranks wait for the slowest one
@@ -84,15 +80,11 @@ def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Bad:
         [[facts.gpus.devices]]
         name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
         used_bytes = 9000000000
         users = [{pid = 4711, used_bytes = 9000000000, name = "python"}]
     Good:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
     """
     devices = known(facts.gpus).devices
     too_full = {number for number, _ in _too_full_for_inference(run, devices)}
@@ -111,7 +103,7 @@ def gpus_in_use(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU004", Severity.ERROR, needs=("gpus",))
-def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Problems:
     """The part of a GPU's memory that vLLM reserves must be free.
 
     vLLM ends at its start if less is free than gpu_memory_utilization requests
@@ -119,23 +111,11 @@ def memory_for_inference_taken(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: vLLM's "Free memory on device ... is less than desired GPU memory utilization".
 
     Bad (prime-rl 2026-08):
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
-        used_bytes = 90000000000
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA H200", used_bytes = 90000000000},
+            {name = "NVIDIA H200"}, {name = "NVIDIA H200"}, {name = "NVIDIA H200"},
+        ]
     Good (prime-rl 2026-08):
         [inference.vllm]
         gpu_memory_utilization = 0.9

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -25,7 +25,7 @@ _FEATURES = {
 
 
 @facts_rule("GPU005", Severity.ERROR, needs=("gpus",))
-def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Problems:
     """The GPUs must support what the config needs: bf16, fp8, flash attention 3 or 4.
 
     the kernels are not built for other GPUs: the first step ends with "no kernel image", or is refused
@@ -53,22 +53,13 @@ def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Bad (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_3"
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
-        [[facts.gpus.devices]]
-        name = "NVIDIA L40S"
-        memory_bytes = 48305799168
-        compute_capability = [8, 9]
+        [facts.gpus]
+        devices = [
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+            {name = "NVIDIA L40S", memory_bytes = 48305799168, compute_capability = [8, 9]},
+        ]
     Good (prime-rl 2026-08):
         [trainer.model]
         attn = "flash_attention_3"
@@ -106,7 +97,7 @@ def _needed_features(run: RunSpec) -> Iterator[tuple[str, str, Severity]]:
 
 
 @facts_rule("GPU006", Severity.ERROR, needs=("interpreter",))
-def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def flash_attention_missing(run: RunSpec, facts: Facts) -> Problems:
     """The flash attention of the config must be installed in the interpreter of the run.
 
     it is not part of torch: without the package the model does not load
@@ -144,7 +135,7 @@ def flash_attention_missing(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU007", Severity.ERROR, needs=("gpus", "interpreter"))
-def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def driver_too_old(run: RunSpec, facts: Facts) -> Problems:
     """The driver must be new enough for the CUDA that torch is built for.
 
     torch then finds no GPU: "The NVIDIA driver on your system is too old"
@@ -158,20 +149,14 @@ def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [facts.gpus]
         driver = "550.54.15"
         driver_cuda = [12, 4]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        devices = [{name = "NVIDIA H200"}]
         [facts.interpreter]
         torch_cuda = "13.0"
     Good:
         [facts.gpus]
         driver = "550.54.15"
         driver_cuda = [12, 4]
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        devices = [{name = "NVIDIA H200"}]
         [facts.interpreter]
         torch_cuda = "12.8"
     """
@@ -189,7 +174,7 @@ def driver_too_old(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("GPU008", Severity.ERROR, needs=("gpus", "interpreter"))
-def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def torch_without_cuda(run: RunSpec, facts: Facts) -> Problems:
     """On a machine with GPUs, torch should be built with CUDA.
 
     a torch for CPUs sees no GPU: prime-rl ends at once, the bundled trainer runs on the CPU
@@ -199,10 +184,8 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: pytorch.org, get started (builds for CPU and for each CUDA).
 
     Bad:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
         [facts.interpreter]
         torch_cuda = "none"
     Good:
@@ -215,12 +198,12 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Iterator[Problem]:
             anchor(run),
             f"torch in {interpreter.python} is built without CUDA, and there are {len(known(facts.gpus).devices)} GPUs",
             fix="install torch from PyPI, without +cpu",
-            severity=Severity.WARNING if run.runs_without_gpu else None,
+            severity=Severity.WARNING if run.traits.runs_without_gpu else None,
         )
 
 
 @facts_rule("GPU009", Severity.ERROR, needs=("gpus", "cuda_context"))
-def no_cuda_context(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def no_cuda_context(run: RunSpec, facts: Facts) -> Problems:
     """A process must be able to compute on each GPU.
 
     a driver that lists its GPUs may still be unable to use them: no fabric manager, another library version
@@ -230,18 +213,14 @@ def no_cuda_context(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Source: CUDA driver API, cuCtxCreate.
 
     Bad:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
         [facts.cuda_context]
         devices = 0
         failure = "RuntimeError: CUDA error: system not yet initialized"
     Good:
-        [[facts.gpus.devices]]
-        name = "NVIDIA H200"
-        memory_bytes = 150754820096
-        compute_capability = [9, 0]
+        [facts.gpus]
+        devices = [{name = "NVIDIA H200"}]
         [facts.cuda_context]
         devices = 1
     """

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import GIB, format_bytes, format_seconds
 from prime_train.rules.lower_bounds import architecture, training_bytes
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts, OpenFiles
+    from prime_train.facts.facts import Facts, OpenFiles, Ram
 
 _OPEN_FILES_WANTED = 65536  # sockets between ranks, loader workers and shards add up; 1024 is a login shell's default
 _PERMANENTLY = (
@@ -29,7 +28,7 @@ _CLOCK_SLACK_S = 3600.0  # the clock of the file server that dated the file may 
 
 
 @facts_rule("HST001", Severity.WARNING, needs=("open_files",))
-def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def few_open_files(run: RunSpec, facts: Facts) -> Problems:
     """A process should be allowed 65536 open files.
 
     each rank, loader worker and data shard holds files open: a long run ends with "Too many open files"
@@ -55,7 +54,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         hard = 1048576
     """
     limit = known(facts.open_files)
-    if not run.raises_open_files_limit:
+    if not run.traits.raises_open_files_limit:
         yield from _few_for_prime_rl(run, limit)
     elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
         yield Problem(
@@ -67,7 +66,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         )
 
 
-def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Iterator[Problem]:
+def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Problems:
     """prime-rl keeps the soft limit, and its orchestrator opens a socket for every rollout."""
     if limit.soft >= _OPEN_FILES_WANTED:
         return
@@ -90,7 +89,7 @@ def _severity(hard: int, processes: int) -> Severity:
 
 
 @facts_rule("HST002", Severity.ERROR, needs=("ram", "gpus", "model_folder", "tokenizer_folder"))
-def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_memory(run: RunSpec, facts: Facts) -> Problems:
     """Training on a CPU must fit into memory.
 
     the kernel kills a trainer that needs more than there is
@@ -116,8 +115,6 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [facts.ram]
         total_bytes = 549755813888
         available_bytes = 549755813888
-        [facts.save_dir]
-        free_bytes = 1099511627776
     """
     decoder = architecture(run, facts)
     if known(facts.gpus).devices or decoder is None:
@@ -126,21 +123,24 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     needed = training_bytes(run, decoder)
     if needed <= ram.available_bytes:
         return
-    fits = needed <= ram.total_bytes
     processes = "1 process" if run.parallel.processes == 1 else f"{run.parallel.processes} processes"
-    yield Problem(
-        "model",
-        f"at least {format_bytes(needed)} for {processes}, and this machine has "
-        f"{format_bytes(ram.available_bytes)} free of {format_bytes(ram.total_bytes)}",
-        fix="end other processes that hold memory"
-        if fits
-        else "a smaller model or `batch.micro_batch`, or a larger machine",
+    what, fix = f"{format_bytes(needed)} for {processes}", "a smaller model or `batch.micro_batch`, or a larger machine"
+    yield _beyond_memory("model", what, ram, needed <= ram.total_bytes, fix)
+
+
+def _beyond_memory(at: str, needed: str, ram: Ram, fits: bool, fix: str) -> Problem:
+    """`fits`: the need is within the total, so other processes hold the memory."""
+    return Problem(
+        at,
+        f"at least {needed}, and this machine has {format_bytes(ram.available_bytes)} free of "
+        f"{format_bytes(ram.total_bytes)}",
+        fix="end other processes that hold memory" if fits else fix,
         severity=Severity.WARNING if fits else None,
     )
 
 
 @facts_rule("HST006", Severity.ERROR, needs=("ram",))
-def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Problems:
     """What prime-rl offloads to the CPU must fit into the memory of the machine.
 
     the kernel kills the trainer when the first step creates the moments, and the trainer leaves no message
@@ -181,16 +181,9 @@ def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Iterator[Pr
     if needed <= ram.available_bytes * nodes:
         return
     at = "trainer.fsdp_cpu_offload" if trainer.fsdp_cpu_offload else "trainer.optim_cpu_offload"
-    fits = needed <= ram.total_bytes * nodes
-    yield Problem(
-        at,
-        f"at least {format_bytes(needed / nodes)} of {sizes.name} go to the CPU, and this machine has "
-        f"{format_bytes(ram.available_bytes)} free of {format_bytes(ram.total_bytes)}",
-        fix="end other processes that hold memory"
-        if fits
-        else f"a machine with more memory, or `{at}` = false where the GPUs have room",
-        severity=Severity.WARNING if fits else None,
-    )
+    what = f"{format_bytes(needed / nodes)} of {sizes.name} go to the CPU"
+    fix = f"a machine with more memory, or `{at}` = false where the GPUs have room"
+    yield _beyond_memory(at, what, ram, needed <= ram.total_bytes * nodes, fix)
 
 
 def _offloaded_bytes(run: RunSpec) -> int:
@@ -207,7 +200,7 @@ def _offloaded_bytes(run: RunSpec) -> int:
 
 
 @facts_rule("HST003", Severity.WARNING, needs=("shm",))
-def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def little_shared_memory(run: RunSpec, facts: Facts) -> Problems:
     """/dev/shm should have room for the buffers that processes share.
 
     NCCL and data workers pass buffers through it: if it is full, they end with "Bus error"
@@ -242,7 +235,7 @@ def little_shared_memory(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("HST005", Severity.WARNING, needs=("clock",))
-def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def clock_behind(run: RunSpec, facts: Facts) -> Problems:
     """The clock must not show a time before this program was installed.
 
     certificates and signed requests to the hub, to storage and to W&B are refused, and times in logs do not match
@@ -252,13 +245,9 @@ def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     Bad:
         [facts.clock]
         unix_s = 1000000000.0
-        not_before_unix_s = 1790000000.0
-        witness = "host.py"
     Good:
         [facts.clock]
         unix_s = 1790000100.0
-        not_before_unix_s = 1790000000.0
-        witness = "host.py"
     """
     clock = known(facts.clock)
     behind_s = clock.not_before_unix_s - clock.unix_s
@@ -271,7 +260,7 @@ def clock_behind(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("HST004", Severity.NOTE, needs=("cpu",))
-def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Problems:
     """There should be a core for every loader worker.
 
     workers that share cores with the trainer slow down its steps
@@ -287,8 +276,8 @@ def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     """
     workers, cores = run.parallel.processes * run.data.loader_workers, known(facts.cpu).cores
     if workers > max(cores, run.parallel.processes):
-        yield Problem(
+        yield suggest(
             "data.loader_workers",
             f"{run.parallel.processes} x {run.data.loader_workers} workers, and there are {cores} cores",
-            patch={"data.loader_workers": max(1, cores // run.parallel.processes - 1)},
+            max(1, cores // run.parallel.processes - 1),
         )

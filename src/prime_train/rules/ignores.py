@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Finding, Severity, Span
-from prime_train.rules.rule import RULES, file_rule
+from prime_train.rules.rule import RULES, reader_rule
 from prime_train.toml.document import Comment, Document
 
 UNUSED = "IGN001"
@@ -31,8 +30,8 @@ class _Ignore(NamedTuple):
     span: Span
 
 
-@file_rule(UNUSED, Severity.WARNING)
-def unused_ignore(_: Reading) -> Iterator[Fault]:
+@reader_rule(UNUSED, Severity.WARNING)  # `silence` reports these, after all other rules have judged
+def unused_ignore() -> None:
     """An ignore comment must silence something.
 
     it would hide the finding if it came back, and it names a fault that is not there
@@ -48,7 +47,6 @@ def unused_ignore(_: Reading) -> Iterator[Fault]:
         [eval]
         interval_steps = 5000
     """
-    return iter(())  # `silence` reports these, after all other rules have judged
 
 
 def silence(

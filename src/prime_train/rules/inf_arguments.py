@@ -8,7 +8,7 @@ from typing import Any
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import file_rule, rule
+from prime_train.rules.rule import Problems, file_rule, rule
 from prime_train.spec import RunSpec
 from prime_train.toml.document import KeyPath, dotted
 
@@ -66,7 +66,7 @@ def argument_out_of_place(reading: Reading) -> Iterator[Fault]:
         name, argument = dotted(path), str(path[-1]).replace("-", "_")
         if argument in _OWN:
             key = f"inference.{_OWN[argument]}"
-            patch = {name: None} if reading.says(f"server.{_OWN[argument]}") else {name: None, key: value}
+            patch = {name: None} if reading.sets(f"server.{_OWN[argument]}") else {name: None, key: value}
             yield Fault("INF001", path, f"{key} sets the same", f"set {key} in its place", patch)
         elif argument in _REFUSED:
             what, fix = (text.replace("`server.", "inference.").replace("`", "") for text in _REFUSED[argument])
@@ -122,7 +122,7 @@ def _arguments(reading: Reading) -> Iterator[tuple[KeyPath, Any]]:
 
 
 @rule("INF003", Severity.WARNING)
-def fraction_without_effect(run: RunSpec) -> Iterator[Problem]:
+def fraction_without_effect(run: RunSpec) -> Problems:
     """A server takes kv_cache_gib or gpu_memory_fraction, not both.
 
     vLLM sizes its cache by the bytes it is given, and ignores the fraction

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prime_train.config.parsed_config import WRONG_ARGUMENT, Fault, Reading
+from prime_train.config.parsed_config import WRONG_ARGUMENT
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import file_rule, rule
+from prime_train.rules.rule import Problems, reader_rule, rule
 from prime_train.spec import RunSpec
 from prime_train.spec.jax import Jax, JaxStart
 
-_ADDRESS = "JAX_COORDINATOR_ADDRESS"
+ADDRESS = "JAX_COORDINATOR_ADDRESS"
 
 
 @rule("JAX001", Severity.WARNING)
-def no_coordinator(run: RunSpec) -> Iterator[Problem]:
+def no_coordinator(run: RunSpec) -> Problems:
     """A start of several processes needs a coordinator address.
 
     without an address, and without a cluster that JAX detects, it ends with "coordinator_address should be defined"
@@ -27,32 +27,20 @@ def no_coordinator(run: RunSpec) -> Iterator[Problem]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py and jax/_src/clusters/cluster.py.
 
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(num_processes=4, process_id=int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(
             "10.0.0.1:1234", num_processes=4, process_id=int(os.environ["RANK"]), heartbeat_timeout_seconds=600
         )
-    Good (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(heartbeat_timeout_seconds=600)
     """
     for at, start, jax in starts(run):
         detects = "cluster_detection_method" in start.given and start.cluster_detection_method != "deactivate"
-        addressed = "coordinator_address" in start.given or _ADDRESS in jax.variables
-        if (start.num_processes or 0) < 2 or detects or addressed or not _is_all_known(start, jax):
+        addressed = "coordinator_address" in start.given or ADDRESS in jax.variables
+        hides = start.passes_more or not jax.environment_is_known  # an argument or a variable may not be visible
+        if (start.num_processes or 0) < 2 or detects or addressed or hides:
             continue
         yield Problem(
             f"{at}.coordinator_address",
@@ -62,26 +50,16 @@ def no_coordinator(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX002", Severity.ERROR)
-def coordinator_without_port(run: RunSpec) -> Iterator[Problem]:
+def coordinator_without_port(run: RunSpec) -> Problems:
     """A coordinator address is host:port.
 
     JAX reads the port after the last colon, and ends with an IndexError if there is none
 
     Source: JAX 0.10.2, jax/_src/distributed.py (the default of coordinator_bind_address).
 
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
     for at, start, _ in starts(run):
@@ -89,28 +67,22 @@ def coordinator_without_port(run: RunSpec) -> Iterator[Problem]:
         if address and ":" not in address:
             what = f"{address} has no port"
             yield Problem(f"{at}.coordinator_address", what, fix=f'coordinator_address="{address}:1234", any free port')
-    address = run.jax.variables.get(_ADDRESS) if run.jax is not None else None
+    address = run.jax.variables.get(ADDRESS) if run.jax is not None else None
     if address and ":" not in address:
-        yield Problem(f"jax.environment.{_ADDRESS}", f"{address} has no port", fix=f'{_ADDRESS} = "{address}:1234"')
+        yield Problem(f"jax.environment.{ADDRESS}", f"{address} has no port", fix=f'{ADDRESS} = "{address}:1234"')
 
 
 @rule("JAX003", Severity.ERROR)
-def process_outside_the_count(run: RunSpec) -> Iterator[Problem]:
+def process_outside_the_count(run: RunSpec) -> Problems:
     """Processes are numbered from 0 to num_processes - 1.
 
     JAX refuses any other number: the run ends before its first step
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("process_id < num_processes").
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, 4, heartbeat_timeout_seconds=600)
-    Good (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 1, 0, heartbeat_timeout_seconds=600)
     """
     for at, start, _ in starts(run):
@@ -124,24 +96,16 @@ def process_outside_the_count(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX004", Severity.WARNING)
-def one_number_for_all(run: RunSpec) -> Iterator[Problem]:
+def one_number_for_all(run: RunSpec) -> Problems:
     """Each process needs its own process_id.
 
     every host runs the same script: all have this process_id, and wait for the other processes until they time out
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("a dense range 0, 1, ..., num_processes - 1").
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, 0, heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
     found = list(starts(run))
@@ -158,8 +122,8 @@ def one_number_for_all(run: RunSpec) -> Iterator[Problem]:
             )
 
 
-@file_rule(WRONG_ARGUMENT, Severity.ERROR)
-def no_such_argument(reading: Reading) -> Iterator[Fault]:
+@reader_rule(WRONG_ARGUMENT, Severity.ERROR)
+def no_such_argument() -> None:
     """A script must pass only arguments that jax.distributed.initialize accepts.
 
     the call ends with a TypeError on every host, after all hosts are paid for
@@ -168,27 +132,13 @@ def no_such_argument(reading: Reading) -> Iterator[Fault]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py.
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(coordinator_adress="10.0.0.1:1234", heartbeat_timeout_seconds=600)
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", "4", int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
-    return (fault for fault in reading.faults if fault.code == WRONG_ARGUMENT)
 
 
 def starts(run: RunSpec) -> Iterator[tuple[str, JaxStart, Jax]]:
@@ -196,8 +146,3 @@ def starts(run: RunSpec) -> Iterator[tuple[str, JaxStart, Jax]]:
     if run.jax is not None:
         for number, start in enumerate(run.jax.starts):
             yield f"jax.starts.{number}", start, run.jax
-
-
-def _is_all_known(start: JaxStart, jax: Jax) -> bool:
-    """Whether the script shows every argument of the start and every variable that it sets."""
-    return not start.passes_more and bool(jax.environment_is_known)

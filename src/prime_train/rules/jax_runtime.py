@@ -5,15 +5,12 @@ Rules judge only literal values, because values that the script computes may be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
-from prime_train.rules.jax_processes import starts
-from prime_train.rules.rule import rule
+from prime_train.rules.jax_processes import ADDRESS, starts
+from prime_train.rules.rule import Problems, rule
 from prime_train.spec import RunSpec
 
-_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 _PREEMPTION = "jax_enable_preemption_service"
 _OFF = frozenset({"n", "no", "f", "false", "off", "0"})  # as JAX reads a variable: jax/_src/config.py, bool_env
 _DEFAULT_INITIALIZATION_S = 300
@@ -24,7 +21,7 @@ _COLD_START_S = 1800
 
 
 @rule("JAX005", Severity.WARNING)
-def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
+def heartbeat_shorter_than_a_compile(run: RunSpec) -> Problems:
     """The heartbeat limit should be longer than a first compile.
 
     a host that compiles sends no heartbeat and counts as dead, and all other hosts end with it
@@ -35,20 +32,11 @@ def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
     Source: JAX 0.10.2, jax/_src/distributed.py; github.com/jax-ml/jax/issues/23599;
     github.com/GoogleCloudPlatform/ml-auto-solutions/pull/1166.
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(heartbeat_timeout_seconds=30)
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize()
-    Good (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(heartbeat_timeout_seconds=600)
     """
     for at, start, _ in starts(run):
@@ -64,7 +52,7 @@ def heartbeat_shorter_than_a_compile(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX006", Severity.WARNING)
-def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
+def start_not_waited_for(run: RunSpec) -> Problems:
     """All processes need enough time to start.
 
     the first process waits for the last one: after the limit it ends with DEADLINE_EXCEEDED, and all others with it
@@ -74,24 +62,11 @@ def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
 
     Source: JAX 0.10.2, jax/_src/distributed.py; github.com/marin-community/marin/pull/7232.
 
-    Bad (script):
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize(initialization_timeout=60, heartbeat_timeout_seconds=600)
-    Bad (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Bad (jax):
         jax.distributed.initialize("10.0.0.1:1234", 16, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
-        jax.config.update("jax_enable_preemption_service", False)
+    Good (jax):
         jax.distributed.initialize(
             "10.0.0.1:1234", 16, int(os.environ["RANK"]), initialization_timeout=30 * 60, heartbeat_timeout_seconds=600
         )
@@ -112,7 +87,7 @@ def start_not_waited_for(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX007", Severity.WARNING)
-def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
+def preemption_notice_unanswered(run: RunSpec) -> Problems:
     """A script that leaves the preemption service on must check for its notice.
 
     JAX takes SIGTERM and only sets a notice: a script that never checks for the notice is killed before it saves
@@ -174,7 +149,7 @@ def preemption_notice_unanswered(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("JAX008", Severity.WARNING)
-def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
+def coordinator_through_a_proxy(run: RunSpec) -> Problems:
     """The coordinator must not be reached through a proxy.
 
     gRPC connects to the coordinator through the proxy, and the start waits for an answer until it times out
@@ -185,29 +160,14 @@ def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
     Source: JAX 0.10.2, jax/_src/distributed.py ("JAX detected proxy variable(s)"); grpc@0638416,
     src/core/handshaker/http_connect/http_proxy_mapper.cc.
 
-    Bad (script):
-        import os
-
-        import jax
-
+    Bad (jax):
         os.environ["https_proxy"] = "http://proxy.example.org:3128"
-        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Bad (script):
-        import os
-
-        import jax
-
+    Bad (jax):
         os.environ.update(https_proxy="http://proxy.example.org:3128", no_proxy="localhost")
-        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
-    Good (script):
-        import os
-
-        import jax
-
+    Good (jax):
         os.environ.update(https_proxy="http://proxy.example.org:3128", no_proxy="localhost,10.0.0.0/8")
-        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize("10.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
     """
     for _, start, jax in starts(run):
@@ -216,7 +176,7 @@ def coordinator_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
         around = next((name for name in NO_PROXIES if name in environment), None)
         if proxy is None or environment[proxy] == "" or (around is None and not jax.environment_is_known):
             continue
-        host = _host(start.coordinator_address or environment.get(_ADDRESS))
+        host = _host(start.coordinator_address or environment.get(ADDRESS))
         no_proxy = environment[around] if around is not None else ""
         if no_proxy is None or (around is not None and not host) or (host and bypasses_proxy(host, no_proxy)):
             continue

@@ -221,7 +221,7 @@ def _applies(rule: Rule, problem: Problem, reading: Reading) -> bool:
     if not reading.has(problem.at):
         return False
     named = (name for name in _fields_of(problem) if reading.has(name))
-    return bool(rule.needs) or not reading.partial or all(map(reading.says, named))
+    return bool(rule.needs) or not reading.partial or all(map(reading.sets, named))
 
 
 def _fields_of(problem: Problem) -> set[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.prompt_length import find_longest
-from prime_train.rules.rule import rule, sharper_rule
+from prime_train.rules.rule import Problems, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _MARGIN_TOKENS = 500  # chat templates, tool schemas and one long prompt easily 
 
 
 @sharper_rule("LEN001", Severity.ERROR, uses=("data_lengths",))
-def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
     """Prompt and completion must fit into the context of the inference server, with room to spare.
 
     vLLM refuses every request that may grow beyond its context: rollouts stay at 0 and no error reaches the trainer
@@ -47,8 +47,7 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Probl
     Bad (prime-rl 2026-08):
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
+        env = {taskset = {id = "reverse-text"}}
         [orchestrator.train.source.sampling]
         max_completion_tokens = 8192
     Bad (prime-rl 2026-08):
@@ -56,18 +55,13 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Probl
         max_completion_tokens = 3200
         [[orchestrator.train.source]]
         name = "gsm8k"
-        [orchestrator.train.source.env.taskset]
-        id = "gsm8k"
-        [orchestrator.train.source.env.agent.runtime]
-        type = "subprocess"
+        env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
     Bad (prime-rl 2026-08):
         [[facts.data_lengths]]
         field = "environments.train.0.args.dataset_path"
         path = "data/tasks.jsonl"
-        rows = 2000
         measured_rows = 2000
         longest_tokens = 3400
-        mean_tokens = 200.0
     Good (prime-rl 2026-08):
         [orchestrator.train.sampling]
         max_completion_tokens = 3072
@@ -98,7 +92,7 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Iterator[Probl
 
 
 @rule("LEN002", Severity.WARNING)
-def evaluation_does_not_fit(run: RunSpec) -> Iterator[Problem]:
+def evaluation_does_not_fit(run: RunSpec) -> Problems:
     """A completion of the evaluation must leave room for its prompt.
 
     vLLM refuses the requests: the evaluation counts them as failed, and the score means nothing
@@ -107,41 +101,31 @@ def evaluation_does_not_fit(run: RunSpec) -> Iterator[Problem]:
 
     Bad (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         num_examples = 16
         [orchestrator.eval.sampling]
         max_completion_tokens = 8192
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     Good (prime-rl 2026-08):
         [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
         num_examples = 16
         [orchestrator.eval.sampling]
         max_completion_tokens = 2048
-        [[orchestrator.eval.source]]
-        name = "held-out"
-        [orchestrator.eval.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.eval.source.env.agent.runtime]
-        type = "subprocess"
     """
     evaluation, inference = run.evaluation, run.inference
     if evaluation is None or inference is None or evaluation.max_completion_tokens is None:
         return
     if inference.ctx_tokens is not None and evaluation.max_completion_tokens >= inference.ctx_tokens:
-        yield Problem(
+        yield suggest(
             "evaluation.max_completion_tokens",
             f"{evaluation.max_completion_tokens} completion tokens leave no room for a prompt in "
             f"`inference.ctx_tokens` {inference.ctx_tokens}",
-            patch={"evaluation.max_completion_tokens": max(1, inference.ctx_tokens - _MARGIN_TOKENS)},
+            max(1, inference.ctx_tokens - _MARGIN_TOKENS),
         )
 
 
 @rule("LEN009", Severity.ERROR)
-def minimum_beyond_maximum(run: RunSpec) -> Iterator[Problem]:
+def minimum_beyond_maximum(run: RunSpec) -> Problems:
     """min_tokens must not exceed the completion's limit.
 
     vLLM refuses the request: no completion can satisfy both
@@ -159,11 +143,11 @@ def minimum_beyond_maximum(run: RunSpec) -> Iterator[Problem]:
     if rollout is None or rollout.min_tokens is None or rollout.max_completion_tokens is None:
         return
     if rollout.min_tokens > rollout.max_completion_tokens:
-        yield Problem(
+        yield suggest(
             "rollout.min_tokens",
             f"{rollout.min_tokens} is more than `rollout.max_completion_tokens` {rollout.max_completion_tokens}",
+            None,
             fix="take it out",
-            patch={"rollout.min_tokens": None},
         )
 
 

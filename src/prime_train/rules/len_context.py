@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import if_known, rule, sharper_rule
+from prime_train.rules.rule import Problems, if_known, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @rule("LEN003", Severity.ERROR)
-def trainer_shorter_than_rollouts(run: RunSpec) -> Iterator[Problem]:
+def trainer_shorter_than_rollouts(run: RunSpec) -> Problems:
     """The trainer's sequences must be at least as long as the orchestrator's.
 
     the trainer cannot hold what the orchestrator sends it: prime-rl refuses to start
@@ -40,15 +39,15 @@ def trainer_shorter_than_rollouts(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or rollout is None or trainer.ctx_tokens is None or rollout.ctx_tokens is None:
         return
     if trainer.ctx_tokens < rollout.ctx_tokens:
-        yield Problem(
+        yield suggest(
             "trainer.ctx_tokens",
             f"{trainer.ctx_tokens} tokens are less than `rollout.ctx_tokens` {rollout.ctx_tokens}",
-            patch={"trainer.ctx_tokens": rollout.ctx_tokens},
+            rollout.ctx_tokens,
         )
 
 
 @rule("LEN004", Severity.WARNING)
-def completion_beyond_training(run: RunSpec) -> Iterator[Problem]:
+def completion_beyond_training(run: RunSpec) -> Problems:
     """A completion should not be longer than the sequence that is trained on.
 
     the part beyond the training sequence is cut off: its tokens are generated and never trained on
@@ -77,7 +76,7 @@ def completion_beyond_training(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("LEN005", Severity.ERROR)
-def length_not_divisible_by_context_parallel(run: RunSpec) -> Iterator[Problem]:
+def length_not_divisible_by_context_parallel(run: RunSpec) -> Problems:
     """The training sequence must divide by the context-parallel degree.
 
     every rank of the group takes an equal slice of each sequence
@@ -104,15 +103,15 @@ def length_not_divisible_by_context_parallel(run: RunSpec) -> Iterator[Problem]:
     ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
     if ctx_tokens is not None and ctx_tokens % trainer.context_parallel:
         unit = 2 * trainer.context_parallel
-        yield Problem(
+        yield suggest(
             at,
             f"{ctx_tokens} tokens do not divide by `trainer.context_parallel` {trainer.context_parallel}",
-            patch={at: -(-ctx_tokens // unit) * unit},
+            -(-ctx_tokens // unit) * unit,
         )
 
 
 @sharper_rule("LEN006", Severity.WARNING, uses=("model_contexts",))
-def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Problems:
     """The server's context must not be longer than the model's positions.
 
     vLLM refuses to start, because the model has never seen positions beyond those
@@ -184,16 +183,16 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Iterator[Prob
         limit = scaled_positions(positions, inference.rope_scaling)
     if limit is None or inference.ctx_tokens <= limit:
         return
-    yield Problem(
+    yield suggest(
         "inference.ctx_tokens",
         f"{inference.ctx_tokens} tokens, and {source}" + (f", {limit} with rope scaling" if limit != positions else ""),
-        patch={"inference.ctx_tokens": limit},
+        limit,
         severity=Severity.ERROR if own is not None else None,
     )
 
 
 @rule("LEN007", Severity.WARNING)
-def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
+def training_beyond_the_model(run: RunSpec) -> Problems:
     """The training sequence should not be longer than the model's positions.
 
     the model has never seen positions beyond those: their rotary angles are new to it
@@ -220,13 +219,11 @@ def training_beyond_the_model(run: RunSpec) -> Iterator[Problem]:
     ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
     sizes = sizes_of(trainer.model_name)
     if sizes is not None and ctx_tokens is not None and ctx_tokens > sizes.ctx_tokens:
-        yield Problem(
-            at, f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions", patch={at: sizes.ctx_tokens}
-        )
+        yield suggest(at, f"{ctx_tokens} tokens, and {sizes.name} has {sizes.ctx_tokens} positions", sizes.ctx_tokens)
 
 
 @rule("LEN008", Severity.NOTE)
-def server_shorter_than_training(run: RunSpec) -> Iterator[Problem]:
+def server_shorter_than_training(run: RunSpec) -> Problems:
     """A server context below the training sequence caps every rollout.
 
     no rollout can reach the length for which the trainer reserves memory

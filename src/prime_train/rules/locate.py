@@ -36,5 +36,4 @@ def locate(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
 
 def key_path(key: str) -> KeyPath:
     """The key path of a dotted key: numbers address array elements."""
-    parts = key.split(".")
-    return tuple(int(part) if part.isdigit() else part for part in parts)
+    return tuple(int(part) if part.isdigit() else part for part in key.split("."))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes
 from prime_train.rules.estimate_inputs import Unknown, hardware_of, shape_of
 from prime_train.rules.par_processes import SHARED_GPU_FRACTION
-from prime_train.rules.rule import facts_rule
+from prime_train.rules.rule import Problems, facts_rule
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -23,7 +22,7 @@ _SHOW = "prime-train estimate shows every term, and what to change"
 
 
 @facts_rule("MEM004", Severity.ERROR, needs=("gpus",))
-def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Problems:
     """The server must fit on its GPUs, with room for one request of full length.
 
     vLLM loads the weights before it sizes the cache from the rest: it ends out of memory or without cache blocks
@@ -66,7 +65,7 @@ def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("MEM005", Severity.ERROR, needs=("gpus",))
-def trainer_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def trainer_beyond_its_gpus(run: RunSpec, facts: Facts) -> Problems:
     """The trainer must fit on its GPUs.
 
     the trainer runs out of memory in its first steps
@@ -113,7 +112,7 @@ def trainer_beyond_its_gpus(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     yield from _check_role(run, facts, "trainer", anchor(run))
 
 
-def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Iterator[Problem]:
+def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Problems:
     from prime_train.estimate.memory.roles import memory_of
 
     fraction = run.inference.gpu_memory_fraction if run.inference is not None else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _MOST_OF_A_GPU = 0.95  # a CUDA context takes 0.5 GiB and graphs 0.2 to 0.8; measured on vLLM's logs
@@ -19,7 +17,7 @@ _LONG_TOKENS = 32768
 
 
 @rule("MEM001", Severity.ERROR)
-def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
+def fraction_out_of_range(run: RunSpec) -> Problems:
     """gpu_memory_utilization is a fraction of the GPU.
 
     vLLM refuses values outside 0 to 1; above 0.95 the CUDA context and graphs have no room
@@ -42,18 +40,18 @@ def fraction_out_of_range(run: RunSpec) -> Iterator[Problem]:
     if fraction is None or 0 < fraction <= _MOST_OF_A_GPU:
         return
     meant = fraction / 100 if 1 < fraction <= 95 else 0.9
-    yield Problem(
+    yield suggest(
         "inference.gpu_memory_fraction",
         f"{fraction:g} leaves too little of the GPU"
         if 0 < fraction <= 1
         else f"{fraction:g} is not a fraction of a GPU",
-        patch={"inference.gpu_memory_fraction": meant},
+        meant,
         severity=Severity.WARNING if 0 < fraction <= 1 else None,
     )
 
 
 @rule("MEM002", Severity.WARNING)
-def long_without_checkpointing(run: RunSpec) -> Iterator[Problem]:
+def long_without_checkpointing(run: RunSpec) -> Problems:
     """Long sequences need activation checkpointing.
 
     the activations of every layer are held until the backward pass: at 32768 tokens they need more than the model
@@ -94,7 +92,7 @@ def long_without_checkpointing(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MEM003", Severity.WARNING)
-def whole_logits(run: RunSpec) -> Iterator[Problem]:
+def whole_logits(run: RunSpec) -> Problems:
     """Logits of a long sequence should be computed in chunks.
 
     at their peak they take 15 bytes for each position and token of the vocabulary, more than all else together
@@ -128,8 +126,8 @@ def whole_logits(run: RunSpec) -> Iterator[Problem]:
         return
     logit_bytes = _LOGIT_BYTES * trainer.ctx_tokens // max(1, trainer.context_parallel or 1) * sizes.vocab_size
     if logit_bytes > _LOGITS_LIMIT:
-        yield Problem(
+        yield suggest(
             "trainer.head_chunk_tokens",
             f"{trainer.ctx_tokens} tokens x {sizes.vocab_size} of the vocabulary: {format_bytes(logit_bytes)}",
-            patch={"trainer.head_chunk_tokens": 8192},
+            8192,
         )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, must_agree, rule, suggest
 from prime_train.spec import RunSpec
 
 _VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
 
 
 @rule("MOD005", Severity.WARNING)
-def vision_model_for_text(run: RunSpec) -> Iterator[Problem]:
+def vision_model_for_text(run: RunSpec) -> Problems:
     """A vision-language model needs [model.vlm], and a text run needs none.
 
     the vision tower takes memory and its layers have other names: without the section, images end the run at step 1
@@ -42,7 +41,7 @@ def vision_model_for_text(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD006", Severity.WARNING)
-def code_of_others(run: RunSpec) -> Iterator[Problem]:
+def code_of_others(run: RunSpec) -> Problems:
     """trust_remote_code runs the model repository's own Python.
 
     it runs with your keys and your files, and changes whenever the repository does: no revision pins it here
@@ -59,17 +58,17 @@ def code_of_others(run: RunSpec) -> Iterator[Problem]:
     for name in ("trainer", "rollout", "inference"):
         part = getattr(run, name)
         if part is not None and part.trust_remote_code:
-            yield Problem(
+            yield suggest(
                 f"{name}.trust_remote_code",
                 "true",
+                None,
                 fix="take it out if transformers and vLLM support the model themselves",
-                patch={f"{name}.trust_remote_code": None},
             )
             return
 
 
 @rule("MOD012", Severity.NOTE)
-def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
+def revision_not_pinned(run: RunSpec) -> Problems:
     """A server without a trainer should pin the revision of its model.
 
     the hub serves the newest revision: two starts of one file may use two models
@@ -112,7 +111,7 @@ def revision_not_pinned(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD007", Severity.ERROR)
-def models_disagree(run: RunSpec) -> Iterator[Problem]:
+def models_disagree(run: RunSpec) -> Problems:
     """Trainer, orchestrator and inference must name one model.
 
     rollouts of one model cannot train another: prime-rl refuses them
@@ -126,19 +125,11 @@ def models_disagree(run: RunSpec) -> Iterator[Problem]:
         [inference.vllm]
         model = "Qwen/Qwen3-1.7B"
     """
-    rollout, inference = run.rollout, run.inference
-    if rollout is None or inference is None or rollout.model_name is None or inference.model_name is None:
-        return
-    if rollout.model_name != inference.model_name:
-        yield Problem(
-            "inference.model_name",
-            f"{inference.model_name} is not `rollout.model_name` {rollout.model_name}",
-            patch={"inference.model_name": rollout.model_name},
-        )
+    yield from must_agree(run, "inference.model_name", "rollout.model_name")
 
 
 @rule("MOD008", Severity.WARNING)
-def template_without_tools(run: RunSpec) -> Iterator[Problem]:
+def template_without_tools(run: RunSpec) -> Problems:
     """The chat template of a run with tools must show the tools.
 
     the model does not see the tools and answers without them: every task that needs a tool fails
@@ -152,21 +143,13 @@ def template_without_tools(run: RunSpec) -> Iterator[Problem]:
         chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent]
-        harness = {id = "bash"}
-        runtime = {type = "subprocess"}
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "subprocess"}}}
     Good (prime-rl 2026-08):
         [tokenizer]
         chat_template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}"
         [[orchestrator.train.source]]
         name = "reverse-text"
-        [orchestrator.train.source.env.taskset]
-        id = "reverse-text"
-        [orchestrator.train.source.env.agent]
-        harness = {id = "bash"}
-        runtime = {type = "subprocess"}
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "subprocess"}}}
     """
     if run.trainer is None or run.environments is None:
         return
@@ -179,7 +162,7 @@ def template_without_tools(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("MOD009", Severity.ERROR)
-def templates_disagree(run: RunSpec) -> Iterator[Problem]:
+def templates_disagree(run: RunSpec) -> Problems:
     """Trainer and orchestrator must use one chat template.
 
     tokens that inference never saw would be trained on: prime-rl refuses two templates
@@ -201,15 +184,13 @@ def templates_disagree(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or rollout is None or trainer.chat_template is None or rollout.chat_template is None:
         return
     if trainer.chat_template != rollout.chat_template:
-        yield Problem(
-            "rollout.chat_template",
-            "it is not the template of `trainer.chat_template`",
-            patch={"rollout.chat_template": trainer.chat_template},
+        yield suggest(
+            "rollout.chat_template", "it is not the template of `trainer.chat_template`", trainer.chat_template
         )
 
 
 @rule("MOD010", Severity.WARNING)
-def half_precision_inference(run: RunSpec) -> Iterator[Problem]:
+def half_precision_inference(run: RunSpec) -> Problems:
     """Inference should compute in the type of the trainer, bf16.
 
     fp16 rounds differently from bf16: trainer and inference give one token two probabilities; fp32 takes twice the
@@ -226,15 +207,11 @@ def half_precision_inference(run: RunSpec) -> Iterator[Problem]:
     """
     inference = run.inference
     if inference is not None and run.trainer is not None and inference.dtype in ("float16", "float32"):
-        yield Problem(
-            "inference.dtype",
-            f'"{inference.dtype}", and the trainer computes in bf16',
-            patch={"inference.dtype": "bfloat16"},
-        )
+        yield suggest("inference.dtype", f'"{inference.dtype}", and the trainer computes in bf16', "bfloat16")
 
 
 @rule("MOD011", Severity.ERROR)
-def vision_needs_bf16(run: RunSpec) -> Iterator[Problem]:
+def vision_needs_bf16(run: RunSpec) -> Problems:
     """A vision-language model is trained in bf16 only.
 
     its vision tower has no fp32 kernels there: prime-rl refuses another type
@@ -265,4 +242,4 @@ def vision_needs_bf16(run: RunSpec) -> Iterator[Problem]:
         return
     for name in ("optimization_dtype", "reduce_dtype"):
         if getattr(trainer, name) == "float32":
-            yield Problem(f"trainer.{name}", '"float32", with [model.vlm]', patch={f"trainer.{name}": "bfloat16"})
+            yield suggest(f"trainer.{name}", '"float32", with [model.vlm]', "bfloat16")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest
 from prime_train.spec import Model, RunSpec
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ _NOT_SIZES = ("path", "init", "compile")
 
 
 @rule("MOD001", Severity.ERROR)
-def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
+def heads_not_divisible(run: RunSpec) -> Problems:
     """heads must be a multiple of kv_heads.
 
     each key and value head serves the same number of query heads
@@ -37,15 +36,11 @@ def heads_not_divisible(run: RunSpec) -> Iterator[Problem]:
     if model.path is not None or model.kv_heads is None or model.heads % model.kv_heads == 0:
         return
     below = max(n for n in range(1, min(model.kv_heads, model.heads) + 1) if model.heads % n == 0)
-    yield Problem(
-        "model.kv_heads",
-        f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}",
-        patch={"model.kv_heads": below},
-    )
+    yield suggest("model.kv_heads", f"`model.heads` {model.heads} is not a multiple of {model.kv_heads}", below)
 
 
 @facts_rule("MOD002", Severity.ERROR, needs=("model_folder",))
-def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
     """model.path must be a Hugging Face folder of a model type that the trainer supports.
 
     the trainer reads the sizes and the weights from there
@@ -73,7 +68,6 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         path = "models/mine"
         init = "random"
         [facts.model_folder]
-        path = "models/mine"
         model_type = "llama"
     """
     from prime_train.spec.decoder_size import KNOWN_MODEL_TYPES  # here, because a lint has no facts
@@ -101,7 +95,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @rule("MOD003", Severity.ERROR)
-def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
+def head_dim_wrong(run: RunSpec) -> Problems:
     """A head must have a whole, even width: head_dim, or hidden_size / heads.
 
     rotary embeddings turn the channels of a head in pairs
@@ -130,21 +124,21 @@ def head_dim_wrong(run: RunSpec) -> Iterator[Problem]:
         return
     if model.head_dim is not None:
         if model.head_dim % 2:
-            yield Problem("model.head_dim", f"{model.head_dim} is odd", patch={"model.head_dim": model.head_dim + 1})
+            yield suggest("model.head_dim", f"{model.head_dim} is odd", model.head_dim + 1)
         return
     if model.hidden_size % (2 * model.heads) == 0:
         return
     width = model.hidden_size / model.heads
     even = max(1, round(width / 2)) * 2
-    yield Problem(
+    yield suggest(
         "model.hidden_size",
         f"{model.hidden_size} / `model.heads` {model.heads} = {width:g}, which is not an even number",
-        patch={"model.hidden_size": even * model.heads},
+        even * model.heads,
     )
 
 
 @sharper_rule("MOD004", Severity.WARNING, uses=("model_folder",))
-def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Problems:
     """Size fields beside model.path have no effect.
 
     the folder's config.json gives the sizes
@@ -167,10 +161,6 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
     for item in fields(Model):
         name, value = item.name, getattr(run.model, item.name)
         if name not in _NOT_SIZES and value != item.default:
-            yield Problem(
-                f"model.{name}",
-                f"{value} is not used: `model.path` is set",
-                fix="take it out",
-                patch={f"model.{name}": None},
-                safe=True,
+            yield suggest(
+                f"model.{name}", f"{value} is not used: `model.path` is set", None, fix="take it out", safe=True
             )

@@ -18,8 +18,8 @@ class ModelSizes(NamedTuple):
     kv_heads: int
     vocab_size: int
     parameters: int
-    experts: int
-    ctx_tokens: int
+    experts: int = 0
+    ctx_tokens: int = _ANY_CONTEXT
 
 
 @cache
@@ -28,12 +28,4 @@ def sizes_of(model_name: str | None) -> ModelSizes | None:
     row = None if model_name is None else shapes.shape_row(model_name)
     if row is None or model_name is None:
         return None
-    return ModelSizes(
-        name=model_name,
-        heads=row["heads"],
-        kv_heads=row["kv_heads"],
-        vocab_size=row["vocab_size"],
-        parameters=row["parameters"],
-        experts=row.get("experts", 0),
-        ctx_tokens=row.get("ctx_tokens", _ANY_CONTEXT),
-    )
+    return ModelSizes(model_name, **{name: row[name] for name in ModelSizes._fields[1:] if name in row})

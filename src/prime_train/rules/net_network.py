@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _LOCAL = r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::(\d+))?(?:/|$)"
@@ -18,7 +18,7 @@ _USUAL_COLLECTIVE_S = 3600
 
 
 @rule("NET001", Severity.ERROR)
-def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
+def port_taken_twice(run: RunSpec) -> Problems:
     """No two processes of a run can listen on one port.
 
     the second one ends with "Address already in use", after the first has loaded its model
@@ -45,13 +45,13 @@ def port_taken_twice(run: RunSpec) -> Iterator[Problem]:
     taken: dict[int, str] = {}
     for at, port in _ports(run):
         if port in taken:
-            yield Problem(at, f"{port} is the port of `{taken[port]}`", patch={at: _find_free_port(port, run)})
+            yield suggest(at, f"{port} is the port of `{taken[port]}`", _find_free_port(port, run))
         else:
             taken[port] = at
 
 
 @rule("NET002", Severity.ERROR)
-def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
+def client_asks_another_port(run: RunSpec) -> Problems:
     """The orchestrator must call the port that inference listens on.
 
     prime-rl refuses two ports, or the orchestrator waits half an hour for a server that listens on another one
@@ -80,15 +80,13 @@ def client_asks_another_port(run: RunSpec) -> Iterator[Problem]:
     local = re.match(_LOCAL, (rollout.base_urls or ("",))[0])
     if local is None or local.group(1) is None or int(local.group(1)) == inference.port:
         return
-    yield Problem(
-        "inference.port",
-        f"{inference.port}, and `rollout.base_urls` asks port {local.group(1)}",
-        patch={"inference.port": int(local.group(1))},
+    yield suggest(
+        "inference.port", f"{inference.port}, and `rollout.base_urls` asks port {local.group(1)}", int(local.group(1))
     )
 
 
 @rule("NET003", Severity.WARNING)
-def port_of_root(run: RunSpec) -> Iterator[Problem]:
+def port_of_root(run: RunSpec) -> Problems:
     """Ports below 1024 need root.
 
     a process of an ordinary user cannot open the port, and ends at its start
@@ -106,11 +104,11 @@ def port_of_root(run: RunSpec) -> Iterator[Problem]:
     """
     for at, port in _ports(run):
         if 0 < port < _PRIVILEGED:
-            yield Problem(at, f"{port} is below {_PRIVILEGED}", patch={at: 8000 + port})
+            yield suggest(at, f"{port} is below {_PRIVILEGED}", 8000 + port)
 
 
 @rule("NET004", Severity.WARNING)
-def little_time_to_load(run: RunSpec) -> Iterator[Problem]:
+def little_time_to_load(run: RunSpec) -> Problems:
     """The orchestrator should give inference minutes to load.
 
     it gives up while vLLM still loads weights and captures graphs, and the run ends before its first step
@@ -126,15 +124,13 @@ def little_time_to_load(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.wait_for_ready_s is not None and rollout.wait_for_ready_s < _SHORTEST_READY_S:
-        yield Problem(
-            "rollout.wait_for_ready_s",
-            f"{rollout.wait_for_ready_s} s is less than {_SHORTEST_READY_S} s",
-            patch={"rollout.wait_for_ready_s": 1800},
+        yield suggest(
+            "rollout.wait_for_ready_s", f"{rollout.wait_for_ready_s} s is less than {_SHORTEST_READY_S} s", 1800
         )
 
 
 @rule("NET005", Severity.WARNING)
-def little_time_for_collectives(run: RunSpec) -> Iterator[Problem]:
+def little_time_for_collectives(run: RunSpec) -> Problems:
     """Collectives should have minutes before they time out.
 
     ranks wait for the slowest: a checkpoint or a first compile takes longer, and the watchdog ends a healthy run
@@ -151,15 +147,15 @@ def little_time_for_collectives(run: RunSpec) -> Iterator[Problem]:
     trainer = run.trainer
     if trainer is None or trainer.dist_timeout_s is None or trainer.dist_timeout_s >= _SHORTEST_COLLECTIVE_S:
         return
-    yield Problem(
+    yield suggest(
         "trainer.dist_timeout_s",
         f"{trainer.dist_timeout_s} s is less than {_SHORTEST_COLLECTIVE_S} s",
-        patch={"trainer.dist_timeout_s": _USUAL_COLLECTIVE_S},
+        _USUAL_COLLECTIVE_S,
     )
 
 
 @rule("NET006", Severity.ERROR)
-def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
+def offline_shared_run(run: RunSpec) -> Problems:
     """A W&B run that several processes share cannot be offline.
 
     trainer and orchestrator write to one run through the server, so prime-rl refuses an offline one
@@ -179,16 +175,16 @@ def offline_shared_run(run: RunSpec) -> Iterator[Problem]:
     if not features_of(run).refuses_offline_shared_run:
         return
     if run.monitor.offline and run.rollout is not None and run.trainer is not None:
-        yield Problem(
+        yield suggest(
             "monitor.offline",
             "true, for a run that trainer and orchestrator share",
+            None,
             fix="take it out, or set WANDB_MODE=offline, which gives each its own run",
-            patch={"monitor.offline": None},
         )
 
 
 @rule("NET007", Severity.ERROR)
-def broadcasts_disagree(run: RunSpec) -> Iterator[Problem]:
+def broadcasts_disagree(run: RunSpec) -> Problems:
     """Trainer, orchestrator and inference must broadcast weights the same way.
 
     one sends where the other does not listen: prime-rl refuses it
@@ -210,15 +206,15 @@ def broadcasts_disagree(run: RunSpec) -> Iterator[Problem]:
     for name in ("rollout_kind", "inference_kind"):
         kind = getattr(broadcast, name)
         if kind is not None and kind != broadcast.trainer_kind:
-            yield Problem(
+            yield suggest(
                 f"weight_broadcast.{name}",
                 f'"{kind}" is not `weight_broadcast.trainer_kind` "{broadcast.trainer_kind}"',
-                patch={f"weight_broadcast.{name}": broadcast.trainer_kind},
+                broadcast.trainer_kind,
             )
 
 
 @rule("NET008", Severity.ERROR)
-def nccl_on_one_gpu(run: RunSpec) -> Iterator[Problem]:
+def nccl_on_one_gpu(run: RunSpec) -> Problems:
     """NCCL broadcast needs two GPUs.
 
     two ranks of one group cannot be on one GPU: prime-rl refuses it
@@ -242,10 +238,10 @@ def nccl_on_one_gpu(run: RunSpec) -> Iterator[Problem]:
     if gpus is None or broadcast is None or broadcast.kind != "nccl" or gpus.train_gpu_ids is None:
         return
     if len({*gpus.train_gpu_ids, *(gpus.infer_gpu_ids or ())}) < 2:
-        yield Problem(
+        yield suggest(
             "weight_broadcast.kind",
             f'"nccl", and GPU {gpus.train_gpu_ids[0] if gpus.train_gpu_ids else 0} is the only one',
-            patch={"weight_broadcast.kind": "filesystem"},
+            "filesystem",
         )
 
 

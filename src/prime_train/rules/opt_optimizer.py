@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
@@ -15,7 +13,7 @@ _PRETRAINING_DECAY = 0.1
 
 
 @rule("OPT001", Severity.WARNING)
-def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
+def rate_out_of_the_usual(run: RunSpec) -> Problems:
     """The learning rate should be in the usual range for the kind of training.
 
     with a smaller rate an adapter hardly changes during the run; with a larger one the model forgets what it knew
@@ -57,11 +55,11 @@ def rate_out_of_the_usual(run: RunSpec) -> Iterator[Problem]:
     else:
         high, what, usual = _PRETRAIN_HIGH, "pretraining", 1e-3
     if not low < lr <= high:
-        yield Problem("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", patch={"optim.lr": usual})
+        yield suggest("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", usual)
 
 
 @rule("OPT002", Severity.WARNING)
-def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
+def decay_of_pretraining(run: RunSpec) -> Problems:
     """Weight decay of 0.1 belongs to pretraining.
 
     every step pulls the weights of a trained model, or of an adapter, towards zero: the model forgets what it knows
@@ -76,11 +74,11 @@ def decay_of_pretraining(run: RunSpec) -> Iterator[Problem]:
         weight_decay = 0.0
     """
     if (run.rollout is not None or run.lora is not None) and run.optim.weight_decay >= _PRETRAINING_DECAY:
-        yield Problem("optim.weight_decay", f"{run.optim.weight_decay:g}", patch={"optim.weight_decay": 0.0})
+        yield suggest("optim.weight_decay", f"{run.optim.weight_decay:g}", 0.0)
 
 
 @rule("OPT003", Severity.WARNING)
-def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
+def gradients_not_clipped(run: RunSpec) -> Problems:
     """Gradients should be clipped.
 
     one batch with a huge gradient can undo the run, because nothing limits the size of the step
@@ -95,11 +93,11 @@ def gradients_not_clipped(run: RunSpec) -> Iterator[Problem]:
         max_norm = 1.0
     """
     if run.trainer is not None and run.optim.clip_norm is None:
-        yield Problem("optim.clip_norm", "no limit", patch={"optim.clip_norm": 1.0})
+        yield suggest("optim.clip_norm", "no limit", 1.0)
 
 
 @rule("OPT004", Severity.ERROR)
-def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
+def gradients_clipped_to_nothing(run: RunSpec) -> Problems:
     """A clipping norm of 0 leaves no gradient.
 
     every gradient is scaled to the norm: at 0 all gradients are zero, and nothing is learnt
@@ -114,11 +112,11 @@ def gradients_clipped_to_nothing(run: RunSpec) -> Iterator[Problem]:
         max_norm = 0.5
     """
     if run.optim.clip_norm == 0:
-        yield Problem("optim.clip_norm", "0: every gradient becomes zero", patch={"optim.clip_norm": 1.0})
+        yield suggest("optim.clip_norm", "0: every gradient becomes zero", 1.0)
 
 
 @rule("OPT005", Severity.WARNING)
-def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
+def rate_of_zero(run: RunSpec) -> Problems:
     """A learning rate of 0 trains nothing.
 
     every step leaves the weights as they are
@@ -133,11 +131,11 @@ def rate_of_zero(run: RunSpec) -> Iterator[Problem]:
         lr = 1e-6
     """
     if run.optim.lr == 0:
-        yield Problem("optim.lr", "0", patch={"optim.lr": 1e-6})
+        yield suggest("optim.lr", "0", 1e-6)
 
 
 @rule("OPT006", Severity.WARNING)
-def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
+def updates_rounded_away(run: RunSpec) -> Problems:
     """Weights in bf16 lose small updates.
 
     bf16 has 8 bits of mantissa: an update below 1/256 of a weight is rounded away, and at these rates nearly all are
@@ -155,15 +153,11 @@ def updates_rounded_away(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or trainer.optimization_dtype != "bfloat16" or trainer.vision or run.lora is not None:
         return
     if 0 < run.optim.lr < 1e-4 and trainer.optimizer in _ADAM:
-        yield Problem(
-            "trainer.optimization_dtype",
-            f'"bfloat16", at `optim.lr` {run.optim.lr:g}',
-            patch={"trainer.optimization_dtype": "float32"},
-        )
+        yield suggest("trainer.optimization_dtype", f'"bfloat16", at `optim.lr` {run.optim.lr:g}', "float32")
 
 
 @rule("OPT007", Severity.WARNING)
-def betas_swapped(run: RunSpec) -> Iterator[Problem]:
+def betas_swapped(run: RunSpec) -> Problems:
     """The second moment should decay more slowly than the first.
 
     a step is the first moment over the root of the second: a second moment that decays faster makes steps uneven
@@ -193,7 +187,7 @@ def betas_swapped(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("OPT008", Severity.WARNING)
-def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
+def decay_that_rises(run: RunSpec) -> Problems:
     """The rate should not end above its peak.
 
     the decay would raise the rate
@@ -213,6 +207,4 @@ def decay_that_rises(run: RunSpec) -> Iterator[Problem]:
     """
     min_lr = run.trainer.min_lr if run.trainer is not None else None
     if min_lr is not None and run.schedule.kind != "constant" and min_lr > run.optim.lr > 0:
-        yield Problem(
-            "trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", patch={"trainer.min_lr": 0.0}
-        )
+        yield suggest("trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", 0.0)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model_sizes import sizes_of
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 
 @rule("PAR004", Severity.ERROR)
-def trainer_layout_does_not_fill(run: RunSpec) -> Iterator[Problem]:
+def trainer_layout_does_not_fill(run: RunSpec) -> Problems:
     """The trainer's GPUs must divide by its replicas, context and tensor parallelism.
 
     the quotient is the number of shards, and the mesh needs a whole number of them
@@ -54,7 +53,7 @@ def trainer_layout_does_not_fill(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR005", Severity.ERROR)
-def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
+def experts_do_not_spread(run: RunSpec) -> Problems:
     """The expert-parallel degree must divide the GPUs of one replica, and the experts.
 
     each rank of a replica holds the same number of experts
@@ -85,23 +84,23 @@ def experts_do_not_spread(run: RunSpec) -> Iterator[Problem]:
     degree = trainer.expert_parallel
     replica = None if gpus is None else gpus // (trainer.dp_replicate or 1)
     if replica is not None and replica % degree:
-        yield Problem(
+        yield suggest(
             "trainer.expert_parallel",
             f"{replica} GPUs of a replica do not divide by {degree}",
-            patch={"trainer.expert_parallel": math.gcd(replica, degree)},
+            math.gcd(replica, degree),
         )
         return
     sizes = sizes_of(trainer.model_name)
     if sizes is not None and sizes.experts and sizes.experts % degree:
-        yield Problem(
+        yield suggest(
             "trainer.expert_parallel",
             f"{sizes.experts} experts of {sizes.name} do not divide by {degree}",
-            patch={"trainer.expert_parallel": math.gcd(sizes.experts, degree)},
+            math.gcd(sizes.experts, degree),
         )
 
 
 @rule("PAR006", Severity.ERROR)
-def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
+def heads_do_not_spread(run: RunSpec) -> Problems:
     """The tensor-parallel size must divide the model's heads, and divide its key-value heads or be a multiple of them.
 
     every GPU takes whole heads; key and value heads may be copied, but not cut
@@ -130,15 +129,15 @@ def heads_do_not_spread(run: RunSpec) -> Iterator[Problem]:
     if sizes is None:
         return
     if sizes.heads % width or max(sizes.kv_heads, width) % min(sizes.kv_heads, width):
-        yield Problem(
+        yield suggest(
             "inference.tensor_parallel",
             f"{width} GPUs for the {sizes.heads} heads and {sizes.kv_heads} key and value heads of {sizes.name}",
-            patch={"inference.tensor_parallel": math.gcd(sizes.heads, math.gcd(sizes.kv_heads, width))},
+            math.gcd(sizes.heads, math.gcd(sizes.kv_heads, width)),
         )
 
 
 @rule("PAR010", Severity.ERROR)
-def context_parallel_without_flash(run: RunSpec) -> Iterator[Problem]:
+def context_parallel_without_flash(run: RunSpec) -> Problems:
     """Context parallelism needs flash attention.
 
     the ring and the all-to-all are built on its kernels: prime-rl refuses other ones
@@ -158,10 +157,10 @@ def context_parallel_without_flash(run: RunSpec) -> Iterator[Problem]:
     if trainer is None or (trainer.context_parallel or 1) < 2:
         return
     if trainer.attention in ("sdpa", "eager"):
-        yield Problem(
+        yield suggest(
             "trainer.attention",
             f'"{trainer.attention}", and `trainer.context_parallel` is {trainer.context_parallel}',
-            patch={"trainer.attention": "flash_attention_2"},
+            "flash_attention_2",
         )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ SHARED_GPU_FRACTION = 0.7  # the most that vLLM may take of a GPU that it shares
 
 
 @rule("PAR001", Severity.ERROR)
-def layout_does_not_fill_processes(run: RunSpec) -> Iterator[Problem]:
+def layout_does_not_fill_processes(run: RunSpec) -> Problems:
     """dp_replicate x dp_shard must be the number of processes.
 
     every process has one place in the mesh: the launch fails when some have none
@@ -43,22 +42,22 @@ def layout_does_not_fill_processes(run: RunSpec) -> Iterator[Problem]:
     if layout.dp_replicate is not None:
         product = layout.dp_replicate * layout.dp_shard
         if product != layout.processes:
-            yield Problem(
+            yield suggest(
                 "parallel.processes",
                 f"`parallel.dp_replicate` {layout.dp_replicate} x `parallel.dp_shard` {layout.dp_shard} = {product}, "
                 f"not {layout.processes}",
-                patch={"parallel.processes": product},
+                product,
             )
     elif layout.processes % layout.dp_shard:
-        yield Problem(
+        yield suggest(
             "parallel.dp_shard",
             f"`parallel.processes` {layout.processes} do not divide by {layout.dp_shard}",
-            patch={"parallel.dp_shard": math.gcd(layout.processes, layout.dp_shard)},
+            math.gcd(layout.processes, layout.dp_shard),
         )
 
 
 @facts_rule("PAR002", Severity.ERROR, needs=("gpus",), uses=("cpu",))
-def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def more_processes_than_devices(run: RunSpec, facts: Facts) -> Problems:
     """There must be a GPU for every process; without GPUs there should be a core.
 
     a rank without a GPU of its own ends the launch
@@ -74,7 +73,7 @@ def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]
         [parallel]
         processes = 16
         [facts.gpus]
-        devices = [{name = "NVIDIA H200", memory_bytes = 150754820096, compute_capability = [9, 0]}]
+        devices = [{name = "NVIDIA H200"}]
     Good:
         [parallel]
         processes = 2
@@ -101,7 +100,7 @@ def more_processes_than_devices(run: RunSpec, facts: Facts) -> Iterator[Problem]
 
 
 @rule("PAR011", Severity.ERROR)
-def more_gpus_than_the_node(run: RunSpec) -> Iterator[Problem]:
+def more_gpus_than_the_node(run: RunSpec) -> Problems:
     """Trainer and inference must fit on the node together.
 
     each GPU belongs to one of them: prime-rl refuses a split that asks for more than the node has
@@ -139,7 +138,7 @@ def more_gpus_than_the_node(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR003", Severity.ERROR)
-def tensor_parallel_does_not_divide(run: RunSpec) -> Iterator[Problem]:
+def tensor_parallel_does_not_divide(run: RunSpec) -> Problems:
     """The inference GPUs must divide by the tensor-parallel size.
 
     each replica of the server needs that many GPUs
@@ -165,15 +164,15 @@ def tensor_parallel_does_not_divide(run: RunSpec) -> Iterator[Problem]:
     width = inference.tensor_parallel
     if not gpus.infer_gpus or not width or gpus.infer_gpus % width == 0:
         return
-    yield Problem(
+    yield suggest(
         "inference.tensor_parallel",
         f"`deployment.infer_gpus` {gpus.infer_gpus} do not divide by {width}",
-        patch={"inference.tensor_parallel": math.gcd(gpus.infer_gpus, width)},
+        math.gcd(gpus.infer_gpus, width),
     )
 
 
 @rule("PAR007", Severity.WARNING)
-def gpus_shared(run: RunSpec) -> Iterator[Problem]:
+def gpus_shared(run: RunSpec) -> Problems:
     """A GPU that trainer and inference share needs room for both.
 
     vLLM takes its fraction of the whole GPU at the start, and the trainer has only the rest
@@ -199,15 +198,15 @@ def gpus_shared(run: RunSpec) -> Iterator[Problem]:
     shared = sorted(set(gpus.train_gpu_ids) & set(gpus.infer_gpu_ids))
     fraction = inference.gpu_memory_fraction
     if shared and fraction is not None and fraction > SHARED_GPU_FRACTION:
-        yield Problem(
+        yield suggest(
             "inference.gpu_memory_fraction",
             f"GPU {', '.join(map(str, shared))} is the trainer's too, and vLLM takes {fraction:.0%} of it",
-            patch={"inference.gpu_memory_fraction": 0.5},
+            0.5,
         )
 
 
 @rule("PAR008", Severity.ERROR)
-def nodes_without_a_scheduler(run: RunSpec) -> Iterator[Problem]:
+def nodes_without_a_scheduler(run: RunSpec) -> Problems:
     """Several nodes need a [slurm] section.
 
     prime-rl starts processes on other nodes through SLURM only, and refuses without it
@@ -242,7 +241,7 @@ def nodes_without_a_scheduler(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PAR009", Severity.ERROR)
-def fsdp_group_does_not_divide(run: RunSpec) -> Iterator[Problem]:
+def fsdp_group_does_not_divide(run: RunSpec) -> Problems:
     """nodes_per_fsdp_group must divide the training nodes.
 
     each group holds one sharded copy of the model, and every node belongs to one group
@@ -274,8 +273,8 @@ def fsdp_group_does_not_divide(run: RunSpec) -> Iterator[Problem]:
     if gpus is None or not gpus.nodes_per_fsdp_group or not gpus.train_nodes:
         return
     if gpus.train_nodes % gpus.nodes_per_fsdp_group:
-        yield Problem(
+        yield suggest(
             "deployment.nodes_per_fsdp_group",
             f"`deployment.train_nodes` {gpus.train_nodes} do not divide by {gpus.nodes_per_fsdp_group}",
-            patch={"deployment.nodes_per_fsdp_group": math.gcd(gpus.train_nodes, gpus.nodes_per_fsdp_group)},
+            math.gcd(gpus.train_nodes, gpus.nodes_per_fsdp_group),
         )

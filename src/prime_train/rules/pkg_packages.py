@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.run_anchor import anchor
 from prime_train.spec import RunSpec
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @facts_rule("PKG001", Severity.ERROR, needs=("interpreter",))
-def packages_clash(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def packages_clash(run: RunSpec, facts: Facts) -> Problems:
     """Packages that are known not to work together must not be installed together.
 
     an import fails, or kernels do not load, after the GPUs are taken
@@ -57,7 +56,7 @@ def packages_clash(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("PKG002", Severity.WARNING, needs=("interpreter",))
-def requirement_unmet(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def requirement_unmet(run: RunSpec, facts: Facts) -> Problems:
     """The requirements of torch, vLLM, transformers and the like should be installed in the required versions.
 
     compiled kernels load with one version of torch only; other packages add and remove functions
@@ -99,7 +98,7 @@ def requirement_unmet(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("PKG003", Severity.ERROR, needs=("interpreter",))
-def environment_not_installed(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def environment_not_installed(run: RunSpec, facts: Facts) -> Problems:
     """The package of every environment must be installed in the interpreter of the run.
 
     its server ends at the import, and the orchestrator waits for it

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ _BF16_CAPABILITY = (8, 0)  # Ampere. Source: NVIDIA CUDA programming guide, comp
 
 
 @facts_rule("PRE001", Severity.ERROR, needs=("gpus", "cpu"))
-def bf16_in_software(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def bf16_in_software(run: RunSpec, facts: Facts) -> Problems:
     """bf16 needs hardware that computes in it.
 
     emulated, a step takes 5 to 40 times as long as in fp32: the trainer refuses to start
@@ -53,4 +52,4 @@ def bf16_in_software(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         what = "this CPU has neither avx512_bf16 nor amx_bf16, and no GPU is visible"
     else:
         return
-    yield Problem("precision.compute", what, patch={"precision.compute": "auto"})
+    yield suggest("precision.compute", what, "auto")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.core.paths import shipped
 from prime_train.rules.rule import if_known
@@ -20,15 +20,6 @@ class Prompt(NamedTuple):
     tokens: int
     known_from: str
     is_bound: bool = False
-
-
-class EnvironmentPrompt(NamedTuple):
-    """One entry of registry/environments.toml."""
-
-    names: list[str]
-    prompt_tokens: int
-    source: str
-    as_of: str
 
 
 def find_longest(run: RunSpec, facts: Facts | None, source: int | None = None) -> Prompt | None:
@@ -57,13 +48,13 @@ def _find_prompt(run: RunSpec, facts: Facts | None, number: int) -> Prompt | Non
     entry = _by_name().get(name.rpartition("/")[2].partition("@")[0].replace("_", "-")) if name else None
     if entry is None:
         return None
-    return Prompt(entry.prompt_tokens, f", as {name} may have (registry/environments.toml)", True)
+    return Prompt(entry["prompt_tokens"], f", as {name} may have (registry/environments.toml)", True)
 
 
 @cache
-def _by_name() -> dict[str, EnvironmentPrompt]:
+def _by_name() -> dict[str, dict[str, Any]]:
+    """The entries of registry/environments.toml by each of their names."""
     import tomli
 
     with open(shipped("environments.toml"), "rb") as file:
-        entries = [EnvironmentPrompt(**entry) for entry in tomli.load(file)["environment"]]
-    return {name: entry for entry in entries for name in entry.names}
+        return {name: entry for entry in tomli.load(file)["environment"] for name in entry["names"]}

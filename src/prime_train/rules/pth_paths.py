@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.rules.rule import Problems, facts_rule, known, rule
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _VOLATILE = r"/tmp(?:/|$)|/dev/shm(?:/|$)|/var/tmp(?:/|$)"
 
 
 @rule("PTH001", Severity.WARNING)
-def path_of_another_machine(run: RunSpec) -> Iterator[Problem]:
+def path_of_another_machine(run: RunSpec) -> Problems:
     """A path must be valid on the machine that trains.
 
     /Users and drive letters belong to a laptop: on the training machine the folder is created empty, or not found
@@ -40,7 +40,7 @@ def path_of_another_machine(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PTH002", Severity.WARNING)
-def output_is_volatile(run: RunSpec) -> Iterator[Problem]:
+def output_is_volatile(run: RunSpec) -> Problems:
     """Output should go to a place that lasts.
 
     /tmp is emptied at a restart and /dev/shm is memory: the checkpoints are gone when they are needed
@@ -62,7 +62,7 @@ def output_is_volatile(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PTH003", Severity.WARNING)
-def path_not_expanded(run: RunSpec) -> Iterator[Problem]:
+def path_not_expanded(run: RunSpec) -> Problems:
     """~ and $VARIABLES are not expanded in a config.
 
     only a shell expands them, and no shell reads a config: a folder with exactly that name is created
@@ -82,7 +82,7 @@ def path_not_expanded(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("PTH004", Severity.NOTE)
-def path_outside_the_project(run: RunSpec) -> Iterator[Problem]:
+def path_outside_the_project(run: RunSpec) -> Problems:
     """A path with .. leads out of the project.
 
     it depends on the working directory, and a copy of the project elsewhere does not have the folder
@@ -100,7 +100,7 @@ def path_outside_the_project(run: RunSpec) -> Iterator[Problem]:
 
 
 @facts_rule("PTH005", Severity.WARNING, needs=("save_dir",))
-def output_on_a_disk_that_is_not_here(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def output_on_a_disk_that_is_not_here(run: RunSpec, facts: Facts) -> Problems:
     """The disk or the home directory for the output should exist on this machine.
 
     the folder is created on the root disk instead: the output is not where it is expected, and the root disk fills up

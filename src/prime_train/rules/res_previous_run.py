@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _SHOWN = 6  # steps that a message lists
 
 
 @facts_rule("RES009", Severity.ERROR, needs=("run_folder",))
-def nothing_to_resume(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def nothing_to_resume(run: RunSpec, facts: Facts) -> Problems:
     """The checkpoint to resume from must exist and be complete.
 
     prime-rl takes the newest folder by its name, complete or not, and fails when it loads an incomplete one
@@ -65,7 +64,7 @@ def nothing_to_resume(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         yield from _check_step(resume.step, folder)
 
 
-def _check_step(step: int | None, folder: RunFolder) -> Iterator[Problem]:
+def _check_step(step: int | None, folder: RunFolder) -> Problems:
     wanted = folder.checkpoints[:1] if step in (None, -1) else [c for c in folder.checkpoints if c.step == step]
     complete = [item.step for item in folder.checkpoints if not item.problem]
     patch = {"resume.step": complete[0]} if complete else {}
@@ -95,7 +94,7 @@ def _is_unnamed(run: RunSpec) -> bool:
 
 
 @facts_rule("RES010", Severity.WARNING, needs=("run_folder",))
-def where_it_goes_on(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def where_it_goes_on(run: RunSpec, facts: Facts) -> Problems:
     """A run that is started again should have a complete checkpoint, and steps left to train.
 
     the run resumes from the newest complete checkpoint: without one, the training so far is lost
@@ -108,13 +107,11 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [facts.run_folder]
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300", problem = "no COMPLETE.json"}]
     Bad:
-        [[facts.run_folder.checkpoints]]
-        step = 300
-        path = "runs/example/checkpoints/step_300"
-        problem = "no COMPLETE.json"
-        [[facts.run_folder.checkpoints]]
-        step = 200
-        path = "runs/example/checkpoints/step_200"
+        [facts.run_folder]
+        checkpoints = [
+            {step = 300, path = "runs/example/checkpoints/step_300", problem = "no COMPLETE.json"},
+            {step = 200, path = "runs/example/checkpoints/step_200"},
+        ]
     Bad:
         [facts.run_folder]
         checkpoints = [{step = 1000, path = "runs/example/checkpoints/step_1000"}]
@@ -123,7 +120,7 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300"}]
     """
     found = known(facts.run_folder).checkpoints
-    if not run.writes_run_directory or not found:
+    if not run.traits.writes_run_directory or not found:
         return
     newest = found[0]
     complete = next((item for item in found if not item.problem), None)

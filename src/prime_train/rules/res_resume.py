@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 
 @rule("RES001", Severity.WARNING)
-def resume_without_a_name(run: RunSpec) -> Iterator[Problem]:
+def resume_without_a_name(run: RunSpec) -> Problems:
     """A run that resumes must have its previous name.
 
     without a name each launch takes a random one and an empty directory: the run starts from scratch, with only a
@@ -39,7 +37,7 @@ def resume_without_a_name(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("RES002", Severity.ERROR)
-def resume_and_clean(run: RunSpec) -> Iterator[Problem]:
+def resume_and_clean(run: RunSpec) -> Problems:
     """A run cannot both resume and clean its directory.
 
     cleaning deletes the checkpoints that the run resumes from
@@ -60,16 +58,11 @@ def resume_and_clean(run: RunSpec) -> Iterator[Problem]:
     """
     if run.resume is None or run.launch is None or not run.launch.clean or features_of(run).cleans_by_default:
         return
-    yield Problem(
-        "launch.clean",
-        "the run resumes, and deletes its directory first",
-        patch={"launch.clean": None},
-        fix="take it out",
-    )
+    yield suggest("launch.clean", "the run resumes, and deletes its directory first", None, fix="take it out")
 
 
 @rule("RES003", Severity.ERROR)
-def dry_run_and_clean(run: RunSpec) -> Iterator[Problem]:
+def dry_run_and_clean(run: RunSpec) -> Problems:
     """A dry run must not clean.
 
     prime-rl cleans before it checks for a dry run: the data is deleted, and nothing is trained
@@ -83,16 +76,16 @@ def dry_run_and_clean(run: RunSpec) -> Iterator[Problem]:
         dry_run = true
     """
     if run.launch is not None and run.launch.dry_run and run.launch.clean and run.resume is None:
-        yield Problem(
+        yield suggest(
             "launch.clean",
             "`launch.dry_run` is true, and the directory is deleted all the same",
+            None,
             fix="take it out",
-            patch={"launch.clean": None},
         )
 
 
 @rule("RES004", Severity.WARNING)
-def dry_run_and_resume(run: RunSpec) -> Iterator[Problem]:
+def dry_run_and_resume(run: RunSpec) -> Problems:
     """A dry run that resumes deletes files beyond its step.
 
     prime-rl removes rollouts and broadcasts beyond the step before it checks for a dry run
@@ -116,7 +109,7 @@ def dry_run_and_resume(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("RES005", Severity.WARNING)
-def resume_without_saving(run: RunSpec) -> Iterator[Problem]:
+def resume_without_saving(run: RunSpec) -> Problems:
     """A run that resumes should save, too.
 
     a checkpoint is loaded, and none is ever written again
@@ -140,7 +133,7 @@ def resume_without_saving(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("RES006", Severity.WARNING)
-def resume_at_the_end(run: RunSpec) -> Iterator[Problem]:
+def resume_at_the_end(run: RunSpec) -> Problems:
     """The step to resume from should be before max_steps.
 
     max_steps counts from the first start: nothing is left to train
@@ -164,7 +157,7 @@ def resume_at_the_end(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("RES007", Severity.WARNING)
-def state_left_behind(run: RunSpec) -> Iterator[Problem]:
+def state_left_behind(run: RunSpec) -> Problems:
     """A run that resumes should load its optimizer and schedule.
 
     without the moments the first steps are far too large, and without the schedule the rate warms up again
@@ -175,30 +168,22 @@ def state_left_behind(run: RunSpec) -> Iterator[Problem]:
         [resume]
         step = 100
         [trainer.ckpt]
-        interval = 50
-        keep_last = 2
         skip_optimizer = true
     Good (prime-rl 2026-08):
         [resume]
         step = 100
         [trainer.ckpt]
-        interval = 50
-        keep_last = 2
+        skip_optimizer = false
     """
     if run.resume is None or run.saving is None:
         return
     for name, what in (("skip_optimizer", "optimizer state"), ("skip_scheduler", "place in the schedule")):
         if getattr(run.saving, name):
-            yield Problem(
-                f"saving.{name}",
-                f"the {what} of the checkpoint is not loaded",
-                fix="take it out",
-                patch={f"saving.{name}": None},
-            )
+            yield suggest(f"saving.{name}", f"the {what} of the checkpoint is not loaded", None, fix="take it out")
 
 
 @rule("RES008", Severity.WARNING)
-def clean_beyond_the_run(run: RunSpec) -> Iterator[Problem]:
+def clean_beyond_the_run(run: RunSpec) -> Problems:
     """clean deletes checkpoints outside the run directory too.
 
     prime-rl removes all of ckpt.output_dir, with the checkpoints of other runs

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., object])
-RunCheck = Callable[[RunSpec], Iterator[Problem]]
-FactsCheck = Callable[[RunSpec, "Facts"], Iterator[Problem]]
-SharperCheck = Callable[[RunSpec, "Facts | None"], Iterator[Problem]]
+Problems = Iterator[Problem]
+RunCheck = Callable[[RunSpec], Problems]
+FactsCheck = Callable[[RunSpec, "Facts"], Problems]
+SharperCheck = Callable[[RunSpec, "Facts | None"], Problems]
 FileCheck = Callable[[Reading], Iterator[Fault]]
-Judge = Callable[[Reading, "Facts | None"], Iterator[Problem] | Iterator[Fault]]
+Judge = Callable[[Reading, "Facts | None"], Problems | Iterator[Fault]]
 
 
 class Rule(NamedTuple):
@@ -67,8 +68,17 @@ def sharper_rule(code: str, severity: Severity, uses: tuple[str, ...]) -> Callab
 
 
 def file_rule(code: str, severity: Severity) -> Callable[[FileCheck], FileCheck]:
-    """Registers a rule that reports faults of the file itself, found by its reader or by the rule."""
+    """Registers a rule that finds faults in the file itself."""
     return _register(code, severity, lambda check: lambda reading, _: check(reading), reads_run=False)
+
+
+def reader_rule(code: str, severity: Severity) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Registers a rule whose faults the reader of the file finds: the function has only its name and documentation."""
+
+    def bind(_: Callable[[], None]) -> Judge:
+        return lambda reading, _: (fault for fault in reading.faults if fault.code == code)
+
+    return _register(code, severity, bind, reads_run=False)
 
 
 def _register(
@@ -93,6 +103,29 @@ def _register(
 def _present(value: T | None) -> T:
     assert value is not None
     return value
+
+
+def suggest(
+    at: str,
+    what: str,
+    value: Any,
+    *,
+    fix: str = "",
+    why: str = "",
+    severity: Severity | None = None,
+    safe: bool = False,
+) -> Problem:
+    """A problem that another value of its own field solves; None takes the key out."""
+    return Problem(at, what, fix, {at: value}, why, severity, safe)
+
+
+def must_agree(run: RunSpec, at: str, other: str) -> Problems:
+    """A problem if two fields, each in a part of a prime-rl run, are both set and differ."""
+    (part, name), (other_part, other_name) = at.split("."), other.split(".")
+    value, expected = getattr(getattr(run, part), name, None), getattr(getattr(run, other_part), other_name, None)
+    if value is not None and expected is not None and value != expected:
+        texts = [f"{one:g}" if isinstance(one, float) else str(one) for one in (value, expected)]
+        yield suggest(at, f"{texts[0]} is not `{other}` {texts[1]}", expected)
 
 
 def known(fact: T | NotKnown) -> T:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.estimate_inputs import Unknown, hardware_of, shape_of
-from prime_train.rules.rule import facts_rule, if_known
+from prime_train.rules.rule import Problems, facts_rule, if_known
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class _Step(NamedTuple):
 
 
 @facts_rule("RUN005", Severity.WARNING, needs=("gpus",), uses=("run_folder",))
-def longer_than_its_hours(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def longer_than_its_hours(run: RunSpec, facts: Facts) -> Problems:
     """A run should end within its budget of hours.
 
     the run is stopped before its last step, or takes longer than planned
@@ -76,7 +75,7 @@ def longer_than_its_hours(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("RUN006", Severity.WARNING, needs=("gpus",), uses=("run_folder",))
-def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Problems:
     """A run should cost no more than its budget.
 
     the budget is spent before the last step

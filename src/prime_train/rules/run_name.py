@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known, rule
+from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
 @rule("RUN001", Severity.ERROR)
-def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
+def name_is_no_directory(run: RunSpec) -> Problems:
     """run.name must work as the name of a directory, everywhere.
 
     the name is part of the run directory, of keys in object stores and of shell commands
@@ -38,15 +37,15 @@ def name_is_no_directory(run: RunSpec) -> Iterator[Problem]:
         name = "my-run_1.5b"
     """
     name = run.run.name
-    if re.fullmatch(_NAME, name) or (not name and not run.name_is_required):
+    if re.fullmatch(_NAME, name) or (not name and not run.traits.name_is_required):
         return
     usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
     shown = name if len(name) <= 64 else f"{name[:61]}..."
-    yield Problem("run.name", f"{shown!r} cannot name a directory", patch={"run.name": usable})
+    yield suggest("run.name", f"{shown!r} cannot name a directory", usable)
 
 
 @rule("RUN002", Severity.WARNING)
-def backoff_above_its_limit(run: RunSpec) -> Iterator[Problem]:
+def backoff_above_its_limit(run: RunSpec) -> Problems:
     """backoff_s should not exceed backoff_max_s.
 
     the limit counts: every restart waits for backoff_max_s, and the wait never doubles
@@ -62,10 +61,10 @@ def backoff_above_its_limit(run: RunSpec) -> Iterator[Problem]:
     """
     restart = run.prime_train.restart
     if restart.backoff_s > restart.backoff_max_s:
-        yield Problem(
+        yield suggest(
             "prime_train.restart.backoff_s",
             f"{restart.backoff_s:g} s is more than `prime_train.restart.backoff_max_s` {restart.backoff_max_s:g} s",
-            patch={"prime_train.restart.backoff_s": restart.backoff_max_s},
+            restart.backoff_max_s,
         )
 
 
@@ -73,7 +72,7 @@ _SHOWN = 6  # names that a message lists
 
 
 @facts_rule("RUN003", Severity.ERROR, needs=("run_folder",))
-def directory_held(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def directory_held(run: RunSpec, facts: Facts) -> Problems:
     """No other process may hold the run directory.
 
     two runs in one directory overwrite each other's checkpoints, so the second one is refused
@@ -88,7 +87,7 @@ def directory_held(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         holder = ""
     """
     folder = known(facts.run_folder)
-    if folder.holder and run.writes_run_directory:
+    if folder.holder and run.traits.writes_run_directory:
         name = run.run.name
         yield Problem(
             "run.name",
@@ -98,7 +97,7 @@ def directory_held(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("RUN004", Severity.ERROR, needs=("run_folder",))
-def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def directory_used(run: RunSpec, facts: Facts) -> Problems:
     """A run that neither resumes nor cleans needs a directory of its own.
 
     prime-rl refuses a directory that holds files of a previous run
@@ -124,7 +123,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Iterator[Problem]:
     folder = known(facts.run_folder)
     more = len(folder.leftovers) - _SHOWN
     shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    if folder.leftovers and run.writes_run_directory:
+    if folder.leftovers and run.traits.writes_run_directory:
         yield Problem(
             "run.name",
             f"{folder.path} has {shown} in it, and no run of prime-train",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, must_agree, rule, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _TRACE_STEPS = 10
 
 
 @rule("SCH001", Severity.WARNING)
-def schedule_longer_than_run(run: RunSpec) -> Iterator[Problem]:
+def schedule_longer_than_run(run: RunSpec) -> Problems:
     """Warm-up and decay must fit into max_steps.
 
     the rate would not reach its peak, or the run would end before the decay does
@@ -39,24 +37,24 @@ def schedule_longer_than_run(run: RunSpec) -> Iterator[Problem]:
     """
     schedule, max_steps = run.schedule, run.run.max_steps
     if schedule.warmup_steps >= max_steps:
-        yield Problem(
+        yield suggest(
             "schedule.warmup_steps",
             f"a warm-up of {schedule.warmup_steps} steps fills all of `run.max_steps` {max_steps}",
-            patch={"schedule.warmup_steps": max_steps // 10},
+            max_steps // 10,
         )
     elif schedule.kind == "wsd":
         decay_steps = schedule.decay_steps if schedule.decay_steps is not None else round(0.2 * max_steps)
         if schedule.warmup_steps + decay_steps > max_steps:
-            yield Problem(
+            yield suggest(
                 "schedule.decay_steps",
                 f"`schedule.warmup_steps` {schedule.warmup_steps} + {decay_steps} steps of decay are more than "
                 f"`run.max_steps` {max_steps}",
-                patch={"schedule.decay_steps": max_steps - schedule.warmup_steps},
+                max_steps - schedule.warmup_steps,
             )
 
 
 @rule("SCH002", Severity.WARNING)
-def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
+def decay_without_wsd(run: RunSpec) -> Problems:
     """decay_steps has an effect only in a warmup-stable-decay schedule.
 
     a cosine decays from the end of the warm-up to the end of the run; a constant rate never does
@@ -73,17 +71,17 @@ def decay_without_wsd(run: RunSpec) -> Iterator[Problem]:
         decay_steps = 200
     """
     if run.schedule.decay_steps is not None and run.schedule.kind != "wsd":
-        yield Problem(
+        yield suggest(
             "schedule.decay_steps",
             f'{run.schedule.decay_steps} is not used: `schedule.kind` is "{run.schedule.kind}"',
+            None,
             fix='take it out, or schedule.kind = "wsd"',
-            patch={"schedule.decay_steps": None},
             safe=True,
         )
 
 
 @rule("SCH003", Severity.WARNING)
-def no_last_step(run: RunSpec) -> Iterator[Problem]:
+def no_last_step(run: RunSpec) -> Problems:
     """A run should have a last step.
 
     without one it runs and costs money until it is stopped by hand; the final checkpoint is never written
@@ -100,7 +98,7 @@ def no_last_step(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("SCH004", Severity.ERROR)
-def step_counts_disagree(run: RunSpec) -> Iterator[Problem]:
+def step_counts_disagree(run: RunSpec) -> Problems:
     """Trainer and orchestrator must take the same number of steps.
 
     one waits for the other for ever: prime-rl refuses two numbers
@@ -115,19 +113,11 @@ def step_counts_disagree(run: RunSpec) -> Iterator[Problem]:
     Good (prime-rl 2026-08):
         max_steps = 200
     """
-    if run.trainer is None or run.rollout is None:
-        return
-    trained, orchestrated = run.trainer.max_steps, run.rollout.max_steps
-    if trained is not None and orchestrated is not None and trained != orchestrated:
-        yield Problem(
-            "rollout.max_steps",
-            f"{orchestrated} is not `trainer.max_steps` {trained}",
-            patch={"rollout.max_steps": trained},
-        )
+    yield from must_agree(run, "rollout.max_steps", "trainer.max_steps")
 
 
 @rule("SCH005", Severity.ERROR)
-def trace_of_a_long_run(run: RunSpec) -> Iterator[Problem]:
+def trace_of_a_long_run(run: RunSpec) -> Problems:
     """A profiler trace is for fewer than 10 steps.
 
     a trace grows by gigabytes a step: prime-rl refuses more
@@ -145,11 +135,11 @@ def trace_of_a_long_run(run: RunSpec) -> Iterator[Problem]:
         trace_path = "trace"
     """
     if run.trainer is not None and run.trainer.trace_path and run.run.max_steps >= _TRACE_STEPS:
-        yield Problem(
+        yield suggest(
             "trainer.trace_path",
             f"a trace, and `run.max_steps` is {run.run.max_steps}"
             if run.run.max_steps < ENDLESS_STEPS
             else "a trace, and no last step",
+            None,
             fix="take it out, or `run.max_steps` = 5",
-            patch={"trainer.trace_path": None},
         )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {"top_p": (1, 1.0), "top_k": (-1, 0), "min_p": (0, 0.0)}
@@ -13,7 +11,7 @@ _SET_BY_PRIME_RL = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids
 
 
 @rule("SMP001", Severity.ERROR)
-def greedy_rollouts(run: RunSpec) -> Iterator[Problem]:
+def greedy_rollouts(run: RunSpec) -> Problems:
     """Rollouts of a group must differ: temperature 0 makes them equal.
 
     greedy sampling repeats one rollout: equal rollouts have equal rewards, and every advantage is zero
@@ -32,11 +30,11 @@ def greedy_rollouts(run: RunSpec) -> Iterator[Problem]:
     """
     rollout = run.rollout
     if rollout is not None and rollout.temperature == 0 and rollout.algorithm == "grpo":
-        yield Problem("rollout.temperature", "0: all rollouts of a group are equal", patch={"rollout.temperature": 1.0})
+        yield suggest("rollout.temperature", "0: all rollouts of a group are equal", 1.0)
 
 
 @rule("SMP002", Severity.WARNING)
-def truncated_distribution(run: RunSpec) -> Iterator[Problem]:
+def truncated_distribution(run: RunSpec) -> Problems:
     """Rollouts should be drawn from the whole distribution.
 
     the trainer uses the probabilities of the whole vocabulary: tokens drawn from a part of it have a wrong importance
@@ -57,11 +55,11 @@ def truncated_distribution(run: RunSpec) -> Iterator[Problem]:
         value = (run.rollout.extra_body or {}).get(name)
         if value is not None and value not in neutral:
             at = f"rollout.extra_body.{name}"
-            yield Problem(at, f"{name} = {value} cuts tokens off", fix=f"take {name} out", patch={at: None})
+            yield suggest(at, f"{name} = {value} cuts tokens off", None, fix=f"take {name} out")
 
 
 @rule("SMP003", Severity.WARNING)
-def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
+def penalised_distribution(run: RunSpec) -> Problems:
     """Rollouts should not be drawn with a repetition penalty.
 
     the penalty changes probabilities only in inference: the trainer corrects for a policy that never sampled
@@ -86,11 +84,11 @@ def penalised_distribution(run: RunSpec) -> Iterator[Problem]:
     )
     for at, penalty in penalties:
         if penalty not in (None, 1, 1.0):
-            yield Problem(at, f"{penalty}, not 1", patch={at: 1.0})
+            yield suggest(at, f"{penalty}, not 1", 1.0)
 
 
 @rule("SMP004", Severity.WARNING)
-def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
+def seeded_rollouts(run: RunSpec) -> Problems:
     """Rollouts should not have a sampling seed.
 
     vLLM seeds every request with it: the rollouts of a group draw the same numbers, and are equal
@@ -116,11 +114,11 @@ def seeded_rollouts(run: RunSpec) -> Iterator[Problem]:
     for at, seed in seeds:
         if seed is not None:
             what = f"{seed}, and `rollout.group_size` is {run.rollout.group_size}"
-            yield Problem(at, what, fix="take it out", patch={at: None})
+            yield suggest(at, what, None, fix="take it out")
 
 
 @rule("SMP005", Severity.WARNING)
-def parameters_prime_rl_sets(run: RunSpec) -> Iterator[Problem]:
+def parameters_prime_rl_sets(run: RunSpec) -> Problems:
     """extra_body must leave prime-rl's own parameters alone.
 
     the orchestrator needs one completion with token ids and logprobs: other answers cannot be trained on
@@ -139,4 +137,4 @@ def parameters_prime_rl_sets(run: RunSpec) -> Iterator[Problem]:
     for name in _SET_BY_PRIME_RL:
         if name in (run.rollout.extra_body or {}):
             at = f"rollout.extra_body.{name}"
-            yield Problem(at, f"{name} is set by the orchestrator", fix=f"take {name} out", patch={at: None})
+            yield suggest(at, f"{name} is set by the orchestrator", None, fix=f"take {name} out")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, known
+from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _REFUSALS = {
 
 
 @facts_rule("SRV001", Severity.ERROR, needs=("busy_ports",))
-def port_busy(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def port_busy(run: RunSpec, facts: Facts) -> Problems:
     """Every port that the run listens on must be free.
 
     a process that cannot open its port ends with "Address already in use", after the others have started
@@ -54,7 +53,7 @@ def port_busy(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("SRV002", Severity.ERROR, needs=("hub",))
-def repository_out_of_reach(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def repository_out_of_reach(run: RunSpec, facts: Facts) -> Problems:
     """The account must be able to read every repository of the run on the Hugging Face hub.
 
     the download fails after the GPUs are paid for
@@ -85,7 +84,7 @@ def repository_out_of_reach(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("SRV003", Severity.ERROR, needs=("hub",))
-def repository_without_tokenizer(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def repository_without_tokenizer(run: RunSpec, facts: Facts) -> Problems:
     """A model without a tokenizer needs one named beside it.
 
     trainer and inference both end when they load it
@@ -111,7 +110,7 @@ def repository_without_tokenizer(run: RunSpec, facts: Facts) -> Iterator[Problem
 
 
 @facts_rule("SRV004", Severity.ERROR, needs=("wandb",))
-def no_wandb_login(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def no_wandb_login(run: RunSpec, facts: Facts) -> Problems:
     """A run that reports to Weights & Biases needs a key.
 
     without a key, wandb tries to read one from a terminal, and ends the run
@@ -129,7 +128,6 @@ def no_wandb_login(run: RunSpec, facts: Facts) -> Iterator[Problem]:
         project = "mine"
         [facts.wandb]
         found = "WANDB_API_KEY"
-        host = "api.wandb.ai"
     """
     login = known(facts.wandb)
     if run.monitor is None or login is None or login.found or login.mode in ("offline", "disabled", "dryrun"):
@@ -143,7 +141,7 @@ def no_wandb_login(run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @facts_rule("SRV005", Severity.ERROR, needs=("engine",))
-def engine_does_not_start(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def engine_does_not_start(_run: RunSpec, facts: Facts) -> Problems:
     """vLLM must start with the arguments that the config gives it.
 
     trainer and orchestrator would wait half an hour for a server that never comes
@@ -159,8 +157,6 @@ def engine_does_not_start(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
         took_s = 21.0
     Good (prime-rl 2026-08):
         [facts.engine]
-        failure = ""
-        line = ""
         took_s = 71.0
     """
     engine = known(facts.engine)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import facts_rule, if_known, known, rule, sharper_rule
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec, Tokenizer
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @facts_rule("TOK001", Severity.ERROR, needs=("tokenizer_folder",))
-def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Problems:
     """tokenizer.path must be a Hugging Face tokenizer folder.
 
     without a tokenizer, text cannot become tokens
@@ -31,7 +30,6 @@ def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
         [tokenizer]
         path = "tokenizers/mine"
         [facts.tokenizer_folder]
-        path = "tokenizers/mine"
         vocab_size = 32000
     """
     folder = known(facts.tokenizer_folder)
@@ -44,7 +42,7 @@ def tokenizer_folder_unusable(_run: RunSpec, facts: Facts) -> Iterator[Problem]:
 
 
 @rule("TOK002", Severity.WARNING)
-def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
+def vocab_size_unused(run: RunSpec) -> Problems:
     """vocab_size has an effect only if a tokenizer is trained.
 
     a tokenizer folder has its own vocabulary
@@ -63,17 +61,17 @@ def vocab_size_unused(run: RunSpec) -> Iterator[Problem]:
         run.tokenizer.path is not None
         and run.tokenizer.vocab_size != Tokenizer.__dataclass_fields__["vocab_size"].default
     ):
-        yield Problem(
+        yield suggest(
             "tokenizer.vocab_size",
             f"{run.tokenizer.vocab_size} is not used: `tokenizer.path` is set",
+            None,
             fix="take it out",
-            patch={"tokenizer.vocab_size": None},
             safe=True,
         )
 
 
 @sharper_rule("TOK003", Severity.WARNING, uses=("model_folder",))
-def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterator[Problem]:
+def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Problems:
     """Loaded weights need the tokenizer they were trained with.
 
     every embedding belongs to one token: with another vocabulary the loaded embeddings are noise
@@ -97,15 +95,15 @@ def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Iterat
     if folder is not None and folder.problem:
         return  # MOD002 reports it
     if run.model.path is not None and run.model.init == "weights" and run.tokenizer.path is None:
-        yield Problem(
+        yield suggest(
             "tokenizer.path",
             f"`model.path` loads weights, and a {run.tokenizer.vocab_size}-token BPE would be trained for them",
-            patch={"tokenizer.path": run.model.path},
+            run.model.path,
         )
 
 
 @facts_rule("TOK004", Severity.ERROR, needs=("tokenizer_folder", "model_folder"))
-def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Iterator[Problem]:
+def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Problems:
     """The model of a folder must embed every token of the tokenizer.
 
     a token beyond the embedding has no row to look up
@@ -118,10 +116,7 @@ def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Iterator[Problem]
         init = "random"
         [tokenizer]
         path = "tokenizers/mine"
-        [facts.model_folder]
-        path = "models/mine"
         [facts.tokenizer_folder]
-        path = "tokenizers/mine"
         vocab_size = 151936
     Good:
         [model]
@@ -129,10 +124,7 @@ def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Iterator[Problem]
         init = "random"
         [tokenizer]
         path = "tokenizers/mine"
-        [facts.model_folder]
-        path = "models/mine"
         [facts.tokenizer_folder]
-        path = "tokenizers/mine"
         vocab_size = 32000
     """
     model, tokenizer = known(facts.model_folder), known(facts.tokenizer_folder)

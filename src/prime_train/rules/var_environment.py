@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _SET_BY_LAUNCHER = ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SHARED_LABEL")
@@ -19,7 +19,7 @@ _PARTS = ("env_vars", "trainer_env_vars", "orchestrator_env_vars", "inference_en
 
 
 @rule("VAR001", Severity.WARNING)
-def variable_overridden(run: RunSpec) -> Iterator[Problem]:
+def variable_overridden(run: RunSpec) -> Problems:
     """Variables that prime-rl sets itself have no effect in a file.
 
     the launcher sets the variables of its GPUs and of the shared W&B run last
@@ -35,17 +35,17 @@ def variable_overridden(run: RunSpec) -> Iterator[Problem]:
     """
     for at, name, value in _variables(run):
         if name in _SET_BY_LAUNCHER:
-            yield Problem(
+            yield suggest(
                 at,
                 f"{name} = {value} is overridden by the launcher",
+                None,
                 fix=f"take it out, and export {name} before the launch",
-                patch={at: None},
                 safe=True,
             )
 
 
 @rule("VAR002", Severity.WARNING)
-def proxy_before_local_services(run: RunSpec) -> Iterator[Problem]:
+def proxy_before_local_services(run: RunSpec) -> Problems:
     """A proxy needs no_proxy for the services of the run itself.
 
     the orchestrator calls inference on localhost: through the proxy it reaches another machine, or none
@@ -69,7 +69,7 @@ def proxy_before_local_services(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("VAR003", Severity.WARNING)
-def every_kernel_waited_for(run: RunSpec) -> Iterator[Problem]:
+def every_kernel_waited_for(run: RunSpec) -> Problems:
     """CUDA_LAUNCH_BLOCKING is for finding a fault, not for training.
 
     the host waits for every kernel: nothing overlaps, and a step takes several times as long
@@ -85,11 +85,11 @@ def every_kernel_waited_for(run: RunSpec) -> Iterator[Problem]:
     """
     for at, name, value in _variables(run):
         if name == "CUDA_LAUNCH_BLOCKING" and value not in ("", "0"):
-            yield Problem(at, f"{name} = {value}", fix="take it out", patch={at: None})
+            yield suggest(at, f"{name} = {value}", None, fix="take it out")
 
 
 @rule("VAR004", Severity.WARNING)
-def segments_expand_in_inference(run: RunSpec) -> Iterator[Problem]:
+def segments_expand_in_inference(run: RunSpec) -> Problems:
     """Inference should not use expandable segments.
 
     vLLM maps its memory itself when weights are exchanged, so prime-rl turns expandable segments off there
@@ -106,11 +106,11 @@ def segments_expand_in_inference(run: RunSpec) -> Iterator[Problem]:
     for at, name, value in _variables(run):
         expands = name == "PYTORCH_CUDA_ALLOC_CONF" and "expandable_segments:true" in value.lower()
         if expands and at.startswith("launch.inference_env_vars"):
-            yield Problem(at, f"{name} = {value}", fix="take it out", patch={at: None})
+            yield suggest(at, f"{name} = {value}", None, fix="take it out")
 
 
 @rule("VAR005", Severity.WARNING)
-def jax_without_a_coordinator(run: RunSpec) -> Iterator[Problem]:
+def jax_without_a_coordinator(run: RunSpec) -> Problems:
     """A JAX program of several processes needs JAX_COORDINATOR_ADDRESS.
 
     without a cluster manager, jax.distributed.initialize ends with "coordinator_address should be defined"
@@ -147,7 +147,7 @@ def jax_without_a_coordinator(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("VAR006", Severity.NOTE)
-def jax_takes_sigterm(run: RunSpec) -> Iterator[Problem]:
+def jax_takes_sigterm(run: RunSpec) -> Problems:
     """JAX's preemption service takes SIGTERM for itself.
 
     SIGTERM then only sets a notice: a program that does not check for it trains on until it is killed, and never saves
@@ -175,7 +175,7 @@ def jax_takes_sigterm(run: RunSpec) -> Iterator[Problem]:
 
 
 @rule("VAR007", Severity.WARNING)
-def jax_through_a_proxy(run: RunSpec) -> Iterator[Problem]:
+def jax_through_a_proxy(run: RunSpec) -> Problems:
     """The coordinator of a JAX program must not be reached through a proxy.
 
     jax.distributed.initialize waits for a port that it cannot reach through the proxy, until it times out

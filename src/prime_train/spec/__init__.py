@@ -1,59 +1,24 @@
-"""What the user asked for, as one frozen value: the RunSpec. No I/O, no defaults taken from the machine.
+"""The RunSpec: everything that the user requested, as one frozen value. No I/O, no defaults from the machine.
 
-A RunSpec answers questions about itself, so that no other package tests which kind of file it was read from. The
-parts that only other formats have are in `elsewhere`, and None in a run.toml.
-Plain dataclasses, because importing pydantic and building these models with it takes longer than a lint may. Each has
-a docstring: dataclasses writes one where there is none, from a signature that costs a quarter of making the class.
+A RunSpec answers questions about itself, so that no other package depends on the format of its config. The parts of
+other formats are in `prime_rl_parts` and `jax`, and None for a run.toml.
+The classes are plain dataclasses, because pydantic models are too slow for a lint. Each has a docstring, because
+dataclasses would write one, which costs a quarter of the time of creating the class.
 """
 
-# ruff: noqa: RUF009 - the tables are frozen
+# ruff: noqa: RUF009, F403, F405 - the tables are frozen; `run` has all tables of run.toml
 
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from prime_train.spec import jax as scripts
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
-from prime_train.spec.run import (
-    Batch,
-    Checkpoint,
-    Data,
-    Eval,
-    Model,
-    Optim,
-    Parallel,
-    Precision,
-    ProgramName,
-    Run,
-    Schedule,
-    Source,
-    Tokenizer,
-)
+from prime_train.spec.run import *
 from prime_train.spec.server import Server
 from prime_train.spec.supervision import PrimeTrain
-
-__all__ = [
-    "ENDLESS_STEPS",
-    "Batch",
-    "Checkpoint",
-    "Data",
-    "Eval",
-    "Model",
-    "Optim",
-    "Parallel",
-    "Precision",
-    "ProgramName",
-    "Run",
-    "RunSpec",
-    "Schedule",
-    "Source",
-    "Tokenizer",
-    "elsewhere",
-    "from_json",
-    "to_json",
-]
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -61,9 +26,41 @@ if TYPE_CHECKING:
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
 
 
+class Traits(NamedTuple):
+    """What is the same for all configs of one format. The defaults are for run.toml."""
+
+    has_size_fields: bool = True  # [model] has the sizes of a model without a folder
+    runs_without_gpu: bool = True  # the trainer also runs, slowly, on a machine without a GPU
+    raises_open_files_limit: bool = True  # the trainer raises the soft limit of open files itself
+    name_is_required: bool = True  # prime-rl names a run itself
+    writes_run_directory: bool = True  # one supervisor locks the write folder, and appends to event files in it
+    required_package: str = ""  # the distribution that the run's interpreter must have
+    max_steps_key: str = "run.max_steps"
+    write_root_field: str = "run.dir"
+    usual_write_root: str = "runs"  # of a config that sets none
+    silence_field: str = (
+        "prime_train.heartbeat.slow_phase_limit_s"  # the time limit of a save, after which it is a hang
+    )
+
+
+_RUN_TOML = Traits()
+_OTHER_FORMAT = Traits(
+    has_size_fields=False,
+    runs_without_gpu=False,
+    raises_open_files_limit=False,
+    name_is_required=False,
+    writes_run_directory=False,
+    required_package="prime-rl",
+    max_steps_key="max_steps",
+    write_root_field="launch.output_dir",
+    usual_write_root="outputs",
+    silence_field="trainer.dist_timeout_s",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """The whole of what the user asked for."""
+    """Everything that the user requested."""
 
     run: Run
     model: Model = Model()
@@ -97,7 +94,7 @@ class RunSpec:
 
     @property
     def config_format(self) -> Literal["run.toml", "prime-rl", "recipe", "script"]:
-        """The format of the config. A recipe and a script are read, and never started."""
+        """The format of the config. A recipe and a script are never started."""
         if self.recipe is not None:
             return "recipe"
         if self.jax is not None:
@@ -105,6 +102,10 @@ class RunSpec:
         inference = self.inference if self.server is None else None
         parts = (self.launch, self.trainer, self.rollout, inference)
         return "run.toml" if all(part is None for part in parts) else "prime-rl"
+
+    @property
+    def traits(self) -> Traits:
+        return _RUN_TOML if self.config_format == "run.toml" else _OTHER_FORMAT
 
     @property
     def program(self) -> str:
@@ -117,7 +118,7 @@ class RunSpec:
 
     @property
     def serves_only(self) -> bool:
-        """Whether a run.toml trains nothing: its server is all there is."""
+        """Whether a run.toml only has a server, and no training."""
         return self.run.kind == "serve"
 
     # --- model and work ----------------------------------------------------------------------
@@ -133,30 +134,25 @@ class RunSpec:
 
     @property
     def model_field(self) -> str:
-        """The RunSpec field that names the model that is trained, else the one that is served."""
+        """The RunSpec field with the name of the trained model, else of the served one."""
         if self.recipe is not None:
             return "recipe.model_name"
         if self.trainer is not None and self.trainer.model_name is not None:
             return "trainer.model_name"
         if self.inference is not None:
             return "inference.model_name"
-        return "model.path" if self.has_size_fields else "trainer.model_name"
+        return "model.path" if self.traits.has_size_fields else "trainer.model_name"
 
     @property
     def model_name(self) -> str | None:
-        """Name or folder of that model. None: not named; a run.toml then describes it by the fields of [model]."""
+        """Name or folder of that model. None: not named; then the fields of [model] describe it in a run.toml."""
         part, _, field = self.model_field.partition(".")
         owner = getattr(self, part)
         return None if owner is None else getattr(owner, field)
 
     @property
-    def has_size_fields(self) -> bool:
-        """Whether [model] has the sizes of the model where no folder is named."""
-        return self.config_format == "run.toml"
-
-    @property
     def tokenizer_name(self) -> str | None:
-        """Name or folder of the tokenizer; that of the model where none is named."""
+        """Name or folder of the tokenizer; that of the model if none is named."""
         trainer = (self.trainer.tokenizer_name or self.trainer.model_name) if self.trainer is not None else None
         return self.tokenizer.path or trainer or (self.rollout.model_name if self.rollout is not None else None)
 
@@ -177,16 +173,11 @@ class RunSpec:
     def dp_replicate(self) -> int:
         return self.parallel.dp_replicate or max(1, self.parallel.processes // self.parallel.dp_shard)
 
-    @property
-    def max_steps_key(self) -> str:
-        """The key of run.max_steps in a file of this kind."""
-        return "run.max_steps" if self.config_format == "run.toml" else "max_steps"
-
     # --- GPUs and processes ------------------------------------------------------------------
 
     @property
     def train_gpus(self) -> int | None:
-        """GPUs that train, on all machines together; None where the config leaves that open."""
+        """GPUs that train, on all machines together; None if the config does not determine it."""
         if not self.trains:
             return 0
         if self.recipe is not None:
@@ -215,7 +206,7 @@ class RunSpec:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs that the run takes on one machine; None where the config leaves that open, or takes several machines."""
+        """GPUs of the run on one machine; None if the config does not determine it, or has several machines."""
         if self.config_format == "run.toml":
             return self.parallel.processes
         deployment, serves = self.deployment, self.inference is not None
@@ -227,83 +218,42 @@ class RunSpec:
         return (deployment.train_gpus or 0) + (deployment.infer_gpus or 0 if serves else 0) or None
 
     @property
-    def runs_without_gpu(self) -> bool:
-        """Whether the trainer runs, slowly, on a machine without a GPU."""
-        return self.config_format == "run.toml"
-
-    @property
     def is_one_process(self) -> bool:
         return self.config_format == "run.toml" and self.parallel.processes == 1
 
-    @property
-    def raises_open_files_limit(self) -> bool:
-        """Whether the trainer raises the soft limit of open files by itself."""
-        return self.config_format == "run.toml"
-
-    @property
-    def required_package(self) -> str:
-        """The distribution that the run's interpreter must have for the run to start; "" where any will do."""
-        return "" if self.config_format == "run.toml" else "prime-rl"
-
-    # --- the folder that it writes to --------------------------------------------------------
-
-    @property
-    def name_is_required(self) -> bool:
-        """Whether the config must name the run. prime-rl names a run itself."""
-        return self.config_format == "run.toml"
-
-    @property
-    def write_root_field(self) -> str:
-        return "run.dir" if self.config_format == "run.toml" else "launch.output_dir"
-
-    @property
-    def usual_write_root(self) -> str:
-        """The write root of a config that sets none."""
-        return "runs" if self.config_format == "run.toml" else "outputs"
+    # --- write folder and time limits --------------------------------------------------------
 
     @property
     def write_root(self) -> str:
-        """The folder that holds the run's own one."""
-        return self.run.dir if self.launch is None else self.launch.output_dir or self.usual_write_root
+        """The folder that contains the write folder."""
+        return self.run.dir if self.launch is None else self.launch.output_dir or self.traits.usual_write_root
 
     @property
     def write_folder(self) -> str:
-        """The run's own folder below the root; "" where the root itself is."""
+        """The run's own folder below the write root; "" if it is the root itself."""
         return self.run.name if self.launch is None else self.launch.run_dir or self.launch.run_name or ""
 
     @property
-    def writes_run_directory(self) -> bool:
-        """Whether that folder is a run directory: locked by one supervisor, with event files that are appended to."""
-        return self.config_format == "run.toml"
-
-    @property
-    def silence_field(self) -> str:
-        """The RunSpec field that says how long a save may take before it counts as a hang."""
-        if self.config_format == "run.toml":
-            return "prime_train.heartbeat.slow_phase_limit_s"
-        return "trainer.dist_timeout_s"
-
-    @property
     def silence_limit_s(self) -> float | int:
-        """The value of that field; 0 where it is not known."""
+        """The value of `traits.silence_field`; 0 if it is not known."""
         if self.config_format == "run.toml":
             return self.prime_train.heartbeat.slow_phase_limit_s
         return (self.trainer.dist_timeout_s if self.trainer is not None else None) or 0
 
 
 def to_json(run: RunSpec) -> str:
-    """The text of resolved.json: every field by its own name, defaults included."""
-    import json  # here: a lint builds a RunSpec and never writes one
+    """The text of resolved.json: every field by its own name, including defaults."""
+    import json  # lazy, because a lint never writes a RunSpec
 
     return json.dumps(asdict(run), indent=1)
 
 
 def from_json(text: str) -> RunSpec:
-    """The RunSpec of a resolved.json. Raises pydantic.ValidationError where the text is not one."""
+    """The RunSpec of a resolved.json. Raises pydantic.ValidationError if the text is invalid."""
     return _adapter().validate_json(text, strict=True)
 
 
-@cache  # to build it takes a tenth of a second, and `status` reads many runs
+@cache  # because it takes a tenth of a second, and `status` reads many runs
 def _adapter() -> "TypeAdapter[RunSpec]":
     from pydantic import TypeAdapter
 

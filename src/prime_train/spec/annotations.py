@@ -1,12 +1,13 @@
-"""What the annotation of a field carries beside its type: what it means, its key, its bounds. Checks no value.
+"""The metadata in a field's annotation: its meaning, its key in run.toml, its limits.
 
-annotated-types has the bounds as dataclasses and imports typing_extensions: together a tenth of the time that a
-lint takes to start. pydantic reads ours as a group of annotated-types' own, which are made when it asks.
+`Limit` replaces the classes of annotated-types, because importing these takes a tenth of the time of a lint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,23 +15,26 @@ if TYPE_CHECKING:
 
 
 class Doc(NamedTuple):
-    """What a field means, for docs/config.md."""
+    """The meaning of a field, for docs/config.md."""
 
     text: str
 
 
 class Key(NamedTuple):
-    """The key in run.toml where it cannot be the field's name (`async` is a Python keyword)."""
+    """The key in run.toml, if it cannot be the field's name: `async` is a Python keyword."""
 
     name: str
 
 
 class Elsewhere:
-    """Marks a part that run.toml does not have: other dialects fill it, and it is None in ours."""
+    """Marks a part that run.toml does not have: other formats fill it, and it is None in ours."""
+
+
+_HOLDS: dict[str, Callable[[float, float], bool]] = {">": gt, ">=": ge, "<": lt, "<=": le}
 
 
 class Limit:
-    """A number must be `sign` (one of >, >=, <, <=) than `limit`.
+    """A limit on a number: `sign` is one of >, >=, <, <=. pydantic reads it as a group of one annotated-types bound.
 
     Source of the group protocol: annotated-types 0.7, GroupedMetadata.
     """
@@ -42,6 +46,9 @@ class Limit:
         self.sign = sign
         self.limit = limit
 
+    def holds(self, value: float) -> bool:
+        return _HOLDS[self.sign](value, self.limit)
+
     def __repr__(self) -> str:
         return f"{self.sign} {self.limit:g}"
 
@@ -52,36 +59,13 @@ class Limit:
         yield made[self.sign](self.limit)
 
 
-def Gt(limit: float) -> Limit:
-    return Limit(">", limit)
+Gt, Ge, Lt, Le = (partial(Limit, sign) for sign in _HOLDS)
 
 
-def Ge(limit: float) -> Limit:
-    return Limit(">=", limit)
+class MinLen(NamedTuple):
+    """A list in a file must have at least `length` entries.
 
-
-def Lt(limit: float) -> Limit:
-    return Limit("<", limit)
-
-
-def Le(limit: float) -> Limit:
-    return Limit("<=", limit)
-
-
-class MinLen:
-    """A list in a file must have at least `length` entries; a RunSpec of a run that has no such list holds none.
-
-    Hence pydantic, which reads back what was resolved, is told no limit.
+    pydantic ignores this, because a RunSpec of a run without such a list has an empty one.
     """
 
-    __is_annotated_types_grouped_metadata__ = True
-    __slots__ = ("length",)
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __repr__(self) -> str:
-        return f"at least {self.length}"
-
-    def __iter__(self) -> Iterator[BaseMetadata]:
-        return iter(())
+    length: int

@@ -1,4 +1,4 @@
-"""The numbers of a decoder: its shape and how many parameters that makes. Pure, without torch."""
+"""The shape of a decoder and its number of parameters. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.spec import Model
 
-KNOWN_MODEL_TYPES = ("llama", "qwen3")  # what the bundled trainer computes
+KNOWN_MODEL_TYPES = ("llama", "qwen3")  # the model types of the bundled trainer
 _QWEN3_HEAD_DIM = 128  # Qwen3Config's default in transformers 5
 
 
@@ -34,7 +34,7 @@ class Architecture(NamedTuple):
 
 
 def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
-    """The architecture of the size fields, unset ones filled in.
+    """The architecture of the size fields, with values for unset fields.
 
     `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices.
     Source: arXiv 2002.05202, s. 2.
@@ -53,7 +53,7 @@ def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
 
 
 def architecture_from_config(config: Mapping[str, object]) -> Architecture | None:
-    """The architecture of a Hugging Face config.json; None where a number is missing or is none."""
+    """The architecture of a Hugging Face config.json; None if a number is missing or is not a positive integer."""
 
     def number(key: str, default: object = None) -> int:
         value = config.get(key)
@@ -81,22 +81,22 @@ def architecture_from_config(config: Mapping[str, object]) -> Architecture | Non
 
 
 def scaled_positions(positions: int, scaling: Mapping[str, Any]) -> int | None:
-    """The tokens of context that vLLM allows a model of so many positions under rope scaling; None where that is not
-    known. `scaling` is config.json's rope_scaling or rope_parameters.
+    """The context in tokens that vLLM allows a model with rope scaling; None if it is not known.
 
-    Some kinds have their stretch within the positions already; yarn stretches the positions that it names itself.
+    `scaling` is rope_scaling or rope_parameters of config.json. For some kinds, `positions` includes the scaling
+    already; yarn scales its own original_max_position_embeddings.
     Source: vllm-project/vllm@0052a5b, vllm/config/model.py, _get_and_verify_max_len.
     """
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in ("su", "longrope", "llama3"):
         return positions
     if any(isinstance(below, Mapping) for below in scaling.values()):
-        return None  # one scaling for each kind of layer
+        return None  # a scaling for each kind of layer
     factor = _number(scaling.get("factor", 1.0))
     base = _number(scaling.get("original_max_position_embeddings")) if kind == "yarn" else positions
     return None if factor is None or base is None or not math.isfinite(factor * base) else int(factor * base)
 
 
 def _number(value: object) -> float | None:
-    """A number above 0; None of anything else."""
+    """The value if it is a number above 0, else None."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None

@@ -1,7 +1,7 @@
-"""What a Python script says of the distributed run that it starts. Values only.
+"""The settings in a Python script that starts jax.distributed. Values only.
 
-Only what stands in it literally is known: None is "computed, or not said", and `given` tells the two apart.
-Named tuples, not dataclasses: a lint makes these classes at each start, at a seventh of the cost.
+Only literal values are known: None means computed or not set; `given` has the names of both kinds that are set.
+The classes are named tuples, because each lint creates them at its start, and a dataclass takes seven times longer.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class JaxStart(NamedTuple):
     cluster_detection_method: str | None = None  # "slurm", "ompi", "mpi4py", "deactivate", ...
     initialization_timeout_s: int | None = None
     heartbeat_timeout_s: int | None = None
-    given: tuple[str, ...] = ()  # the fields above that the call passes, computed ones too
-    passes_more: bool | None = None  # by *arguments or **arguments that cannot be seen
+    given: tuple[str, ...] = ()  # the fields above that the call passes, including computed ones
+    passes_more: bool | None = None  # by *arguments or **arguments, which cannot be read
 
 
 class Jax(NamedTuple):
-    """What a script sets for JAX. A value None in a mapping is computed."""
+    """The JAX settings of a script. A value None in a mapping is computed."""
 
     starts: tuple[JaxStart, ...] = ()
     config: Mapping[str, object] | None = None  # jax.config.update(name, value)
     environment: Mapping[str, str | None] | None = None  # os.environ[name] = value
-    environment_is_known: bool | None = None  # False where a name is computed too
-    set_after_import: tuple[str, ...] = ()  # variables that are set below `import jax`
-    answers_preemption: bool | None = None  # it asks for the notice, or has a word on SIGTERM itself
+    environment_is_known: bool | None = None  # False if a variable's name is computed
+    set_after_import: tuple[str, ...] = ()  # variables that are set after `import jax`
+    answers_preemption: bool | None = None  # it checks for the notice, or handles SIGTERM itself
 
     @property
     def variables(self) -> Mapping[str, str | None]:

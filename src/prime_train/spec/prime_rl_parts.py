@@ -1,12 +1,11 @@
-"""The parts of a RunSpec that run.toml does not have: what prime-rl's files say beyond it. Values only.
+"""The parts of a RunSpec that run.toml does not have: settings of prime-rl's files and of recipes. Values only.
 
-Every field may be None: not said, and no default known. A rule has nothing to say of None. A dialect
-gives the value the run would have: the file's, else the generation's own default; where several keys
-feed one field (a shared one at the top and a component's), the component's own counts. Named tuples, not
-dataclasses: a lint makes these classes at each start, at a seventh of the cost.
+A field has the value of the file, else the default of the generation. None: not set and no default known; rules ignore
+it. If several keys set one field (a shared key at the top and a key of a component), the component's key counts. The
+classes are named tuples, because each lint creates them at its start, and a dataclass takes seven times longer.
 
-The comment behind a field is its key in prime-rl 2026-08, `rl` root; [05] and [01] are the key where an
-earlier generation has another one, "-" none. What a run.toml can say too stands in the native parts:
+The comment behind a field is its key in prime-rl 2026-08, root `rl`; [05] and [01] are different keys of earlier
+generations, "-" is none. Settings that run.toml has, too, are in the parts for run.toml:
 
 | field | 2026-08 | 2026-05 | 2026-01 |
 |---|---|---|---|
@@ -20,8 +19,8 @@ earlier generation has another one, "-" none. What a run.toml can say too stands
 | prime_train.* | prime_train.* | same | same |
 | schedule.warmup_steps, .decay_steps | trainer.scheduler.warmup_steps, .decay_steps | same | same |
 
-In the roots sft, trainer, orchestrator, inference and evals the same keys stand without the component in
-front (`optim.lr`, `model.lora.rank`, `train.sampling.temperature`); evals has its sources in `source`.
+The roots sft, trainer, orchestrator, inference and evals have the same keys without the component
+(`optim.lr`, `model.lora.rank`, `train.sampling.temperature`); evals has its sources in `source`.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from prime_train.spec.server import WeightBroadcast as WeightBroadcast
 
 
 class Launch(NamedTuple):
-    """How the run is started, and where it writes."""
+    """The start of the run and its output folder."""
 
-    generation: str | None = None  # which schema the file is read by: "2026-08"
+    generation: str | None = None  # the schema of the file: "2026-08"
     output_dir: str | None = None  # output_dir
     run_dir: str | None = None  # run.dir; [05] [01] -
     run_name: str | None = None  # run.name; [05] [01] -
@@ -47,19 +46,19 @@ class Launch(NamedTuple):
     trainer_env_vars: Mapping[str, str] | None = None  # trainer.env_vars; [01] -
     orchestrator_env_vars: Mapping[str, str] | None = None  # orchestrator.env_vars; [01] -
     inference_env_vars: Mapping[str, str] | None = None  # inference.env_vars; [01] -
-    slurm: bool | None = None  # whether [slurm] is there
+    slurm: bool | None = None  # whether [slurm] is present
     python: str | None = None  # prime_train.python, in every generation: prime-rl does not see that table
 
 
 class Resume(NamedTuple):
-    """Where the run goes on from. The part is None where it does not resume."""
+    """The checkpoint to resume from. The part is None if the run does not resume."""
 
     step: int | None = None  # resume.step; [05] [01] ckpt.resume_step; -1 = the latest
     dir: str | None = None  # resume.dir; [05] [01] -
 
 
 class Saving(NamedTuple):
-    """What there is of checkpoints beside their interval. The part is None where the file has no [ckpt]."""
+    """Settings of checkpoints other than their interval. The part is None if the file has no [ckpt]."""
 
     keep_last: int | None = None  # ckpt.keep_last
     output_dir: str | None = None  # ckpt.output_dir; [01] -
@@ -72,7 +71,7 @@ class Saving(NamedTuple):
 
 
 class Deployment(NamedTuple):
-    """Which GPUs do what."""
+    """The GPUs of each role."""
 
     kind: str | None = None  # deployment.type; [01] -
     gpus_per_node: int | None = None  # deployment.gpus_per_node; [01] -
@@ -86,7 +85,7 @@ class Deployment(NamedTuple):
 
     @property
     def all_train_gpus(self) -> int | None:
-        """GPUs that train, on all machines together; None where that is left open."""
+        """GPUs that train, on all machines together; None if the config does not determine it."""
         return self.train_gpus or (self.train_nodes or 0) * (self.gpus_per_node or 0) or None
 
     @property
@@ -95,7 +94,7 @@ class Deployment(NamedTuple):
 
 
 class Trainer(NamedTuple):
-    """The model that is trained, and how it is laid over GPUs."""
+    """The trained model and its distribution over GPUs."""
 
     model_name: str | None = None  # trainer.model.name, else model.name
     ctx_tokens: int | None = None  # trainer.model.seq_len, else seq_len
@@ -103,7 +102,7 @@ class Trainer(NamedTuple):
     impl: str | None = None  # trainer.model.impl
     attention: str | None = None  # trainer.model.attn
     trust_remote_code: bool | None = None  # trainer.model.trust_remote_code
-    vision: bool | None = None  # whether [trainer.model.vlm] or [model.vlm] is there
+    vision: bool | None = None  # whether [trainer.model.vlm] or [model.vlm] is present
     freeze_vision: bool | None = None  # trainer.model.vlm.freeze_vision_encoder
     dp_replicate: int | None = None  # trainer.model.dp_replicate
     context_parallel: int | None = None  # trainer.model.cp
@@ -112,11 +111,11 @@ class Trainer(NamedTuple):
     cp_style: str | None = None  # trainer.model.cp_style; [01] -
     fsdp_cpu_offload: bool | None = None  # trainer.model.fsdp_cpu_offload
     optim_cpu_offload: bool | None = None  # trainer.model.optim_cpu_offload
-    activation_checkpointing: bool | None = None  # whether [trainer.model.ac] is there, or on by default
-    activation_offloading: bool | None = None  # whether [trainer.model.ac_offloading] is there, or on by default
+    activation_checkpointing: bool | None = None  # whether [trainer.model.ac] is present, or on by default
+    activation_offloading: bool | None = None  # whether [trainer.model.ac_offloading] is present, or on by default
     checkpointing_mode: str | None = None  # trainer.model.ac.mode: "full" or "selective"; [01] -
     offload_inflight: int | None = None  # trainer.model.ac_offloading.max_inflight_activations
-    compile: bool | None = None  # whether [trainer.model.compile] is there, or on by default
+    compile: bool | None = None  # whether [trainer.model.compile] is present, or on by default
     max_concurrent_runs: int | None = None  # -; [05] [01] trainer.max_concurrent_runs
     reshard_after_forward: bool | None = None  # trainer.model.reshard_after_forward
     optimization_dtype: str | None = None  # trainer.model.optimization_dtype
@@ -127,18 +126,18 @@ class Trainer(NamedTuple):
     optimizer: str | None = None  # trainer.optim.type
     min_lr: float | None = None  # trainer.scheduler.min_lr
     dist_timeout_s: int | None = None  # trainer.dist_timeout_seconds
-    metrics_port: int | None = None  # trainer.metrics_server.port, where [trainer.metrics_server] is there
+    metrics_port: int | None = None  # trainer.metrics_server.port, if [trainer.metrics_server] is present
     heartbeat_url: str | None = None  # trainer.heartbeat.url
     trace_path: str | None = None  # trainer.trace_path
     tokenizer_name: str | None = None  # trainer.tokenizer.name, else tokenizer.name
     chat_template: str | None = None  # trainer.tokenizer.chat_template, else tokenizer.chat_template; [01] -
     output_dir: str | None = None  # trainer.output_dir
-    fake_data: bool | None = None  # whether [trainer.data.fake] is there, or data.type = "fake" in sft
+    fake_data: bool | None = None  # whether [trainer.data.fake] is present, or data.type = "fake" in sft
     kl_tau: float | None = None  # trainer.loss.kl_tau
 
 
 class Finetune(NamedTuple):
-    """The data of prime-rl's `sft` root; None in every other."""
+    """The data of prime-rl's `sft` root; None for other roots."""
 
     data_name: str | None = None  # data.name
     ctx_tokens: int | None = None  # data.seq_len
@@ -151,8 +150,7 @@ class Finetune(NamedTuple):
 
 
 class Lora(NamedTuple):
-    """The adapter. The part is None where the trainer has no [model.lora]; a name or rank of the orchestrator
-    without one does not make the part."""
+    """The adapter. The part is None if the trainer has no [model.lora], even if the orchestrator names an adapter."""
 
     rank: int | None = None  # trainer.model.lora.rank
     alpha: float | None = None  # trainer.model.lora.alpha
@@ -162,7 +160,7 @@ class Lora(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What the orchestrator asks of inference, and how it makes batches of it."""
+    """The requests of the orchestrator to inference, and the batches from the answers."""
 
     model_name: str | None = None  # orchestrator.model.name; [05] orchestrator.student.model.name
     lora_name: str | None = None  # orchestrator.model.lora.name; [05] orchestrator.student.model.lora.name
@@ -191,7 +189,7 @@ class Rollout(NamedTuple):
     filter_zero_advantages: bool | None = None  # orchestrator.train.filter_zero_advantages; [05] [01] -
     wait_for_ready_s: int | None = None  # orchestrator.model.client.wait_for_ready_timeout; [01] -
     base_urls: tuple[str, ...] | None = None  # orchestrator.model.client.base_url; [05] orchestrator.student.client.
-    #                                           base_url; [01] orchestrator.client.base_url; a string is one of them
+    #                                           base_url; [01] orchestrator.client.base_url; one or several
     headers: Mapping[str, str] | None = None  # ...client.headers
     trust_remote_code: bool | None = None  # orchestrator.model.trust_remote_code
     env_server_base_port: int | None = None  # orchestrator.env_server_base_port; [05] [01] -
@@ -206,28 +204,28 @@ class Environment(NamedTuple):
     id: str | None = None  # env.taskset.id, else env.id; [05] [01] id
     name: str | None = None  # name
     ratio: float | None = None  # ratio
-    group_size: int | None = None  # group_size, only where the source itself says it
-    examples: int | None = None  # num_examples (evaluation), only where the source itself says it
+    group_size: int | None = None  # group_size, only if the source sets it
+    examples: int | None = None  # num_examples (evaluation), only if the source sets it
     max_completion_tokens: int | None = None  # sampling.max_completion_tokens
-    temperature: float | None = None  # sampling.temperature, only where the source itself says it
-    runtime: str | None = None  # env.agent.runtime.type, only where the file says it; [05] [01] -
+    temperature: float | None = None  # sampling.temperature, only if the source sets it
+    runtime: str | None = None  # env.agent.runtime.type, only if the file sets it; [05] [01] -
     harness: str | None = None  # env.agent.harness.id; [05] [01] -
     executor_backend: str | None = None  # env.executor_backend; [05] [01] args.executor_backend
-    has_agent: bool | None = None  # whether env.agent is there
+    has_agent: bool | None = None  # whether env.agent is present
     max_concurrent: int | None = None  # serve.max_concurrent; [05] [01] -
     address: str | None = None  # serve.address; [05] [01] -
     args: Mapping[str, object] | None = None  # the rest of env; [05] [01] args
 
 
 class Environments(NamedTuple):
-    """Where tasks come from."""
+    """The sources of tasks."""
 
     train: tuple[Environment, ...] | None = None  # orchestrator.train.source; [05] ...train.env; [01] orchestrator.env
     evaluate: tuple[Environment, ...] | None = None  # orchestrator.eval.source; [05] [01] orchestrator.eval.env
 
 
 class Evaluation(NamedTuple):
-    """Online evaluation. The part is None where the file has no [orchestrator.eval]."""
+    """Online evaluation. The part is None if the file has no [orchestrator.eval]."""
 
     interval_steps: int | None = None  # orchestrator.eval.interval
     examples: int | None = None  # orchestrator.eval.num_examples; -1 = all
@@ -238,7 +236,7 @@ class Evaluation(NamedTuple):
 
 
 class Monitor(NamedTuple):
-    """Weights & Biases. The part is None where the file does not switch it on."""
+    """Weights & Biases. The part is None if the file does not enable it."""
 
     project: str | None = None  # monitors.wandb.project; [05] [01] wandb.project
     name: str | None = None  # monitors.wandb.name; [05] [01] wandb.name
@@ -246,7 +244,7 @@ class Monitor(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """A training that is neither ours nor prime-rl's, in a file's `[recipe]` table. None: the program's usual value.
+    """A training by another program, from a file's `[recipe]` table. None: the program's usual value.
 
     Sizes of the layout count GPUs; `gpus` = shards x replicas x tensor_parallel x pipeline_parallel.
     """
@@ -255,32 +253,32 @@ class Recipe(NamedTuple):
     model_name: str | None = None  # hub id or local folder
     gpus: int | None = None
     sharding: str | None = None  # "none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map" (layers over GPUs)
-    shards: int | None = None  # GPUs that one copy of the weights is cut over, context parallelism counted
+    shards: int | None = None  # GPUs that share one copy of the weights, including context parallelism
     replicas: int | None = None  # copies
     tensor_parallel: int | None = None
     context_parallel: int | None = None
     expert_parallel: int | None = None
     pipeline_parallel: int | None = None
     ctx_tokens: int | None = None  # tokens of one sequence
-    micro_batch: int | None = None  # sequences that one GPU holds at once
+    micro_batch: int | None = None  # sequences that one GPU computes at once
     micro_batches_per_step: int | None = None  # gradient accumulation
     weight_dtype: str | None = None  # of trained weights: "fp32" (master weights) or "bf16" (pure)
     compute_dtype: str | None = None  # "fp32", "bf16", "fp16", "float8"
     optimizer: str | None = None  # "adamw", "adamw-8bit", "sgd"
     optimizer_state_dtype: str | None = None  # "fp32", "bf16"; of adamw
-    optimizer_in_backward: bool | None = None  # each gradient is used and dropped as soon as it is there
+    optimizer_in_backward: bool | None = None  # each gradient is used and freed as soon as it is computed
     optimizer_offload: bool | None = None  # states in the host's memory
     parameter_offload: bool | None = None  # weights too
     head: str | None = None  # "full", "token-chunked", "vocab-chunked"
-    head_chunks: int | None = None  # into how many parts the tokens are cut; "token-chunked"
-    head_chunk_vocab: int | None = None  # columns of a chunk; "vocab-chunked"
+    head_chunks: int | None = None  # the number of chunks of tokens, for "token-chunked"
+    head_chunk_vocab: int | None = None  # columns of a chunk, for "vocab-chunked"
     activation_checkpointing: str | None = None  # "none", "selective", "full"
     activation_offloading: bool | None = None
     adapter: str | None = None  # "none", "lora", "adapter", "adapter-v2"
     adapter_rank: int | None = None
     adapter_targets: tuple[str, ...] | None = None  # module names, or "all"
-    adapter_parameters: int | None = None  # trained numbers, where they are known
-    trains_embeddings: bool | None = None  # embedding and head are trained beside the adapter
+    adapter_parameters: int | None = None  # trained parameters, if known
+    trains_embeddings: bool | None = None  # embedding and head are trained in addition to the adapter
     quantization: str | None = None  # of the frozen base: "nf4", "nf4-dq" (double), "int4", "int8"
     compile: bool | None = None
     attention: str | None = None  # "flash", "sdpa", "eager"

@@ -1,8 +1,7 @@
-"""The tables of run.toml that describe a training. Values only.
+"""The tables of run.toml, except [inference]. Values only.
 
-The annotations are the schema: types, bounds (which pydantic understands too) and a Doc each, from which
-docs/config.md is generated. A fault of one field is refused by its type and bounds; a fault of several fields
-together is a rule in `rules/`.
+The annotations are the schema: types, bounds (which pydantic checks, too) and a Doc for docs/config.md. Type and
+bounds check each field alone; rules in `rules/` check several fields together.
 """
 
 from dataclasses import dataclass
@@ -15,44 +14,44 @@ NotNegative = Annotated[int, Ge(0)]
 Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
 
-# The packages in programs/, by name. "auto": the program that the other tables of the config belong to.
+# The packages in programs/. "auto": the program that the other tables of the config belong to.
 ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the run is called, and how long it goes."""
+    """The name and the length of the run."""
 
-    name: Annotated[str, Doc("Names the run and its directory. The same name goes on with the same run.")]
+    name: Annotated[str, Doc("Name of the run and its directory. A start with the same name continues the run.")]
     kind: Annotated[
         Literal["pretrain", "serve"],
         Doc(
-            "`pretrain` trains a model; `serve` has vLLM serve one and trains nothing: [run] without max_steps, "
-            "[inference] and [prime_train] are then all there is."
+            "`pretrain` trains a model. `serve` only serves a model with vLLM: the config has [run] without max_steps, "
+            "[inference] and [prime_train]."
         ),
     ] = "pretrain"
-    seed: Annotated[NotNegative, Doc("Seeds Python, NumPy, torch, the data order and the loader workers.")] = 1234
-    max_steps: Annotated[Positive, Doc("Optimizer steps to take in all, over every attempt.")]
-    dir: Annotated[str, Doc("Directory that holds run directories. Relative to the working directory.")] = "runs"
+    seed: Annotated[NotNegative, Doc("Seed of Python, NumPy, torch, the data order and the loader workers.")] = 1234
+    max_steps: Annotated[Positive, Doc("Number of optimizer steps of the run, over all attempts.")]
+    dir: Annotated[str, Doc("Directory with the run directories, relative to the working directory.")] = "runs"
     program: Annotated[
-        ProgramName, Doc("The program that trains or serves; `auto` = the one that the other tables belong to.")
+        ProgramName, Doc("Program that trains or serves; `auto` = the program that the other tables belong to.")
     ] = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The decoder that is trained."""
+    """The decoder to train."""
 
     path: Annotated[
         str | None, Doc("A Hugging Face folder (Llama or Qwen3). Its config.json replaces the size fields below.")
     ] = None
     init: Annotated[
-        Literal["weights", "random"], Doc("With `path`: load its weights, or take only its architecture.")
+        Literal["weights", "random"], Doc("With `path`: load the weights, or use only the architecture.")
     ] = "weights"
     layers: Annotated[Positive, Doc("Decoder blocks.")] = 4
     hidden_size: Annotated[Positive, Doc("Width of the residual stream.")] = 256
     heads: Annotated[Positive, Doc("Query heads.")] = 4
-    kv_heads: Annotated[Positive | None, Doc("Key and value heads; unset = as many as query heads.")] = None
+    kv_heads: Annotated[Positive | None, Doc("Key and value heads; unset = the number of query heads.")] = None
     head_dim: Annotated[Positive | None, Doc("Width of one head; unset = hidden_size / heads.")] = None
     mlp_size: Annotated[
         Positive | None, Doc("Inner width of the SwiGLU block; unset = 8/3 of hidden_size, rounded up to 64.")
@@ -60,13 +59,15 @@ class Model:
     rope_theta: Annotated[float, Gt(0), Doc("Base of the rotary embedding.")] = 10000.0
     norm_eps: Annotated[float, Gt(0), Doc("Epsilon of RMSNorm.")] = 1e-05
     tie_embeddings: Annotated[bool, Doc("The output head shares the input embedding.")] = True
-    qk_norm: Annotated[bool, Doc("RMSNorm on queries and keys, as Qwen3 has it.")] = False
-    compile: Annotated[bool, Doc("Compile the blocks with torch.compile. Slower to start; no gain on a CPU.")] = False
+    qk_norm: Annotated[bool, Doc("RMSNorm on queries and keys, as in Qwen3.")] = False
+    compile: Annotated[
+        bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One place that text comes from."""
+    """One source of text."""
 
     kind: Annotated[
         Literal["python-stdlib", "files", "hf-dataset"],
@@ -78,109 +79,113 @@ class Source:
     path: Annotated[str | None, Doc("`files`: a file, a folder or a glob. `hf-dataset`: the name or a folder.")] = None
     subset: Annotated[str | None, Doc("`hf-dataset`: the configuration of the dataset.")] = None
     split: Annotated[str, Doc("`hf-dataset`: the split to train on.")] = "train"
-    text_field: Annotated[str, Doc("Column or key that holds the text of a document.")] = "text"
+    text_field: Annotated[str, Doc("Column or key with the text of a document.")] = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The text, and how it is cut into sequences."""
+    """The training text and its sequences."""
 
-    sources: Annotated[tuple[Source, ...], MinLen(1), Doc("Where the text comes from.")]
+    sources: Annotated[tuple[Source, ...], MinLen(1), Doc("The sources of text.")]
     sampling_probs: Annotated[
         tuple[Fraction, ...] | None,
-        Doc("One per source, summing to 1; unset = in proportion to their number of documents."),
+        Doc("One probability per source, with the sum 1; unset = in proportion to the numbers of documents."),
     ] = None
-    ctx_tokens: Annotated[int, Ge(8), Doc("Tokens in a training sequence.")] = 512
-    pack_buffer_docs: Annotated[
-        Positive, Doc("Documents that are packed together, best fit first; at most all there are.")
-    ] = 1024
-    loader_workers: Annotated[NotNegative, Doc("Processes that tokenise and pack ahead; 0 = in the trainer.")] = 1
+    ctx_tokens: Annotated[int, Ge(8), Doc("Tokens of a training sequence.")] = 512
+    pack_buffer_docs: Annotated[Positive, Doc("Number of documents that are packed together, best fit first.")] = 1024
+    loader_workers: Annotated[
+        NotNegative, Doc("Processes that tokenise and pack in advance; 0 = the trainer does it.")
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
-    """What turns text into tokens."""
+    """The conversion of text into tokens."""
 
     path: Annotated[
         str | None, Doc("A Hugging Face tokenizer folder. Unset: a byte-level BPE is trained on the data and cached.")
     ] = None
-    vocab_size: Annotated[int, Ge(260), Doc("Size of the BPE that is trained.")] = 4096
+    vocab_size: Annotated[int, Ge(260), Doc("Vocabulary size of a BPE that is trained.")] = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """How many sequences at once."""
+    """The number of sequences per process and per step."""
 
-    micro_batch: Annotated[Positive, Doc("Sequences that one process holds at once.")] = 8
+    micro_batch: Annotated[Positive, Doc("Sequences that one process computes at once.")] = 8
     global_batch: Annotated[
         Positive | None, Doc("Sequences in one optimizer step; unset = micro_batch x processes.")
     ] = None
     global_batch_tokens: Annotated[
-        Positive | None, Doc("The same in tokens: a multiple of ctx_tokens. Set one of the two.")
+        Positive | None, Doc("Tokens in one optimizer step: a multiple of ctx_tokens. Set this or global_batch.")
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """AdamW, and the clip before it."""
+    """AdamW and the gradient clipping before it."""
 
     lr: Annotated[float, Gt(0), Doc("Peak learning rate of AdamW.")] = 0.001
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Decay of the first moment.")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Doc("Decay of the second moment.")] = 0.95
     eps: Annotated[float, Gt(0), Doc("Term in the denominator of AdamW.")] = 1e-08
-    weight_decay: Annotated[float, Ge(0), Doc("Decoupled decay; on matrices only.")] = 0.1
-    clip_norm: Annotated[Annotated[float, Gt(0)] | None, Doc("Largest global gradient norm.")] = 1.0
+    weight_decay: Annotated[float, Ge(0), Doc("Decoupled weight decay, only for matrices.")] = 0.1
+    clip_norm: Annotated[Annotated[float, Gt(0)] | None, Doc("Maximum of the global gradient norm.")] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The learning rate over the run."""
+    """The learning rate during the run."""
 
     kind: Annotated[
-        Literal["cosine", "wsd", "constant"], Doc("`wsd` = warm-up, stable, decay. All begin with the warm-up.")
+        Literal["cosine", "wsd", "constant"], Doc("`wsd` = warm-up, stable, decay. All kinds start with the warm-up.")
     ] = "cosine"
-    warmup_steps: Annotated[NotNegative, Doc("Steps over which the rate rises linearly.")] = 0
+    warmup_steps: Annotated[NotNegative, Doc("Steps of the linear warm-up.")] = 0
     decay_steps: Annotated[Positive | None, Doc("`wsd`: steps of the final decay; unset = 20 % of max_steps.")] = None
     decay: Annotated[Literal["linear", "sqrt"], Doc("`wsd`: the shape of the final decay.")] = "linear"
-    min_lr_ratio: Annotated[Fraction, Doc("Where the decay ends, as a part of lr.")] = 0.1
+    min_lr_ratio: Annotated[Fraction, Doc("Learning rate at the end of the decay, as a fraction of lr.")] = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """How the work is spread over processes."""
+    """The distribution over processes."""
 
     processes: Annotated[Positive, Doc("Training processes, one per GPU.")] = 1
     dp_replicate: Annotated[Positive | None, Doc("Replicas of the model (DDP); unset = processes / dp_shard.")] = None
-    dp_shard: Annotated[Positive, Doc("Processes that one replica is sharded over (FSDP2).")] = 1
+    dp_shard: Annotated[Positive, Doc("Processes that share one replica (FSDP2).")] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """When the state is saved, and what is kept."""
+    """When checkpoints are saved, and which ones are kept."""
 
     interval_steps: Annotated[Positive | None, Doc("Steps between checkpoints.")] = 100
-    keep_last: Annotated[Positive, Doc("Newest complete checkpoints to keep.")] = 2
-    keep_every_steps: Annotated[Positive | None, Doc("Also keep every checkpoint at a multiple of this.")] = None
-    async_save: Annotated[bool, Key("async"), Doc("Write in the background; one save in flight.")] = True
+    keep_last: Annotated[Positive, Doc("Number of the newest complete checkpoints to keep.")] = 2
+    keep_every_steps: Annotated[Positive | None, Doc("Also keep each checkpoint whose step is a multiple of this.")] = (
+        None
+    )
+    async_save: Annotated[bool, Key("async"), Doc("Write in the background, at most one save at a time.")] = True
     final: Annotated[
         Literal["resumable", "hf"],
-        Doc("What the end leaves: a checkpoint to go on from, or a Hugging Face folder beside it."),
+        Doc("The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition."),
     ] = "resumable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eval:
-    """What is measured on held-out text."""
+    """The evaluation on held-out text."""
 
-    interval_steps: Annotated[Positive | None, Doc("Steps between evaluations; one is made at the end.")] = 100
+    interval_steps: Annotated[Positive | None, Doc("Steps between evaluations. The last step has one, too.")] = 100
     held_out_ratio: Annotated[
         Annotated[float, Gt(0), Lt(0.5)],
-        Doc("Part of the documents that is never trained on; of a source with a single document its last part."),
+        Doc("Fraction of the documents that is held out; for a single document, its last part."),
     ] = 0.02
-    batches: Annotated[Positive, Doc("Micro-batches of held-out text in one evaluation.")] = 8
-    prompts: Annotated[tuple[str, ...], Doc("Continued by the model at each evaluation.")] = ()
+    batches: Annotated[Positive, Doc("Micro-batches of held-out text per evaluation.")] = 8
+    prompts: Annotated[tuple[str, ...], Doc("Texts that the model continues at each evaluation.")] = ()
     sample_tokens: Annotated[Positive, Doc("Tokens to generate per prompt.")] = 48
-    temperature: Annotated[float, Ge(0), Doc("Of the samples; 0 = the likeliest token.")] = 0.8
+    temperature: Annotated[
+        float, Ge(0), Doc("Sampling temperature of the continuations; 0 = the most probable token.")
+    ] = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,5 +194,5 @@ class Precision:
 
     compute: Annotated[
         Literal["auto", "fp32", "bf16"],
-        Doc("Autocast type; `auto` = bf16 on a GPU that has it, else fp32. Weights stay fp32."),
+        Doc("Autocast type; `auto` = bf16 on a GPU with bf16, else fp32. Weights are always fp32."),
     ] = "auto"

@@ -1,7 +1,7 @@
-"""The parts of a RunSpec about the server and what goes to and from it. Values only.
+"""The parts of a RunSpec about the vLLM server. Values only.
 
-`Server` is `[inference]` of a run.toml, whose annotations are its schema; the rest is what every dialect fills, with
-prime-rl's keys beside it as in `spec/prime_rl_parts.py`.
+`Server` is `[inference]` of a run.toml, and its annotations are the schema. The other classes are for every format;
+their comments are prime-rl's keys, as in `spec/prime_rl_parts.py`.
 """
 
 from collections.abc import Mapping
@@ -18,32 +18,36 @@ class Server:
     """The vLLM server that prime-train starts and watches."""
 
     model: Annotated[str, Doc("A Hugging Face folder, or a name on the hub.")]
-    served_name: Annotated[str | None, Doc("What requests call the model; unset = what `model` says.")] = None
+    served_name: Annotated[str | None, Doc("Name of the model in requests; unset = `model`.")] = None
     python: Annotated[
-        str | None, Doc("The interpreter of the environment that has vLLM; unset = the one that runs prime-train.")
+        str | None, Doc("Interpreter of the environment with vLLM; unset = the interpreter of prime-train.")
     ] = None
-    host: Annotated[Literal["127.0.0.1", "::1"], Doc("Where it listens: on this machine alone.")] = "127.0.0.1"
-    port: Annotated[int, Ge(1), Le(65535), Doc("The port it listens on.")] = 8000
-    ctx_tokens: Annotated[Positive | None, Doc("Longest prompt and answer together; unset = the model's own.")] = None
+    host: Annotated[Literal["127.0.0.1", "::1"], Doc("Address of the server, on this machine only.")] = "127.0.0.1"
+    port: Annotated[int, Ge(1), Le(65535), Doc("Port of the server.")] = 8000
+    ctx_tokens: Annotated[
+        Positive | None, Doc("Maximum tokens of prompt and answer together; unset = the model's maximum.")
+    ] = None
     dtype: Annotated[
         Literal["auto", "bfloat16", "float16", "float32"],
-        Doc("Of weights and activations; `auto` = what the model's config says."),
+        Doc("Type of weights and activations; `auto` = the type in the model's config."),
     ] = "auto"
-    tensor_parallel: Annotated[Positive, Doc("GPUs that one copy of the model is spread over.")] = 1
+    tensor_parallel: Annotated[Positive, Doc("GPUs that share one copy of the model.")] = 1
     gpu_memory_fraction: Annotated[
         Annotated[float, Gt(0), Le(1)] | None,
-        Doc("Part of each GPU's memory that it may take, the KV cache included; unset = vLLM's own."),
+        Doc("Fraction of each GPU's memory for the server, including the KV cache; unset = vLLM's default."),
     ] = None
     kv_cache_gib: Annotated[
         Annotated[float, Gt(0)] | None,
-        Doc("Memory of the KV cache, in place of what gpu_memory_fraction leaves. A server on a CPU needs it."),
+        Doc("Size of the KV cache; overrules gpu_memory_fraction. Required on a CPU."),
     ] = None
-    enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates slower.")] = False
+    enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates more slowly.")] = (
+        False
+    )
     arguments: Annotated[
         Mapping[str, bool | int | float | str] | None,
-        Doc('More of vLLM\'s own arguments by their names: `quantization = "fp8"`; true = the bare flag.'),
+        Doc('Other arguments of vLLM by name: `quantization = "fp8"`; true = a flag without a value.'),
     ] = None
-    ready_limit_s: Annotated[float, Gt(0), Doc("Longest wait for its first answer.")] = 1800.0
+    ready_limit_s: Annotated[float, Gt(0), Doc("Longest wait for the first answer of the server.")] = 1800.0
 
     @property
     def kv_cache_bytes(self) -> int | None:
@@ -51,16 +55,16 @@ class Server:
 
     @property
     def requests_name(self) -> str:
-        """What a request must call the model."""
+        """The name of the model in requests."""
         return self.served_name or self.model
 
     def argument(self, name: str) -> object:
-        """A value of `arguments`, whether its name is written with dashes or underscores; None where it is not said."""
+        """A value of `arguments`, whose name may have dashes or underscores; None if it is not set."""
         return next((value for key, value in (self.arguments or {}).items() if key.replace("-", "_") == name), None)
 
 
 class Inference(NamedTuple):
-    """The vLLM server. The part is None where the file launches none."""
+    """The vLLM server. The part is None if the file launches none."""
 
     model_name: str | None = None  # inference.vllm.model, else model.name; [05] [01] inference.model.name
     ctx_tokens: int | None = None  # inference.vllm.max_model_len; [05] [01] inference.model.max_model_len
@@ -92,7 +96,7 @@ class Inference(NamedTuple):
     port: int | None = None  # inference.server.port
     backend_port: int | None = None  # inference.backend_port; [05] inference.deployment.backend_port; [01] -
     rpc_port: int | None = None  # inference.vllm.data_parallel_rpc_port; [05] inference.data_...; [01] -
-    router: str | None = None  # inference.router.type where there is a router; [05] [01] -
+    router: str | None = None  # inference.router.type if there is a router; [05] [01] -
     output_dir: str | None = None  # inference.output_dir; [01] -
     cache_bytes: int | None = None  # -; run.toml: inference.kv_cache_gib
 
@@ -103,25 +107,25 @@ class Inference(NamedTuple):
 
 
 class WeightBroadcast(NamedTuple):
-    """How weights go from the trainer to inference."""
+    """The transfer of weights from the trainer to inference."""
 
     kind: str | None = None  # weight_broadcast.type
-    trainer_kind: str | None = None  # trainer.weight_broadcast.type, only where the file says it
-    rollout_kind: str | None = None  # orchestrator.weight_broadcast.type, only where the file says it
-    inference_kind: str | None = None  # inference.weight_broadcast.type, only where the file says it
+    trainer_kind: str | None = None  # trainer.weight_broadcast.type, only if the file sets it
+    rollout_kind: str | None = None  # orchestrator.weight_broadcast.type, only if the file sets it
+    inference_kind: str | None = None  # inference.weight_broadcast.type, only if the file sets it
     host: str | None = None  # weight_broadcast.host; [05] [01] trainer.weight_broadcast.host
     port: int | None = None  # weight_broadcast.port; [05] [01] trainer.weight_broadcast.port
     timeout_s: int | None = None  # weight_broadcast.timeout; [05] [01] trainer.weight_broadcast.timeout
 
 
 class Transport(NamedTuple):
-    """How rollouts go from the orchestrator to the trainer."""
+    """The transfer of rollouts from the orchestrator to the trainer."""
 
     kind: str | None = None  # rollout_transport.type; [05] [01] trainer.rollout_transport.type
     port: int | None = None  # rollout_transport.port; [05] [01] trainer.rollout_transport.port
 
 
-# Inference field -> vLLM's argument, for what a run.toml says in [inference.arguments].
+# Inference field -> vLLM's argument in [inference.arguments] of a run.toml.
 ARGUMENTS = {
     "data_parallel": "data_parallel_size",
     "pipeline_parallel": "pipeline_parallel_size",
@@ -153,9 +157,9 @@ _TYPES: dict[str, type] = {
 
 
 def inference_of(server: Server) -> Inference:
-    """The server as the rules and the estimate read it. An argument of another type than theirs is not known."""
-    said = {field: server.argument(argument) for field, argument in ARGUMENTS.items()}
-    known = {field: value for field, value in said.items() if type(value) is _TYPES.get(field, str)}
+    """The server for the rules and the estimate. An argument of a wrong type is not known."""
+    given = {field: server.argument(argument) for field, argument in ARGUMENTS.items()}
+    known = {field: value for field, value in given.items() if type(value) is _TYPES.get(field, str)}
     return Inference(
         model_name=server.model,
         ctx_tokens=server.ctx_tokens,

@@ -1,4 +1,4 @@
-"""What a supervisor may do next, one frozen value each. Decides and does nothing."""
+"""The next actions that `decide` can return, one frozen value each."""
 
 from __future__ import annotations
 
@@ -7,88 +7,96 @@ from dataclasses import dataclass
 from prime_train.core.errors import ExitCode
 
 
+class Action:
+    """What the supervisor does next."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Action):
+    """Plan this attempt; StartRole then starts its processes."""
+
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class StartRole:
-    """Start the next process of the attempt: what it waits for answers."""
+class StartRole(Action):
+    """Start the next process of the attempt; every service that the process waits for is ready."""
 
     attempt: int
     role: str
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """Silence will soon be too long: look at what the processes do, so that it is known by `until_s`."""
+class Suspect(Action):
+    """The silence limit is near: start to check what the processes do, so that the answer is there by `until_s`."""
 
     attempt: int
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class KeepEvidence:
-    """Write down what can be known of the attempt, before it is ended."""
+class FindHang(Action):
+    """The silence limit is passed; the attempt hangs unless its processes are seen at work."""
+
+    attempt: int
+    silent_s: float
+    limit_s: float
+    phase: str
+    until_s: float  # processes that are seen at work may stay silent until then; in the past if their time is up
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEvidence(Action):
+    """Write down the state of the attempt's processes before they are ended."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Shrink:
-    """Take a smaller micro-batch from here on."""
+class Shrink(Action):
+    """Use a smaller micro-batch from the next attempt on."""
 
     attempt: int
     micro_batch: int
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveOut:
-    """Use this GPU no more."""
+class LeaveOut(Action):
+    """Stop using this GPU."""
 
     gpu: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """End the run, to be gone on with by a person. `saves`: with a checkpoint, where one can still be written."""
+class Pause(Action):
+    """Stop the run until a person starts it again. `saves`: with a checkpoint, if one can still be written."""
 
     reason: str
     saves: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing to do before `until_s`, unless something happens."""
+class Wait(Action):
+    """Do nothing before `until_s`, unless a message or an event arrives."""
 
     until_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class AskStop:
-    """Ask the trainer for a checkpoint and its end."""
+class AskStop(Action):
+    """Request that the trainer writes a checkpoint and ends."""
 
     attempt: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class FindHang:
-    """Silence beyond the limit; a hang unless the processes are seen at work."""
-
-    attempt: int
-    silent_s: float
-    limit_s: float
-    phase: str
-    until_s: float  # so long may it go on where its processes are seen at work; not after now where its time is up
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt; with `roots`, to those alone that were started
-    here, which end the rest themselves."""
+class Signal(Action):
+    """Send SIGABRT, SIGTERM or SIGKILL to every process of the attempt; with `roots`, only to the processes that the
+    supervisor started, which end the others themselves."""
 
     attempt: int
     signal: str
@@ -97,37 +105,21 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Close the account of an attempt whose exit will not come: nothing of it was started, or it outlives SIGKILL."""
+class GiveUp(Action):
+    """Record the end of an attempt that gives no exit code: no process was started, or one survives SIGKILL."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class Close(Action):
+    """End the run."""
+
     state: str  # "finished" | "stopped" | "failed"
     exit_code: ExitCode
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(Action):
     """The run is closed."""
-
-
-Action = (
-    Launch
-    | StartRole
-    | Wait
-    | AskStop
-    | Pause
-    | Suspect
-    | FindHang
-    | KeepEvidence
-    | Signal
-    | GiveUp
-    | Shrink
-    | LeaveOut
-    | Close
-    | Nothing
-)

@@ -1,6 +1,6 @@
-"""Tells an alarm or an end outside the run, by a program or a webhook, from a thread of its own. Decides nothing.
+"""Sends alerts of alarms and ends by a command or a webhook, in its own thread. Decides nothing.
 
-What is told goes out one by one; a program or a server that hangs holds up the next alert, never the run.
+Alerts are sent one by one. A command or a server that hangs delays the next alert, and never the run.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from prime_train.core.errors import UserError
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.redaction import redact, secrets
 from prime_train.events import AlertSent
 
 VERSION = 1
-_MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")  # of processes of an attempt; this one belongs to none
+_MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")  # the alert command is no process of the attempt
 _LONGEST_ERROR = 200
 _SLACK, _DISCORD = "hooks.slack.com", ("discord.com", "discordapp.com")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often to tell, and how long to try."""
+    """How often alerts are sent, and for how long a failed one is tried again."""
 
-    same_again_s: float = 600.0  # the same thing is not told again within
-    most_at_once: int = 10  # alerts that may follow each other without a pause
-    then_every_s: float = 60.0  # pause between further ones
-    deadline_s: float = 20.0  # for one run of the command, or one answer of the server
+    same_again_s: float = 600.0  # the same alert is not sent again within this time
+    most_at_once: int = 10  # alerts that are sent without a pause
+    then_every_s: float = 60.0  # pause between more alerts
+    deadline_s: float = 20.0  # for one run of the command or one answer of the server
     tries: int = 3
-    retry_s: float = 1.0  # wait before the second try; four times as long before each further one
+    retry_s: float = 1.0  # before the second try; each next wait is four times longer
     most_waiting: int = 100
 
 
@@ -52,10 +51,10 @@ class _Alert(NamedTuple):
 
 
 class Alerts:
-    """The way out for alerts. Without a command and an address it takes them and does nothing.
+    """Sends alerts. Without a command and an address it drops them.
 
     `webhook_env` names the variable of `environment` that holds the address: https, or http on this machine. The
-    address, and every secret of the environment, is masked in what is sent and in what comes back.
+    address and every secret of the environment are masked in each alert and in each error.
     """
 
     def __init__(
@@ -76,22 +75,22 @@ class Alerts:
         self._closing = threading.Event()
         self._child: Identity | None = None
         self._thread: threading.Thread | None = None
-        self.problem = _problem(webhook_env, self._address) if webhook_env else None
-        if self.problem is not None:
+        if webhook_env and (problem := _check_address(webhook_env, self._address)):
             self._address = ""
-            self._results.put(AlertSent("webhook", "set-up", self.problem.what))
+            self._results.put(AlertSent("webhook", "set-up", problem))
 
     def send(self, about: str, document: Mapping[str, Any], *, at_once: bool = False) -> None:
-        """Tell it, in the background. What was told lately, or comes too often, is counted and named with the next one;
-        `at_once`: the end of a run, which is told whatever came before."""
+        """Send it in the background. An alert that was sent recently, or comes too often, is only counted, and the next
+        alert has that count. `at_once`: never hold this one back."""
         if not (self._command or self._address):
             return
-        unsaid = self._throttle.unsaid_before(about, time.monotonic(), at_once)
-        if unsaid is None:
+        dropped = self._throttle.count_dropped(about, time.monotonic(), at_once)
+        if dropped is None:
             return
-        told = {"version": VERSION, "about": about, **document, "not_told_before": unsaid}
+        document = {"version": VERSION, "about": about, **document, "not_told_before": dropped}
+        masked = {name: _mask(part, self._hidden) for name, part in document.items()}
         try:
-            self._waiting.put_nowait(_Alert(about, self._masked(told)))
+            self._waiting.put_nowait(_Alert(about, masked))
         except Full:
             self._results.put(AlertSent(self._channels[0], about, f"{self._limits.most_waiting} others still wait"))
             return
@@ -100,7 +99,7 @@ class Alerts:
             self._thread.start()
 
     def results(self) -> list[AlertSent]:
-        """What became of those that were sent, since the last call."""
+        """The results of alerts since the last call."""
         found = []
         with contextlib.suppress(Empty):
             while True:
@@ -108,19 +107,19 @@ class Alerts:
         return found
 
     def processes(self) -> tuple[Identity, ...]:
-        """The command that runs at present: it belongs to no attempt."""
+        """The command that runs now; it belongs to no attempt."""
         child = self._child
         return (child,) if child is not None and child.alive else ()
 
     def close(self, flush_s: float = 10.0) -> list[AlertSent]:
-        """Tell what still waits, for `flush_s` at most, and end what runs then; what became of it."""
+        """Send the waiting alerts for at most `flush_s`, then end the command. Returns the results."""
         if self._thread is not None:
             with contextlib.suppress(Full):
                 self._waiting.put_nowait(None)
             self._thread.join(flush_s)
             self._closing.set()
             if self._thread.is_alive() and self._end_child():
-                self._thread.join(1.0)  # a server that does not answer is left to the daemon thread
+                self._thread.join(1.0)  # the daemon thread may stay, if a server does not answer
             while self._thread.is_alive() or not self._waiting.empty():
                 try:
                     left = self._waiting.get_nowait()
@@ -137,15 +136,15 @@ class Alerts:
     def _work(self) -> None:
         while not self._closing.is_set() and (alert := self._waiting.get()) is not None:
             for channel in self._channels:
-                one = self._run_command if channel == "command" else self._post
-                failed = redact(self._tried(one, alert.document), self._hidden)
+                send = self._run_command if channel == "command" else self._post
+                failed = redact(self._try(send, alert.document), self._hidden)
                 self._results.put(AlertSent(channel, alert.about, failed[:_LONGEST_ERROR]))
 
-    def _tried(self, one: Callable[[dict[str, Any]], _Outcome], document: dict[str, Any]) -> str:
-        """Why it failed at last; empty where it did not."""
+    def _try(self, send: Callable[[dict[str, Any]], _Outcome], document: dict[str, Any]) -> str:
+        """Send with several tries. Returns the last error; empty on success."""
         wait_s = self._limits.retry_s
         for left in reversed(range(self._limits.tries)):
-            outcome = one(document)
+            outcome = send(document)
             if not outcome.failed or not outcome.again or not left:
                 return outcome.failed
             if self._closing.wait(wait_s):
@@ -154,7 +153,7 @@ class Alerts:
         return ""
 
     def _run_command(self, document: dict[str, Any]) -> _Outcome:
-        """Run the program with the alert on its input. Its output goes nowhere: it is not the run's to keep."""
+        """Run the command with the alert as its input. Its output is dropped."""
         try:
             child = subprocess.Popen(
                 self._command,
@@ -196,16 +195,13 @@ class Alerts:
             return _Outcome(f"the server cannot be reached: {reason}", again=True)
 
     def _end_child(self) -> bool:
-        """Whether there was a program to end."""
+        """Whether a command was running."""
         child = self._child
         if child is None or not child.alive:
             return False
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         return True
-
-    def _masked(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: _mask(value, self._hidden) for name, value in document.items()}
 
 
 class _Outcome(NamedTuple):
@@ -214,37 +210,37 @@ class _Outcome(NamedTuple):
 
 
 class _Throttle:
-    """Counts what is not told."""
+    """Limits the number of alerts, and counts those that are not sent."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._told_s: dict[str, float] = {}
+        self._sent_s: dict[str, float] = {}
         self._credit = float(limits.most_at_once)
         self._at_s: float | None = None
-        self._unsaid = 0
+        self._dropped = 0
 
-    def unsaid_before(self, about: str, now_s: float, at_once: bool) -> int | None:
-        """How many were kept back since the last one that was told; None where this one is."""
+    def count_dropped(self, about: str, now_s: float, at_once: bool) -> int | None:
+        """How many alerts were dropped since the last one that was sent; None if this one is dropped too."""
         if self._at_s is not None:
             grown = (now_s - self._at_s) / self._limits.then_every_s
             self._credit = min(float(self._limits.most_at_once), self._credit + grown)
         self._at_s = now_s
-        last_s = self._told_s.get(about)
+        last_s = self._sent_s.get(about)
         is_new = last_s is None or now_s - last_s >= self._limits.same_again_s
         if not at_once and (not is_new or self._credit < 1):
-            self._unsaid += 1
+            self._dropped += 1
             return None
-        self._told_s = {
-            name: told_s for name, told_s in self._told_s.items() if now_s - told_s < self._limits.same_again_s
+        self._sent_s = {
+            name: sent_s for name, sent_s in self._sent_s.items() if now_s - sent_s < self._limits.same_again_s
         }
-        self._told_s[about] = now_s
+        self._sent_s[about] = now_s
         self._credit = max(0.0, self._credit - 1)
-        unsaid, self._unsaid = self._unsaid, 0
-        return unsaid
+        dropped, self._dropped = self._dropped, 0
+        return dropped
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """An address that sends elsewhere is not followed: it might lead out of https, or to another machine."""
+    """Redirects are not followed, because they might lead out of https or to another machine."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -260,7 +256,7 @@ def _mask(value: Any, hidden: tuple[str, ...]) -> Any:
 
 
 def _body(address: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document; to Slack and Discord, which take no other fields, its text alone."""
+    """The document; only its text for Slack and Discord, which accept no other fields."""
     host = urlsplit(address).hostname or ""
     text = str(document.get("text", document["about"]))
     if host == _SLACK:
@@ -270,21 +266,18 @@ def _body(address: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return dict(document)
 
 
-def _problem(variable: str, address: str) -> UserError | None:
-    """Why nothing can be posted; the address itself is a secret, and not told."""
-    fix = f"export {variable}=https://HOST/PATH, or leave prime_train.alerts.webhook_env out"
-    where = "prime_train.alerts.webhook_env"
+def _check_address(variable: str, address: str) -> str:
+    """Why the webhook cannot be used; empty if it can. The address is a secret, so it is not shown."""
     if not address:
-        return UserError(f"{variable} is not set", where, "it is to hold the address that alerts are posted to", fix)
+        return f"{variable} is not set"
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""
     except ValueError:
-        return UserError(f"{variable} holds no address", where, "it cannot be read as one", fix)
+        return f"{variable} holds no address"
     if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))):
-        return None
-    why = "what an alert says of the run leaves this machine over https alone"
-    return UserError(f"{variable} holds no https address", where, why, fix)
+        return ""
+    return f"{variable} holds no https address"
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""The processes of one attempt: starts them in order, ends them together. Decides nothing and writes no event."""
+"""Starts the processes of one attempt and ends them together. Writes no event."""
 
 from __future__ import annotations
 
@@ -12,62 +12,59 @@ import psutil
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.supervise import process
 from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.process import Exited, Running
+from prime_train.supervise.launch.run_directory import set_aside
+from prime_train.supervise.process import Exited, Running, signal_root, signal_tree, spawn, sweep
 
-EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; one that waits in the kernel may never
-SERVICE_GRACE_S = 10.0  # for a service to end by itself when the trainer has
+EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; a child that waits in the kernel may not end
+SERVICE_GRACE_S = 10.0  # for a service to end by itself after the trainer
 
 
 class Children:
-    """What runs of an attempt, by role. `spared` names processes that a sweep leaves alone."""
+    """The running processes of an attempt, by role. `list_spared` returns the processes that a sweep must spare."""
 
-    def __init__(self, run_dir: RunDir, inbox: SimpleQueue[object], spared: Callable[[], Sequence[Identity]]) -> None:
+    def __init__(
+        self, run_dir: RunDir, inbox: SimpleQueue[object], list_spared: Callable[[], Sequence[Identity]]
+    ) -> None:
         self._run_dir = run_dir
         self._inbox = inbox
-        self._spared = spared
+        self._list_spared = list_spared
         self._running: dict[str, Running] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._running)
-
     def start(self, launch: Launch, attempt: int) -> Running:
-        """Start one. Raises OSError. Call it from the main thread: see process.spawn."""
-        _lay_out(launch)
-        running = process.spawn(launch, attempt, self._inbox)
+        """Start one process. Raises OSError. Call it from the main thread: see `spawn`."""
+        _prepare_files(launch)
+        running = spawn(launch, attempt, self._inbox)
         self._running[launch.role] = running
         return running
 
-    def exited(self, exited: Exited) -> Running | None:
-        """Take note that one has ended; None where it is none of these, but of an attempt that was given up."""
+    def remove(self, exited: Exited) -> bool:
+        """Remove a process that has ended. Returns False for a process of an earlier attempt, which was given up."""
         running = self._running.get(exited.role)
         if running is None or running.attempt != exited.attempt:
-            return None
-        return self._running.pop(exited.role)
+            return False
+        del self._running[exited.role]
+        return True
 
     def signal(self, number: signal.Signals, *, roots: bool = False) -> None:
-        """Send a signal to every process of every tree, or to those alone that were started here."""
+        """Send a signal to every process of every tree; with `roots`, only to the processes that were started here."""
         for running in self._running.values():
-            if roots:
-                process.signal_root(running.identity, number)
-            else:
-                process.signal_tree(running.identity, number)
+            (signal_root if roots else signal_tree)(running.identity, number)
 
     def end_rest(self, *, gently: bool) -> list[psutil.Process]:
-        """End what is left; those that outlive SIGKILL. `gently`: SIGTERM first, and a while to heed it."""
+        """End the remaining processes. Returns those that outlive SIGKILL. `gently`: send SIGTERM first."""
         if gently and self._running:
             self.signal(signal.SIGTERM, roots=True)
             self._await(SERVICE_GRACE_S)
         self.signal(signal.SIGKILL)
-        stuck = process.sweep(self._run_dir.path, self._spared())
+        stuck = sweep(self._run_dir.path, self._list_spared())
         if not stuck:
             self._await(EXIT_LIMIT_S)
         self._running.clear()
         return stuck
 
     def _await(self, limit_s: float) -> None:
-        """Hear of their exits; other messages go back into the inbox."""
+        """Wait for their exits; other messages go back into the inbox."""
         put_back: list[object] = []
         give_up_s = time.monotonic() + limit_s
         while self._running:
@@ -76,19 +73,18 @@ class Children:
             except Empty:
                 break
             if isinstance(message, Exited):
-                self.exited(message)
+                self.remove(message)
             else:
                 put_back.append(message)
         for message in put_back:
             self._inbox.put(message)
 
 
-def _lay_out(launch: Launch) -> None:
-    """Write the files that it reads, and put out of its way what may not be there. Raises OSError."""
+def _prepare_files(launch: Launch) -> None:
+    """Write the files that the process reads, and rename the files that must not exist. Raises OSError."""
     for path, text in launch.files:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
     for path in launch.aside:
         if path.exists():
-            names = (path.with_name(f"{path.name}.aside-{number}") for number in count(1))
-            path.rename(next(name for name in names if not name.exists()))
+            set_aside(path, (f"{path.name}.aside-{number}" for number in count(1)))

@@ -1,9 +1,10 @@
-"""Says why an attempt ended, from what it said, how it exited, and the end of its log. Decides nothing."""
+"""Finds the cause of an attempt's end in its events, its exit code and its logs. Decides nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 from dataclasses import dataclass, replace
@@ -14,33 +15,37 @@ from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import catalogue
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.exit_signals import (
-    BY_ITSELF,
-    OOM_KILLER,
-    aborted_at,
-    killed_rank,
-    meaning,
-    name_of,
-    number_of,
-)
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.hang.activity import STOPPED
-from prime_train.supervise.watches.host.host_program import oom_kills as counters
+from prime_train.supervise.watches.host.host_program import oom_kills as count_by_group
 from prime_train.supervise.watches.host.host_program import own_groups
 
 _TAIL_BYTES = 256 * 1024
-_DISK_ANSWERS_S = 1.0
-_LEAST_FREE_BYTES = 64 * 1024  # file systems give the last blocks to nobody, or to root alone
+_DISK_LIMIT_S = 1.0
+_LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for root
 _LONGEST_LINE = 300
-_CLASSES = frozenset(
-    {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
-)
-_SAY_THE_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that say no more than a signal does
-_KEPT_CLASSES = frozenset({"config", "disk", "oom", "env"})  # what the trainer knows better than a line of a log does
-_SEE_SILENCE = frozenset({"engine", "hang"})  # watches that see an effect
-_SLOW_FIX = "if the phase is just slow, raise its limit in [prime_train.heartbeat]"
+_CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
+_NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
+_KEPT_CLASSES = frozenset({"config", "disk", "oom", "env"})  # classes that the trainer knows better than its log
+_SILENCE_WATCHES = frozenset({"engine", "hang"})  # watches that see an effect and not its cause
+_SLOW_FIX = "if the phase is only slow, raise its limit in [prime_train.heartbeat]"
 _STOPPED_FIX = "find who stops it: a debugger, Ctrl-Z, a scheduler that suspends jobs; `kill -CONT PID` lets it go on"
-_OWN_LIMITS = frozenset({"oom", "hardware"})  # what has a process killed from outside, and is written down
+_LOGGED_CAUSES = frozenset({"oom", "hardware"})  # a log may name them although another process sends the signal
+_TORCHRUN_RANK = re.compile(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*-(\d+)\b")
+# Signals that follow the end of another rank: torchrun sends SIGTERM to the other ranks, and a rank's watchdog
+# aborts a collective that lost a peer.
+_CONSEQUENCES = (int(signal.SIGTERM), int(signal.SIGABRT))
+_ABORTED = re.compile(r'Current thread [^\n]*\(most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)')
+_MEANINGS: dict[int, tuple[str, str]] = {
+    signal.SIGKILL: ("something outside this run sent it: a person, the job scheduler or a container limit", ""),
+    signal.SIGTERM: ("something outside this run requested its end: a person or the job scheduler", ""),
+    signal.SIGSEGV: ("native code accessed memory that is not its own", "read the stack at the end of the log"),
+    signal.SIGBUS: ("memory-mapped storage is gone or full, often /dev/shm", "look at `df -h /dev/shm` and the disk"),
+    signal.SIGABRT: ("native code aborted: a failed assertion or a collective that timed out", "read the log's end"),
+}
+OOM_KILLER = "kernel_oom_killer"  # the cause_id of an attempt that the kernel's out-of-memory killer ended
+# Native code ends itself by these signals after a failure, most often with a message in the log.
+_SELF_SENT = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,138 +58,137 @@ class Cause:
     why: str = ""
     fix: str = ""
     where: str = ""
-    id: str = ""  # the signature or the alarm that it was told by
-    retry: str = ""  # what the signature says of another try: "no" | "after_fix" | "yes"; "" = by the class
+    id: str = ""  # the signature or the alarm that names the cause
+    retry: str = ""  # by the signature: "no" | "after_fix" | "yes"; "" = the cause class decides
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is left of an attempt whose processes are gone. `role`: of the process whose exit ended it.
-
-    `heard`: the root cause in all its logs, read while they grew; where nobody listened, or heard nothing, the end of
-    the one log is read for it.
-    """
+    """What is known of an attempt whose processes have ended. `role`: of the process whose exit ended it."""
 
     returncode: int | None
     log: Path
     log_tail: str
-    oom_kills: int  # of the kernel's out-of-memory killer, on this machine or in this container, in its lifetime
-    heard: root_cause.Cause | None = None
+    oom_kills: int  # by the kernel in this container or on this machine, during the attempt
+    log_cause: root_cause.Cause | None = None  # from all its logs, read while they grew
     role: str = "trainer"
-    stood: str = ""  # where the rank that stands apart was seen before it was ended
-    disk_full: bool = False  # the run's own: what it had to say found no room
-    told_to_end: bool = False  # by its supervisor, and with nothing to save first
+    stuck_place: str = ""  # the source line of the rank that the others waited for
+    disk_full: bool = False  # the disk of the run, so its last messages may be lost
+    stopped_by_us: bool = False  # by a requested stop that saves nothing
 
     @property
     def found(self) -> root_cause.Cause | None:
-        """The root cause that the logs tell, known or not."""
-        return self.heard or _from_log(self.log_tail, str(self.log))
+        """The root cause in the logs, by a signature or not; without `log_cause`, from the end of the one log."""
+        return self.log_cause or _from_log(self.log_tail, str(self.log))
 
     @property
-    def who(self) -> str:
-        """ "inference "; empty for the trainer, of which everything is said that names nobody."""
+    def subject(self) -> str:
+        """ "inference "; empty for the trainer, which is the default subject of a message."""
         return "" if self.role == "trainer" else f"{self.role} "
 
 
-def tail(log: Path) -> str:
-    """The end of a log; empty where there is none, and where it cannot be read."""
+def read_tail(log: Path) -> str:
+    """The end of a log; empty if the log does not exist or cannot be read."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return file.read().decode("utf-8", "replace")
-    except OSError:  # it is gone, or cannot be read
+    except OSError:
         return ""
 
 
-def disk_full(folder: Path) -> bool:
-    """Whether a file of any size would find no room there. False where that cannot be told, or not within a second.
+def is_disk_full(folder: Path) -> bool:
+    """Whether no file fits on the disk any more. False if the disk does not answer within a second.
 
-    Asked in a thread: a disk that does not answer may hold who asks it for ever.
+    A thread makes the call, because a dead disk may block its caller for ever.
     """
     free_bytes: list[int] = []
 
-    def ask() -> None:
+    def measure() -> None:
         with contextlib.suppress(OSError):
             found = os.statvfs(folder)
             free_bytes.append(found.f_bavail * found.f_frsize)
 
-    asking = threading.Thread(target=ask, name="disk-full", daemon=True)
-    asking.start()
-    asking.join(_DISK_ANSWERS_S)
+    thread = threading.Thread(target=measure, name="disk-full", daemon=True)
+    thread.start()
+    thread.join(_DISK_LIMIT_S)
     return bool(free_bytes) and free_bytes[0] < _LEAST_FREE_BYTES
 
 
-def oom_kills() -> int:
-    """Processes of this control group that the out-of-memory killer has ended; the whole machine's where there is none.
+def count_oom_kills() -> int:
+    """Processes that the kernel's out-of-memory killer ended in this control group; without one, on the machine.
 
-    A kill elsewhere on the machine says nothing of this run. A group of version 1 does not count those below it.
+    Kills elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it.
     """
     own = own_groups()[:1]
     below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
-    counted = dict(counters([*own, *below]))
+    counted = dict(count_by_group([*own, *below]))
     machine = counted.pop(Path("/proc/vmstat"), 0)
     return sum(counted.values()) if counted else machine
 
 
 def judge(state: State, live: Live, evidence: Evidence) -> Cause:
-    """The trainer's own account comes first, then what the supervisor did to it, then the exit and the logs."""
-    match live.word.said if live.word else "":
-        case "finished" if live.word and live.word.step >= state.max_steps:
+    """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs."""
+    match live.trainer_exit.outcome if live.trainer_exit else "":
+        case "finished" if live.trainer_exit and live.trainer_exit.step >= state.max_steps:
             return Cause("finished")
         case "stopped":
             return Cause("stopped")
-    if evidence.told_to_end:
+    if evidence.stopped_by_us:
         return Cause("stopped")
-    match live.doom.found if live.doom else None:
+    match live.pending_kill.found if live.pending_kill else None:
         case HangFound() as hang:
-            return _hang(hang, evidence)
+            return _judge_hang(hang, evidence)
         case AlarmRaised() as alarm:
-            return _alarm(alarm, evidence)
-    killed = killed_rank(evidence.log_tail)
+            return _judge_alarm(alarm, evidence)
+    killed = find_killed_rank(evidence.log_tail)
     if killed is not None:
         rank, number = killed
-        return _signal(number, f"rank {rank} was ", evidence)
+        return _judge_signal(number, f"rank {rank} was ", evidence)
     if live.failure is not None:
-        return _own_account(live.failure, evidence)
+        return _judge_failure(live.failure, evidence)
     if any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent):
         what = "it had to be ended before its checkpoint was complete"
-        return Cause("stopped", "signal", what, "it did not stop in the time it had", "raise prime_train.stop_grace_s")
-    return _exit(state, evidence)
+        return Cause("stopped", "signal", what, "it did not stop in its grace period", "raise prime_train.stop_grace_s")
+    return _judge_exit(state, evidence)
 
 
-def _own_account(failure: TrainerFailed, evidence: Evidence) -> Cause:
-    """As the trainer tells it. What it does not know itself, a signature may: in any log, else in its own words."""
+def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:
+    """As the trainer reports it; for a cause it does not know, the logs or its message may match a signature."""
     cause_class = failure.cause_class if failure.cause_class in _CLASSES else "unknown"
     own = Cause("failed", cause_class, failure.what, failure.why, failure.fix, failure.where)
-    said = _by_its_words(failure.what)
+    by_message = _match_message(failure.what)
     if cause_class in _KEPT_CLASSES:
-        return replace(own, id=said.id) if said is not None and said.cause_class == cause_class else own
-    heard = evidence.heard
-    if heard is not None and _explains(heard):
-        return replace(_of_log(heard), where=own.where if heard.file == str(evidence.log) else _place(heard))
-    if said is not None:
-        return replace(own, cause_class=said.cause_class, why=said.why, fix=said.fix, id=said.id, retry=said.retry)
-    return own
+        return replace(own, id=by_message.id) if by_message and by_message.cause_class == cause_class else own
+    found = evidence.log_cause
+    if found is not None and _explains(found):
+        return replace(_from_root_cause(found), where=own.where if found.file == str(evidence.log) else _place(found))
+    if by_message is None:
+        return own
+    cause_class, why, fix = by_message.cause_class, by_message.why, by_message.fix
+    return replace(own, cause_class=cause_class, why=why, fix=fix, id=by_message.id, retry=by_message.retry)
 
 
-def _alarm(alarm: AlarmRaised, evidence: Evidence) -> Cause:
-    """What a watch ended it for. Where a process only fell silent, a log may tell why."""
+def _judge_alarm(alarm: AlarmRaised, evidence: Evidence) -> Cause:
+    """The alarm; if it reports only silence, a log may name the cause of the silence."""
+    if alarm.watch in _SILENCE_WATCHES and (cause := _explain_silence(evidence, alarm.what)):
+        return cause
     where = alarm.where or alarm.subject
-    heard = evidence.heard
-    if alarm.watch in _SEE_SILENCE and heard is not None and _explains(heard):
-        cause = _of_log(heard)
-        return replace(cause, what=f"{cause.what}; then {alarm.what}")
     return Cause("failed", alarm.cause_class, alarm.what, alarm.why, alarm.fix, where, alarm.name)
 
 
-def _hang(hang: HangFound, evidence: Evidence) -> Cause:
-    """Where another log tells why it waits, that is the cause; the silence is only how it was found."""
+def _explain_silence(evidence: Evidence, silence: str) -> Cause | None:
+    if evidence.log_cause is None or not _explains(evidence.log_cause):
+        return None
+    cause = _from_root_cause(evidence.log_cause)
+    return replace(cause, what=f"{cause.what}; then {silence}")
+
+
+def _judge_hang(hang: HangFound, evidence: Evidence) -> Cause:
     silent = f"no sign of life for {hang.silent_s:.0f} s in phase {hang.phase}"
-    heard = evidence.heard
-    if heard is not None and _explains(heard):
-        cause = _of_log(heard)
-        return replace(cause, what=f"{cause.what}; then {silent}")
-    where = evidence.stood or aborted_at(evidence.log_tail)
+    if cause := _explain_silence(evidence, silent):
+        return cause
+    where = evidence.stuck_place or find_abort_place(evidence.log_tail)
     return Cause(
         "failed",
         "hang",
@@ -195,28 +199,28 @@ def _hang(hang: HangFound, evidence: Evidence) -> Cause:
     )
 
 
-def _exit(state: State, evidence: Evidence) -> Cause:
-    """The cause where the trainer itself left no account."""
-    code = evidence.returncode
-    log = str(evidence.log)
-    reached = f"at {state.stands_at}"
+def _judge_exit(state: State, evidence: Evidence) -> Cause:
+    """The cause by the exit code, if the trainer reported none."""
+    code, subject, log = evidence.returncode, evidence.subject, str(evidence.log)
+    reached = f"at {state.progress_text}"
     if code is None:
-        what = f"{evidence.who}ended together with its supervisor {reached}".removeprefix(" ")
-        return Cause("failed", "signal", what if evidence.who else f"it {what}", "the supervisor was killed", "", log)
-    number = number_of(code)
-    if number:
-        return _signal(number, evidence.who, evidence)
+        what = f"{subject or 'it '}ended together with its supervisor {reached}"
+        return Cause("failed", "signal", what, "the supervisor was killed", "", log)
+    if number := find_signal_number(code):
+        return _judge_signal(number, subject, evidence)
     found = evidence.found
-    if found is not None and (code != 0 or evidence.who or _explains(found)):  # a server whose engine died ends with 0
-        return _of_log(found)
+    # Any cause explains the exit of a service, which exits with 0 if its engine dies.
+    if found is not None and (code != 0 or subject or _explains(found)):
+        return _from_root_cause(found)
+    what, fix = f"{subject}exited with {code} {reached}", f"read {log}"
     if code == 0:
-        why = "it did not say that it had finished" if not evidence.who else "it is to serve until the run is over"
-        return Cause("failed", "unknown", f"{evidence.who}exited with 0 {reached}", why, f"read {log}", log)
+        why = "it must serve until the run is over" if subject else "it did not report that it had finished"
+        return Cause("failed", "unknown", what, why, fix, log)
     if evidence.disk_full:
-        what = f"{evidence.who}exited with {code} {reached}, and the run's own disk is full"
-        return Cause("failed", "disk", what, "its log found no room either", "free some space, then start again", log)
-    cause_class, why = _EXIT_CODES.get(code, ("unknown", "it left no account of why"))
-    return Cause("failed", cause_class, f"{evidence.who}exited with {code} {reached}", why, f"read {log}", log)
+        what, fix = f"{what}, and the run's own disk is full", "free some space, then start again"
+        return Cause("failed", "disk", what, "there was no space for its log either", fix, log)
+    cause_class, why = _EXIT_CODES.get(code, ("unknown", "it reported no reason"))
+    return Cause("failed", cause_class, what, why, fix, log)
 
 
 _EXIT_CODES = {
@@ -230,45 +234,77 @@ _EXIT_CODES = {
 # --- signals and logs --------------------------------------------------------------------------------
 
 
-def _signal(number: int, who: str, evidence: Evidence) -> Cause:
-    what, log = f"{who}killed by signal {name_of(number)}", str(evidence.log)
+def _judge_signal(number: int, subject: str, evidence: Evidence) -> Cause:
+    what, log = f"{subject}killed by signal {name_signal(number)}", str(evidence.log)
     found = evidence.found
-    if found is not None and _explains(found) and (number in BY_ITSELF or found.cause_class in _OWN_LIMITS):
-        return _of_log(found)
+    if found is not None and _explains(found) and (number in _SELF_SENT or found.cause_class in _LOGGED_CAUSES):
+        return _from_root_cause(found)
     if number == signal.SIGKILL and evidence.oom_kills > 0:
-        why = "the kernel's out-of-memory killer was at work while it ran"
+        why = "the kernel's out-of-memory killer was active during the attempt"
         fix = "lower batch.micro_batch or data.loader_workers, or add memory"
         return Cause("failed", "oom", what, why, fix, log, OOM_KILLER)
-    why, fix = meaning(number)
-    return Cause("failed", "signal", what, why, fix, aborted_at(evidence.log_tail) or log)
+    why, fix = explain_signal(number)
+    return Cause("failed", "signal", what, why, fix, find_abort_place(evidence.log_tail) or log)
 
 
 def _from_log(log_tail: str, log: str) -> root_cause.Cause | None:
-    """The root cause as `prime-train diagnose` finds it in the end of one log; its line is not known."""
+    """The root cause that `prime-train diagnose` finds in the end of one log; its line number is not known."""
     found = root_cause.judge([scan([log_tail.encode("utf-8", "replace")], log)]).cause
     return None if found is None else found._replace(line=0)
 
 
 def _explains(found: root_cause.Cause) -> bool:
-    """Whether a signature knows it, and it is more than a warning or the echo of another failure or of a signal."""
+    """Whether a signature matched that is more than a warning, a consequence of another failure or a signal's name."""
     known = catalogue().by_id.get(found.id)
-    return known is not None and not (known.cascade or known.weak) and found.id not in _SAY_THE_SIGNAL
+    return known is not None and not (known.cascade or known.weak) and found.id not in _NAME_A_SIGNAL
 
 
-def _by_its_words(said: str) -> root_cause.Cause | None:
-    """What a signature makes of an exception's text alone."""
-    found = root_cause.judge([scan([said.encode("utf-8", "replace")], "")]).cause
+def _match_message(message: str) -> root_cause.Cause | None:
+    """The signature that matches the text of an exception."""
+    found = root_cause.judge([scan([message.encode("utf-8", "replace")], "")]).cause
     return found if found is not None and _explains(found) else None
 
 
-def _of_log(found: root_cause.Cause) -> Cause:
+def _from_root_cause(found: root_cause.Cause) -> Cause:
     retry = "" if found.id == root_cause.UNKNOWN else found.retry
     text = found.text[:_LONGEST_LINE]
     return Cause("failed", found.cause_class, text, found.why, found.fix, _place(found), found.id, retry)
 
 
 def _place(found: root_cause.Cause) -> str:
-    """The frame that raised it, else the log and the line."""
+    """The frame that raised the error, else the log and the line."""
     if len(found.raised) > 1:
         return found.raised[1].partition(" in ")[0]
     return f"{found.file}:{found.line}" if found.line else found.file
+
+
+def find_killed_rank(log_tail: str) -> tuple[int, int] | None:
+    """Rank and signal of the first killed rank in torchrun's summary; torchrun itself always exits with 1."""
+    found = ((int(rank), int(number)) for rank, number in _TORCHRUN_RANK.findall(log_tail))
+    return next(((rank, number) for rank, number in found if number not in _CONSEQUENCES), None)
+
+
+def find_abort_place(log_tail: str) -> str:
+    """The thread that got the fatal signal, by faulthandler: "file:line in function"; empty without such a line."""
+    found = _ABORTED.findall(log_tail)
+    return f"{found[-1][0]}:{found[-1][1]} in {found[-1][2]}" if found else ""
+
+
+def find_signal_number(returncode: int) -> int:
+    """The signal in an exit code, of the process itself (-9) or of a shell's child (137); 0 for none."""
+    if returncode < 0:
+        return -returncode
+    return returncode - 128 if 128 < returncode <= 128 + 64 else 0
+
+
+def name_signal(number: int) -> str:
+    """ "9 (SIGKILL)"; only the number for a signal without a name."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
+
+
+def explain_signal(number: int) -> tuple[str, str]:
+    """Why this signal is sent, and what to do; both empty for other signals."""
+    return _MEANINGS.get(number, ("", ""))

@@ -1,9 +1,9 @@
-"""Prints what is known of processes and files that may hang whoever asks, so that a child asks. Judges nothing.
+"""Prints facts about processes and files. It runs as a child process, because reading them may block for ever.
 
-python evidence_program.py tree PID...          every process below, one JSON object to a line
-python evidence_program.py process PID          its status, where it waits, its kernel stack, its limits, its threads
+python evidence_program.py tree PID...          every process of the trees, one JSON object per line
+python evidence_program.py process PID          status, wait channel, kernel stack, limits and threads
 python evidence_program.py tail BYTES PATH      the end of a file
-python evidence_program.py files FOLDER START   name and size of the files that begin so
+python evidence_program.py files FOLDER START   name and size of the files whose name starts with START
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def main() -> None:
         case "tail":
             try:
                 tail(int(arguments[0]), Path(arguments[1]))
-            except FileNotFoundError:  # a server writes no metrics
+            except FileNotFoundError:  # for example the metrics of a server
                 sys.exit("there is none")
         case "files":
             folder, start = arguments
             for path in sorted(Path(folder).glob(f"{start}*")):
-                say(f"{path.name}  {path.stat().st_size} bytes")
+                write_line(f"{path.name}  {path.stat().st_size} bytes")
         case _:
             sys.exit(f"no such task: {task}")
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
@@ -52,7 +52,7 @@ def tree(pids: list[int]) -> None:
             root = psutil.Process(pid)
             for found in (root, *root.children(recursive=True)):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    say(json.dumps(_row(found, root.pid)))
+                    write_line(json.dumps(_row(found, root.pid)))
 
 
 def _row(found: psutil.Process, root: int) -> dict[str, object]:
@@ -61,13 +61,13 @@ def _row(found: psutil.Process, root: int) -> dict[str, object]:
     with contextlib.suppress(psutil.AccessDenied):
         row["python"] = "python" in Path(found.exe()).name
         rank = found.environ().get("RANK", "")
-        row["rank"] = rank if rank.isdigit() else ""  # it becomes part of a file's name
+        row["rank"] = rank if rank.isdigit() else ""  # it becomes part of a file name
         row["command"] = " ".join(found.cmdline())
     return row
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """The process has a handler for the signal: it would end one that has none."""
+    """Whether the process has a handler for the signal, which would end it otherwise."""
     for line in _read(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -76,13 +76,13 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 def process(pid: int) -> None:
     for name in ("status", "wchan", "stack", "limits"):
-        say(f"== {name}\n{_read(f'/proc/{pid}/{name}').rstrip()}\n")
+        write_line(f"== {name}\n{_read(f'/proc/{pid}/{name}').rstrip()}\n")
     tasks = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
-    say(f"== {len(tasks)} threads")
+    write_line(f"== {len(tasks)} threads")
     for task in tasks[:_MOST_THREADS]:
         folder = f"/proc/{pid}/task/{task}"
         state = next((line for line in _read(f"{folder}/status").splitlines() if line.startswith("State:")), "")
-        say(f"{task}  {_read(f'{folder}/comm').strip()}  {state}  waits in {_read(f'{folder}/wchan').strip()}")
+        write_line(f"{task}  {_read(f'{folder}/comm').strip()}  {state}  waits in {_read(f'{folder}/wchan').strip()}")
 
 
 def _read(path: str) -> str:
@@ -93,7 +93,7 @@ def _read(path: str) -> str:
 
 
 def tail(size_bytes: int, path: Path) -> None:
-    """The last whole lines. What may be the second half of a line, and so of a secret, is left out."""
+    """The last complete lines. A partial first line is left out, because it may hold a part of a secret."""
     with open(path, "rb") as file:
         before = max(0, os.fstat(file.fileno()).st_size - size_bytes)
         file.seek(before)

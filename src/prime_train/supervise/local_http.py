@@ -1,6 +1,6 @@
-"""Asks a server on this machine something over HTTP. Never waits longer than it is told.
+"""Sends one HTTP request to a server on this machine, with a time limit.
 
-http.client and no library: nothing is retried, redirected or pooled, and the watch's program has little else to load.
+It uses http.client, because that retries, redirects and pools nothing and the engine watch's program loads it fast.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _KEY = "VLLM_API_KEY"  # as in programs/vllm/server.py, which would load the who
 
 
 class Answer(NamedTuple):
-    """What came back. `status` is 0 where nothing did; `text` then says why."""
+    """The response. Without one, `status` is 0 and `text` has the reason."""
 
     status: int
     text: str
 
     @property
     def words(self) -> str:
-        """One line, of 200 letters at most."""
+        """Status and text on one line, of at most 200 characters of text."""
         shown = " ".join(self.text.split())[:200]
         return f"{self.status} {shown}".strip() if self.status else shown
 
 
-def ask(method: str, url: str, limit_s: float, body: Mapping[str, object] | None = None) -> Answer:
-    """One request, with the key that vLLM has from the environment too. Proxies of the environment are passed by."""
+def send_request(method: str, url: str, limit_s: float, body: Mapping[str, object] | None = None) -> Answer:
+    """Send one request with vLLM's API key from the environment. Proxies of the environment are not used."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
     headers = {"Content-Type": "application/json", "Connection": "close"}

@@ -1,6 +1,6 @@
-"""Holds a run directory for one supervisor. Never waits: a run that is held is an error for the second comer.
+"""Locks a run directory for one supervisor. It never waits: a run that is locked already is an error.
 
-The kernel drops the lock (flock) when its holder dies, by kill -9 too. The text in it says who holds it.
+The kernel releases the lock (flock) when its holder dies, after kill -9 too. Its text names the holder.
 """
 
 from __future__ import annotations
@@ -17,36 +17,33 @@ from prime_train.core.rundir import RunDir
 
 
 class Lock:
-    """A run that is held here."""
+    """The lock of a run that this process holds."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
-        self._fd = _taken(run_dir)
+        self._fd = _acquire(run_dir)
 
     def keep(self) -> None:
-        """Re-create the lock if someone deleted it; otherwise a second supervisor could start, and each would kill
-        the other's trainer.
-
-        Raises UserError where another process has taken the lock by then.
-        """
-        if _stands(self._fd, self._run_dir) or not self._run_dir.path.exists():
+        """Re-create a lock file that was deleted; otherwise a second supervisor could start and each would kill the
+        other's trainer. Raises UserError if another process holds the lock by now."""
+        if _is_current(self._fd, self._run_dir) or not self._run_dir.path.exists():
             return
-        lost, self._fd = self._fd, _taken(self._run_dir)
+        lost, self._fd = self._fd, _acquire(self._run_dir)
         os.close(lost)
 
     def drop(self, made: list[Path]) -> None:
-        """Let it go, and take away the folders in `made` where nothing was written into them."""
+        """Release the lock, and remove the folders in `made` if nothing was written into them."""
         os.ftruncate(self._fd, 0)
-        if made and _stands(self._fd, self._run_dir):
-            _take_away(self._run_dir, made)
+        if made and _is_current(self._fd, self._run_dir):
+            _remove_empty(self._run_dir, made)
         os.close(self._fd)
 
 
 @contextlib.contextmanager
-def held(run_dir: RunDir) -> Iterator[Lock]:
-    """Hold the run, creating its directory where there is none. Raises UserError where that cannot be had.
+def hold_run(run_dir: RunDir) -> Iterator[Lock]:
+    """Hold the lock of a run, and create the run directory if it does not exist. Raises UserError.
 
-    A directory that was made here and into which nothing has been written is taken away again.
+    A directory that was created here and stayed empty is removed at the end.
     """
     made = [folder for folder in (run_dir.path, *run_dir.path.parents) if not folder.exists()]
     lock = Lock(run_dir)
@@ -56,17 +53,16 @@ def held(run_dir: RunDir) -> Iterator[Lock]:
         lock.drop(made)
 
 
-def holder(run_dir: RunDir) -> Holder | None:
-    """The live supervisor of a run as the lock names it; None where there is none.
+def find_holder(run_dir: RunDir) -> Holder | None:
+    """The live supervisor of a run; None without one. A holder on another machine counts as alive.
 
-    Read, not locked: a reader that took the lock for a moment would turn away a `run` that starts then.
-    A holder on another machine counts as alive.
+    The lock file is only read: a reader that locked it, even briefly, would make a `run` that starts then fail.
     """
     return live_holder(run_dir.lock)
 
 
-def unwritable(error: OSError, run_dir: RunDir) -> UserError:
-    """What to tell before a trainer was started."""
+def unwritable_error(error: OSError, run_dir: RunDir) -> UserError:
+    """The error before a trainer is started."""
     return UserError(
         what=f"the run directory cannot be written: {error.strerror}",
         where=str(run_dir.path),
@@ -75,17 +71,17 @@ def unwritable(error: OSError, run_dir: RunDir) -> UserError:
     )
 
 
-def _taken(run_dir: RunDir) -> int:
-    """The open lock file, locked, with this process's name in it."""
+def _acquire(run_dir: RunDir) -> int:
+    """Open and lock the lock file, and write this process's identity into it. Returns its descriptor."""
     while True:
         try:
             run_dir.path.mkdir(parents=True, exist_ok=True)
             fd = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise unwritable(error, run_dir) from None
+            raise unwritable_error(error, run_dir) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _stands(fd, run_dir):
+            if _is_current(fd, run_dir):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, own_mark().encode(), 0)
                 return fd
@@ -94,20 +90,20 @@ def _taken(run_dir: RunDir) -> int:
             raise _busy(run_dir) from None
         except OSError as error:
             os.close(fd)
-            raise unwritable(error, run_dir) from None
+            raise unwritable_error(error, run_dir) from None
         os.close(fd)
 
 
-def _stands(fd: int, run_dir: RunDir) -> bool:
-    """Whether the open file is the one at the lock's path: its holder may have taken it away before we had it."""
+def _is_current(fd: int, run_dir: RunDir) -> bool:
+    """Whether the open file is still the one at the lock's path, because its last holder may have deleted it."""
     try:
         return os.path.samestat(os.fstat(fd), run_dir.lock.stat())
     except FileNotFoundError:
         return False
 
 
-def _take_away(run_dir: RunDir, made: list[Path]) -> None:
-    with contextlib.suppress(OSError):  # something was written after all: it stays
+def _remove_empty(run_dir: RunDir, made: list[Path]) -> None:
+    with contextlib.suppress(OSError):  # something was written meanwhile, so the folder stays
         if os.listdir(run_dir.path) == [run_dir.lock.name]:
             run_dir.lock.unlink()
             for folder in made:
@@ -115,7 +111,7 @@ def _take_away(run_dir: RunDir, made: list[Path]) -> None:
 
 
 def _busy(run_dir: RunDir) -> UserError:
-    found = holder(run_dir)
+    found = find_holder(run_dir)
     named = str(found) if found else "another process"
     return UserError(
         what=f"the run is held by {named}",

@@ -1,29 +1,29 @@
-"""Follows every log of an attempt while it grows, and knows at any moment what they say together. Reads only."""
+"""Follows all logs of an attempt while they grow, and diagnoses them together. Reads only."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from prime_train.core.errors import UserError
+from prime_train.core.rundir import append_traceback
 from prime_train.diagnose.cause import Cause, Diagnosis, judge
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.diagnose.scan_result import Hit, WriteWindow
 from prime_train.events import LogNoticed
 
-_PIECE_BYTES = 128 * 1024  # read at a time, so that one log's flood does not hide the others
-_CALM_BYTES = 4 * 1024 * 1024  # behind by more, a log is read in a hurry
-_HURRIED_LOOKS = 100  # lines of a piece that are then looked at closely
-_MOST_BEHIND_BYTES = 256 * 1024 * 1024  # behind by more, it is not read at all up to the last _CALM_BYTES
-_LOOK_FOR_LOGS_S = 2.0
+_PIECE_BYTES = 128 * 1024  # read at a time, so that a fast log does not hold up the others
+_CALM_BYTES = 4 * 1024 * 1024  # with more unread bytes than this, a log is scanned fast
+_FAST_SCAN_LINES = 100  # lines of a piece that a fast scan checks closely
+_MOST_BEHIND_BYTES = 256 * 1024 * 1024  # with more unread bytes than this, only the last _CALM_BYTES are read
+_FIND_LOGS_S = 2.0
+_EVERY_S = 1.0
 _MOST_LOGS = 256
 _ENDINGS = (".log", ".out", ".err", ".stdout", ".stderr")  # torchrun's --log-dir has stdout.log, older ones stdout
 _NAMES = frozenset({"stdout", "stderr"})
@@ -31,59 +31,48 @@ _NOT_ENTERED = frozenset({"checkpoints", "weights", "broadcasts", "rollouts", "w
 
 
 class Notice(NamedTuple):
-    """Something worth telling while the run goes on: a signature, or SKIPPED or UNREAD for what the listener missed."""
+    """A finding during the run: a signature, or SKIPPED or UNREAD for log text that was not read."""
 
     signature: str
     what: str
     file: str
-    line: int  # 0 = of no line
+    line: int  # 0 = no line
 
 
-class Listener:
-    """The logs of one attempt.
+class LogReader:
+    """Reads the logs of one attempt.
 
-    `logs` are read from their beginning, and may not exist yet; in `folders` every log is followed that appears
-    there, and of one that has been there before what is added to it.
+    `logs` are read from their beginning, and may not exist yet. In `folders`, new logs are read from their beginning,
+    and existing logs from their present end.
     """
 
     def __init__(self, logs: Sequence[Path] = (), folders: Sequence[Path] = ()) -> None:
         self._logs: dict[Path, _Log] = {}
         self._folders = tuple(folders)
-        self._told: set[str] = set()
-        self._looked_s = float("-inf")
-        self.add(*logs)
-        before = [path for path in self._found() if path not in self._logs]
+        self._reported: set[str] = set()
+        self._searched_s = float("-inf")
+        for path in logs:
+            self._logs[path] = _Log(path, is_old=path.exists())
+        before = [path for path in self._find_files() if path not in self._logs]
         for path in before[:_MOST_LOGS]:
             self._logs[path] = _Log(path, from_its_end=True)
 
-    def add(self, *logs: Path) -> None:
-        """Follow these too, from their beginning."""
-        for path in logs:
-            if path not in self._logs and len(self._logs) < _MOST_LOGS:
-                self._logs[path] = _Log(path, is_old=path.exists())
-
-    def _appeared(self) -> None:
-        for path in self._found():
-            if path not in self._logs and len(self._logs) < _MOST_LOGS:
-                self._logs[path] = _Log(path)
-
     def poll(self, budget_s: float = 0.5) -> tuple[Notice, ...]:
-        """Read what is new, for `budget_s` at most (and one piece of 128 KiB more); what is worth telling, each kind
-        once. What is left over is read the next time."""
-        self._look_for_logs()
+        """Read new text for about `budget_s`, the rest at the next call. Returns new notices, each signature once."""
+        self._find_new_logs()
         self._read(budget_s)
-        fresh = [notice for notice in self._notices() if notice.signature not in self._told]
-        told = {notice.signature: notice for notice in reversed(fresh)}
-        self._told |= told.keys()
-        return tuple(reversed(told.values()))
+        fresh = [notice for notice in self._notices() if notice.signature not in self._reported]
+        first = {notice.signature: notice for notice in reversed(fresh)}
+        self._reported |= first.keys()
+        return tuple(reversed(first.values()))
 
     def diagnosis(self) -> Diagnosis:
-        """What the logs say up to here."""
+        """The diagnosis of everything read so far."""
         return judge([log.scanner.so_far(log.changed_s) for log in self._logs.values() if log.changed_s is not None])
 
     def cause(self, budget_s: float = 5.0) -> Cause | None:
-        """The root cause once nothing writes any more: reads the rest, for `budget_s` at most, then the ends alone."""
-        self._look_for_logs(at_once=True)
+        """The root cause after all writers have ended. Reads the rest for `budget_s`, then only the ends."""
+        self._find_new_logs(at_once=True)
         self._read(budget_s)
         for log in self._logs.values():
             log.read_end()
@@ -91,7 +80,7 @@ class Listener:
 
     @property
     def unread(self) -> tuple[UserError, ...]:
-        """What cannot be read, and why."""
+        """The logs that cannot be read."""
         return tuple(log.problem for log in self._logs.values() if log.problem is not None)
 
     def _read(self, budget_s: float) -> None:
@@ -100,13 +89,16 @@ class Listener:
         while waiting and time.monotonic() < until_s:
             waiting = [log for log in waiting if log.read()]
 
-    def _look_for_logs(self, at_once: bool = False) -> None:
+    def _find_new_logs(self, at_once: bool = False) -> None:
         now_s = time.monotonic()
-        if at_once or now_s - self._looked_s >= _LOOK_FOR_LOGS_S:
-            self._looked_s = now_s
-            self._appeared()
+        if not at_once and now_s - self._searched_s < _FIND_LOGS_S:
+            return
+        self._searched_s = now_s
+        for path in self._find_files():
+            if path not in self._logs and len(self._logs) < _MOST_LOGS:
+                self._logs[path] = _Log(path)
 
-    def _found(self) -> Iterator[Path]:
+    def _find_files(self) -> Iterator[Path]:
         for folder in self._folders:
             for root, folders, files in os.walk(folder):
                 folders[:] = sorted(name for name in folders if name not in _NOT_ENTERED and not name.startswith("."))
@@ -114,21 +106,21 @@ class Listener:
 
     def _notices(self) -> Iterator[Notice]:
         for log in self._logs.values():
-            yield from (_noticed(hit, log.path) for hit in log.scanner.find_notices())
+            yield from (_notice(hit, log.path) for hit in log.scanner.find_notices())
             if log.problem is not None:
                 yield Notice("UNREAD", log.problem.what, str(log.path), 0)
             if log.skipped_bytes or log.scanner.skipped:
-                what = f"{log.scanner.skipped:,} lines and {log.skipped_bytes:,} bytes came too fast to be looked at"
+                what = f"{log.scanner.skipped:,} lines and {log.skipped_bytes:,} bytes came too fast to be checked"
                 yield Notice("SKIPPED", what, str(log.path), 0)
 
 
-def _noticed(hit: Hit, path: Path) -> Notice:
+def _notice(hit: Hit, path: Path) -> Notice:
     assert hit.match is not None
     return Notice(hit.match.signature.id, hit.match.fill(hit.match.signature.what), str(path), hit.at)
 
 
 class _Log:
-    """One file, how far it was read, and what was found in it."""
+    """One file, its read position and its scanner."""
 
     def __init__(self, path: Path, *, is_old: bool = False, from_its_end: bool = False) -> None:
         self.path = path
@@ -138,14 +130,14 @@ class _Log:
         self.skipped_bytes = 0
         self._offset = 0
         self._inode = 0
-        self._seen_s = -math.inf if is_old else time.time()  # when there was nothing in it that had not been read
+        self._seen_s = -math.inf if is_old else time.time()  # when all of it was last read
         if from_its_end:
             self._skip_to_end()
 
     def read(self) -> bool:
-        """Read one piece; whether there is more."""
+        """Read one piece. Returns whether there is more."""
         try:
-            behind = self._behind()
+            behind = self._count_unread()
             if behind <= 0:
                 self._seen_s = time.time()
                 return False
@@ -153,37 +145,39 @@ class _Log:
                 file.seek(self._offset)
                 data = file.read(_PIECE_BYTES)
         except FileNotFoundError:
-            return False  # not begun, or already tidied away
+            return False  # not created yet, or deleted already
         except OSError as error:
-            self.problem = _unreadable(self.path, error)
+            self.problem = _unreadable_error(self.path, error)
             return False
         self.problem = None
         self._offset += len(data)
         more = behind > len(data)
-        self.scanner.feed(data, None if behind <= _CALM_BYTES else _HURRIED_LOOKS, self._heard(is_last=not more))
+        self.scanner.feed(
+            data, None if behind <= _CALM_BYTES else _FAST_SCAN_LINES, self._write_window(is_last=not more)
+        )
         return more
 
     def read_end(self) -> None:
-        """Read what is left, of a lot of it only the end, and take the last line as whole."""
+        """Read the rest, at most its last _CALM_BYTES, and treat the last line as complete."""
         try:
-            self._skip(self._behind(), _CALM_BYTES)
+            self._skip(self._count_unread(), _CALM_BYTES)
         except OSError:
-            return  # told by the reading before
+            return  # `read` has set the problem
         while self.read():
             pass
         self.scanner.finish()
 
-    def _heard(self, *, is_last: bool) -> WriteWindow:
-        """When what was just read was written. The file's own time is nearer, unless its clock is another one."""
+    def _write_window(self, *, is_last: bool) -> WriteWindow:
+        """When the text that was just read was written. The file's time is more exact, if its clock is this one."""
         now_s = time.time()
         changed_s = self.changed_s if is_last and self.changed_s is not None else now_s
-        heard = WriteWindow(self._seen_s, changed_s if self._seen_s <= changed_s <= now_s else now_s)
+        window = WriteWindow(self._seen_s, changed_s if self._seen_s <= changed_s <= now_s else now_s)
         if is_last:
             self._seen_s = now_s
-        return heard
+        return window
 
-    def _behind(self) -> int:
-        """Bytes that were not read yet. A file that was replaced or cut begins anew."""
+    def _count_unread(self) -> int:
+        """Bytes that are not read yet. A file that was replaced or truncated is read from its beginning."""
         status = self.path.stat()
         if status.st_ino != self._inode or status.st_size < self._offset:
             self._offset, self._inode = 0, status.st_ino
@@ -193,7 +187,7 @@ class _Log:
         return self._skip(behind, _CALM_BYTES) if behind > _MOST_BEHIND_BYTES else behind
 
     def _skip(self, behind: int, left: int) -> int:
-        """Leave out all but the last `left` bytes; what is left."""
+        """Skip all but the last `left` bytes. Returns the bytes that remain."""
         if behind <= left:
             return behind
         self.skipped_bytes += behind - left
@@ -209,64 +203,57 @@ class _Log:
         self._offset, self._inode = status.st_size, status.st_ino
 
 
-def _unreadable(path: Path, error: OSError) -> UserError:
+def _unreadable_error(path: Path, error: OSError) -> UserError:
     return UserError(
         what=f"the log cannot be read: {error.strerror}",
         where=str(path),
-        why="what stands in it cannot explain an end of the run",
-        fix=f"check its rights and the disk: ls -l {path}",
+        why="its text cannot explain an end of the run",
+        fix=f"check its permissions and the disk: ls -l {path}",
     )
 
 
-_EVERY_S = 1.0
-
-
-class Ear:
-    """A Listener with a thread of its own: a flood of lines, or a file system that does not answer, holds up that."""
+class LogFollower:
+    """A LogReader in its own thread, so that many lines or a dead file system hold up only that thread."""
 
     def __init__(
         self, logs: Sequence[Path], folders: Sequence[Path], attempt: int, inbox: SimpleQueue[object], own_log: Path
     ) -> None:
-        self._listener = Listener(logs, folders)
+        self._reader = LogReader(logs, folders)
         self._own_log = own_log
         self._attempt = attempt
         self._inbox = inbox
         self._ended = threading.Event()
-        self._lock = threading.Lock()  # held while the listener works
-        self._thread = threading.Thread(target=self._listen, name=f"ear-{attempt}", daemon=True)
+        self._lock = threading.Lock()  # held while the reader works
+        self._thread = threading.Thread(target=self._follow, name=f"logs-{attempt}", daemon=True)
         self._thread.start()
 
-    def _listen(self) -> None:
+    def _follow(self) -> None:
         while not self._ended.wait(_EVERY_S):
             try:
                 with self._lock:
-                    notices = self._listener.poll()
-            except Exception as error:  # of whatever kind: a line that nobody foresaw must not end the listening unsaid
-                self._inbox.put(LogNoticed(self._attempt, "UNREAD", self._failed(error), str(self._own_log), 0))
+                    notices = self._reader.poll()
+            except Exception as error:  # every kind, because a strange line must not end this thread silently
+                self._inbox.put(LogNoticed(self._attempt, "UNREAD", self._report(error), str(self._own_log), 0))
                 return
             for notice in notices:
                 self._inbox.put(LogNoticed(self._attempt, *notice))
 
     def cause(self) -> Cause | None:
-        """The root cause, once nothing writes any more; None where a log does not answer, or the search fails."""
+        """The root cause after all writers have ended; None if a log does not answer or the search fails."""
         self._ended.set()
-        if not self._lock.acquire(timeout=10.0):  # a read that hangs: the network file system is gone
+        if not self._lock.acquire(timeout=10.0):  # a read hangs, because a network file system is gone
             return None
         try:
-            return self._listener.cause()
-        except Exception as error:  # as above: the run goes on by what else is known of the end
-            self._failed(error)
+            return self._reader.cause()
+        except Exception as error:  # as above; the end is judged without the logs
+            self._report(error)
             return None
         finally:
             self._lock.release()
 
-    def _failed(self, error: Exception) -> str:
-        """Write down what went wrong here, and say it in words."""
-        with contextlib.suppress(OSError):  # the words say it where its traceback finds no room
-            self._own_log.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._own_log, "a", encoding="utf-8") as file:
-                file.write("".join(traceback.format_exception(error)))
-        return f"the logs are followed no more: {type(error).__name__}: {error}; please report the traceback"
+    def _report(self, error: Exception) -> str:
+        append_traceback(self._own_log, error)
+        return f"the logs are no longer followed: {type(error).__name__}: {error}; please report the traceback"
 
     def end(self) -> None:
         self._ended.set()

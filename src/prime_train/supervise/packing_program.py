@@ -1,9 +1,9 @@
-"""Packs superseded checkpoints of a live run, one after the other, and tells each as a JSON line. Never the newest.
+"""Packs the superseded checkpoints of a live run one by one, never the newest, and prints a JSON line for each.
 
 packing_program.py CHECKPOINTS NEWEST_STEP
 
-It gives way to everything: the lowest priority for the cores, and the disk only where nobody else wants it. It may be
-killed at any moment, and a checkpoint may be deleted under it at any moment.
+It has the lowest priority for the cores and for the disk. It may be killed, and a checkpoint may be deleted, at any
+moment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
     root, newest_step = Path(sys.argv[1]), int(sys.argv[2])
     os.nice(19)
     psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
-    for found in to_pack(root, newest_step):
+    for found in list_unpacked(root, newest_step):
         if _is_done(found.path):
             continue
         began_s = time.monotonic()
@@ -33,23 +33,23 @@ def main() -> None:
         if (found.path / layout.MANIFEST).exists():
             stored = packing_plan.measure(found.path)
             row = {"step": found.step, "size_bytes": stored.size_bytes, "stored_bytes": stored.stored_bytes}
-            _tell(row | {"s": round(time.monotonic() - began_s, 3), "problem": problem})
-    _tell({"done": newest_step})
+            _write(row | {"s": round(time.monotonic() - began_s, 3), "problem": problem})
+    _write({"done": newest_step})
 
 
-def _tell(row: dict[str, Any]) -> None:
+def _write(row: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(row) + "\n")
     sys.stdout.flush()
 
 
-def to_pack(root: Path, newest_step: int) -> list[layout.Checkpoint]:
-    """Complete checkpoints before `newest_step` and before the newest there is: those last that are deleted first."""
+def list_unpacked(root: Path, newest_step: int) -> list[layout.Checkpoint]:
+    """Complete checkpoints before `newest_step` and before the newest on disk; the oldest, deleted first, come last."""
     complete = [found for found in layout.scan(root) if found.complete]
     return [found for found in complete[1:] if found.step < newest_step]
 
 
 def pack(folder: Path) -> str:
-    """Pack one checkpoint; why it was not, empty where it was or is gone. Raises OSError."""
+    """Pack one checkpoint. Returns the problem; empty if it is packed or deleted. Raises OSError."""
     try:
         if user := in_use.marked_by(folder):
             return f"{user} uses it"
@@ -58,7 +58,7 @@ def pack(folder: Path) -> str:
         _drop_dead_marks(folder)
         with in_use.using(folder):
             archive.compress(folder)
-    except FileNotFoundError:  # deleted meanwhile, by the retention of the trainer
+    except FileNotFoundError:  # the trainer's retention deleted it meanwhile
         return ""
     except archive.DamagedError as error:
         return str(error) if (folder / layout.MANIFEST).exists() else ""
@@ -68,7 +68,7 @@ def pack(folder: Path) -> str:
 
 
 def _is_done(folder: Path) -> bool:
-    """Nothing of it is left to pack, or to clear after a call that was killed."""
+    """Whether nothing is left to pack, or to clean up after a program that was killed."""
     try:
         return not packing_plan.work_bytes(folder) and not packing_plan.has_leftovers(folder)
     except FileNotFoundError:  # deleted meanwhile
@@ -76,7 +76,7 @@ def _is_done(folder: Path) -> bool:
 
 
 def _drop_dead_marks(folder: Path) -> None:
-    """Nobody uses the folder: the marks in it are of processes that were killed."""
+    """Remove the marks of processes that were killed, because no live process uses the folder."""
     for mark in folder.glob(f"{in_use.MARK}.*"):
         mark.unlink(missing_ok=True)
 

@@ -1,7 +1,6 @@
-"""Starts, names and ends processes, whole trees of them. Never decides when.
+"""Starts and ends whole process trees, and holds those of one attempt.
 
-Every process of a run carries PRIME_TRAIN_RUN in its environment, by which those that left the tree and the session
-are found.
+Every process of a run has PRIME_TRAIN_RUN in its environment, which finds processes that left the tree and session.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """Put into the queue when a child of an attempt has ended. `returncode` as subprocess gives it."""
+    """Put into the inbox when a child of an attempt has ended. `returncode` as in subprocess."""
 
     attempt: int
     role: str
@@ -39,7 +38,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A child that was spawned here."""
+    """A child that this process started."""
 
     attempt: int
     identity: Identity
@@ -47,7 +46,7 @@ class Running:
 
 
 def become_subreaper() -> None:
-    """Let orphans of the trainer come to this process instead of PID 1, which in a container often reaps none."""
+    """Adopt the orphans of the trainer, because PID 1 of a container often does not reap them."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         error = ctypes.get_errno()
@@ -55,12 +54,11 @@ def become_subreaper() -> None:
 
 
 def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
-    """Start `launch` in a session of its own, its output appended to its log. Raises OSError.
+    """Start `launch` in a session of its own and append its output to its log. Raises OSError.
 
-    A small shim sets the parent-death signal and the file limit and then becomes the trainer. It takes
-    the place of subprocess's preexec_fn, which would run Python between fork and exec in a process with
-    threads and may deadlock there. The kernel sends that signal when the *thread* that forked ends:
-    hence only from the main thread.
+    A small shim sets the parent-death signal and the file limit and then becomes the trainer. subprocess's preexec_fn
+    would run Python between fork and exec, which may deadlock in a process with threads. Call it only from the main
+    thread, because the kernel sends the parent-death signal when the *thread* that forked ends.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("the parent-death signal is bound to the thread that forks: spawn from the main thread")
@@ -90,7 +88,7 @@ def signal_tree(child: Identity, number: signal.Signals) -> None:
     if not child.alive:
         return
     descendants = _descendants(child.pid)
-    group = child.pid  # it leads its session
+    group = child.pid  # the child leads its session
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
     for process in descendants:
@@ -100,7 +98,7 @@ def signal_tree(child: Identity, number: signal.Signals) -> None:
 
 
 def signal_root(child: Identity, number: signal.Signals) -> None:
-    """Send a signal to the child alone, which is to end the rest of its tree itself."""
+    """Send a signal only to the child, which ends the rest of its tree itself."""
     if child.alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, number)
@@ -113,11 +111,11 @@ def _descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
-def belonging(run_path: Path) -> list[psutil.Process]:
-    """Processes of the run; never one of this process's ancestors.
+def find_run_processes(run_path: Path) -> list[psutil.Process]:
+    """Processes of the run, without the ancestors of this process.
 
-    They carry its mark, or have come to this process as orphans, or are in a session of processes that carry it: vLLM's
-    engine core writes its title over its environment, and outlives an API server that was killed (vLLM 0.32).
+    They have the run's mark, or were adopted as orphans, or belong to a session of a process with the mark: vLLM's
+    engine core overwrites its environment with its title, and outlives an API server that was killed (vLLM 0.32).
     """
     own = psutil.Process()
     spared = {own.pid, *(process.pid for process in own.parents())}
@@ -135,21 +133,21 @@ def belonging(run_path: Path) -> list[psutil.Process]:
 
 
 def _session(pid: int) -> int | None:
-    """The process that began the session of `pid`. No other has that number while one of the session lives."""
+    """The session of `pid`. Its number is the pid of its first process, and is not reused while the session exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         return os.getsid(pid)
     return None
 
 
 def sweep(run_path: Path, spare: Iterable[Identity] = (), deadline_s: float = 10.0) -> list[psutil.Process]:
-    """End and reap every process of the run; those that outlive SIGKILL by `deadline_s` seconds.
+    """End and reap every process of the run. Returns those that are alive `deadline_s` seconds after SIGKILL.
 
-    `spare` names children of this process that are not the run's.
+    `spare`: children of this process that do not belong to the run.
     """
     spared = {identity.pid for identity in spare if identity.alive}
     give_up_s = time.monotonic() + deadline_s
     while True:
-        left = [process for process in belonging(run_path) if process.pid not in spared]
+        left = [process for process in find_run_processes(run_path) if process.pid not in spared]
         living = []
         for process in left:
             if _reap(process):
@@ -163,7 +161,7 @@ def sweep(run_path: Path, spare: Iterable[Identity] = (), deadline_s: float = 10
 
 
 def _reap(process: psutil.Process) -> bool:
-    """True where the process has ended. An orphan that came here is waited for, else it stays a zombie."""
+    """Whether the process has ended. An adopted orphan is reaped, because it would stay a zombie."""
     try:
         if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return False
@@ -174,16 +172,7 @@ def _reap(process: psutil.Process) -> bool:
     return True
 
 
-def usable_cores() -> int:
-    """Cores this process may use: its affinity, and the quota of its control group where one is set."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()  # control groups, version 2
-        cores = min(cores, max(1, round(int(quota) / int(period))))  # "max" is no number: no quota
-    return cores
-
-
-def own_children() -> tuple[Identity, ...]:
-    """The children this process has, to be spared by `sweep`."""
+def list_own_children() -> tuple[Identity, ...]:
+    """The children of this process, which `sweep` must spare."""
     found = (identify(process.pid) for process in psutil.Process().children(recursive=True))
     return tuple(identity for identity in found if identity is not None)

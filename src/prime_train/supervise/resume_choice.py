@@ -1,4 +1,4 @@
-"""Chooses the checkpoint that an attempt goes on from. Pure."""
+"""Chooses the checkpoint that an attempt resumes from. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 from prime_train.checkpoints.layout import Checkpoint
 
 
-def newest_complete(newest_first: Sequence[Checkpoint]) -> Checkpoint | None:
+def find_newest_complete(newest_first: Sequence[Checkpoint]) -> Checkpoint | None:
     return next((checkpoint for checkpoint in newest_first if checkpoint.complete), None)
 
 
-def choice(newest_first: Sequence[Checkpoint], unreadable: Collection[int]) -> tuple[int, tuple[str, ...]]:
-    """The step to resume from, 0 = from the beginning; and why each newer checkpoint was not taken."""
+def choose_checkpoint(newest_first: Sequence[Checkpoint], unreadable: Collection[int]) -> tuple[int, tuple[str, ...]]:
+    """The step to resume from (0 = the beginning), and why each newer checkpoint is rejected."""
     rejected: list[str] = []
     for checkpoint in newest_first:
         if checkpoint.complete and checkpoint.step not in unreadable:
@@ -22,7 +22,7 @@ def choice(newest_first: Sequence[Checkpoint], unreadable: Collection[int]) -> t
     return 0, tuple(rejected)
 
 
-def would_lose_much(newest_first: Sequence[Checkpoint], interval_steps: int | None) -> bool:
-    """Whether a start from the beginning costs more than the one interval that any crash may cost."""
+def would_lose_checkpoints(newest_first: Sequence[Checkpoint], interval_steps: int | None) -> bool:
+    """Whether a start from the beginning loses more than one checkpoint interval, which any crash may lose."""
     newest = newest_first[0].step if newest_first else 0
     return newest > (interval_steps or 0)

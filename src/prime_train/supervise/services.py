@@ -1,7 +1,7 @@
 """Background services of the supervisor: watches, log follower, alerts, packing. Decides nothing.
 
-Each receives what happens and returns events, which the loop writes. None may block the loop: what takes time is done
-in a thread or a child, and comes back through the inbox.
+The loop calls each of them and writes the events that they return. They must not block the loop: slow work runs in a
+thread or a child process, which puts its result into the inbox.
 """
 
 from __future__ import annotations
@@ -12,44 +12,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
+from prime_train import events
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Cause
-from prime_train.events import (
-    AlarmCleared,
-    AlarmRaised,
-    AlertSent,
-    CheckpointPacked,
-    Event,
-    EvidenceKept,
-    LogNoticed,
-    Record,
-    ServiceReady,
-    SpaceFreed,
-)
+from prime_train.events import Event, Record
 from prime_train.spec import RunSpec
 from prime_train.supervise import service
-from prime_train.supervise.alert_text import alert
+from prime_train.supervise.alert_text import build_alert
 from prime_train.supervise.alerts import Alerts
-from prime_train.supervise.launch.environment import placed
+from prime_train.supervise.launch.environment import assign_gpus
 from prime_train.supervise.launch.launch import Launch, Variable
 from prime_train.supervise.launch.program import Observer, Program
-from prime_train.supervise.log_follower import Ear
+from prime_train.supervise.log_follower import LogFollower
 from prime_train.supervise.packing import Packing
 from prime_train.supervise.state import State
-from prime_train.supervise.watch_runner import Watching
-from prime_train.supervise.watches.disk.watch import Freed
+from prime_train.supervise.watch_runner import WatchRunner
 from prime_train.supervise.watches.hang.activity import Activity
 from prime_train.supervise.watches.hang.hang_check import Suspicion
 from prime_train.supervise.watches.watch import Watches
 
-_MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm of no watch
-_FIRST_LOOK_S = 10.0  # for the driver to say which GPUs there are
-_LAST_ANSWER_S = 15.0  # for a driver that is asked just before GPU memory is waited for no more
+_MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm without a watch
+_FIRST_LOOK_S = 10.0  # for the first list of GPUs from the driver
+_LAST_ANSWER_S = 15.0  # for a query of the driver that starts at the end of the wait for GPU memory
 
 
-class Companions:
-    """All of the services, by the moments of a supervision at which they act."""
+class Services:
+    """All services; one method for each stage of a supervision at which they act."""
 
     def __init__(
         self,
@@ -70,170 +59,163 @@ class Companions:
         self._alerts = Alerts(alerts.command, alerts.webhook_env, os.environ)
         self._packing = Packing(run_dir, run.prime_train.backup.compress)
         self._observer: Observer | None = None
-        self._watching = Watching(tuple(watches), run_dir)
-        self._suspicion = Suspicion(run_dir, inbox, hidden)
-        self._ear: Ear | None = None
-        self._waiting: list[service.Waiting] = []
+        self._watch_runner = WatchRunner(tuple(watches), run_dir)
+        self._hang_check = Suspicion(run_dir, inbox, hidden)
+        self._log_follower: LogFollower | None = None
+        self._waiters: list[service.ReadinessWaiter] = []
         self._held_before: dict[str, int] = {}
-        self._memory_until_s = 0.0  # waited for so long, on the monotonic clock
+        self._memory_until_s = 0.0  # end of the wait for GPU memory, on the monotonic clock
         self._first_look_until_s = 0.0  # on the monotonic clock
-        self._has_begun = False  # what happened before is told already
+        self._has_begun = False  # events from before the start cause no alerts
 
-    # --- a supervision ---
+    # --- for the whole supervision ---
 
     def begin(self) -> None:
         self._has_begun = True
         if any(role.serves for role in self._roles):
-            self._held_before = service.used_bytes()  # by others: what a dead supervisor left has ended by here
+            self._held_before = service.read_used_bytes()  # by other programs, because the run has no process yet
         self._first_look_until_s = time.monotonic() + _FIRST_LOOK_S
-        self._watching.begin()
+        self._watch_runner.begin()
 
     def turn(self, state: State, now_s: float) -> Iterator[Event]:
-        """What is new, at each turn of the loop."""
-        yield from self._watching.look(state, now_s)
+        """The new events, at each turn of the loop."""
+        yield from self._watch_runner.look(state, now_s)
         yield from self._alerts.results()
         self._packing.consider(state)
-        for packed in self._packing.results():
-            told = (packed.step, packed.size_bytes, packed.stored_bytes, round(packed.seconds, 3), packed.problem)
-            yield CheckpointPacked(*told)
+        yield from self._packing.results()
         for freed in self._disk.freed() if self._disk is not None else ():
-            yield _freed(freed, state.attempt_number)
+            path, size_bytes = str(freed.path), freed.size_bytes
+            yield events.SpaceFreed(state.attempt_number, path, size_bytes, freed.reason, freed.failed)
 
-    def hear(self, state: State, record: Record) -> None:
-        """What was written, by whomever; `state` as it is after it."""
-        told = alert(record.event, state) if self._has_begun else None
-        if told is not None:
-            self._alerts.send(told.about, told.document, at_once=told.is_end)
+    def handle_record(self, state: State, record: Record) -> None:
+        """Send an alert for an event of any writer; `state` is the state after it."""
+        alert = build_alert(record.event, state) if self._has_begun else None
+        if alert is not None:
+            self._alerts.send(alert.about, alert.document, at_once=alert.is_end)
 
-    def told(self, state: State, message: object) -> Iterator[Event]:
-        """What follows from a message that one of these has put into the inbox."""
+    def handle_message(self, state: State, message: object) -> Iterator[Event]:
+        """The events that follow from a message in the inbox."""
         number = state.live.number if state.live else 0
         match message:
-            case EvidenceKept(attempt=attempt) | LogNoticed(attempt=attempt) if attempt == number:
+            case events.EvidenceKept() | events.LogNoticed() | events.ServiceReady() if message.attempt == number:
                 yield message
-            case service.Answers(attempt=attempt, role=role, url=url, waited_s=waited_s) if attempt == number:
-                yield ServiceReady(attempt, role, url, round(waited_s, 3))
             case service.NeverReady(attempt=attempt) as never if attempt == number:
-                yield _never_ready(never, state.step)
-            case service.MemoryBack(held=held):
+                yield _alarm_never_ready(never, state.step)
+            case service.MemoryReleased(held=held):
                 self._memory_until_s = 0.0
                 if held:
-                    yield _still_held(held, number, state.step)
-                elif any(standing.key == _MEMORY_HELD for standing in state.alarms):
-                    yield AlarmCleared(number, *_MEMORY_HELD)
+                    yield _alarm_memory_held(held, number, state.step)
+                elif any(active.key == _MEMORY_HELD for active in state.alarms):
+                    yield events.AlarmCleared(number, *_MEMORY_HELD)
 
     def processes(self) -> tuple[Identity, ...]:
-        """Processes that belong to no attempt."""
+        """The processes of the services, which belong to no attempt."""
         return (
-            *self._watching.processes(),
-            *self._suspicion.processes(),
+            *self._watch_runner.processes(),
+            *self._hang_check.processes(),
             *self._alerts.processes(),
             *self._packing.processes(),
         )
 
-    def end(self) -> list[AlertSent]:
-        """Stop everything; what became of the last alerts."""
-        self.attempt_ended()
+    def end(self) -> list[events.AlertSent]:
+        """Stop all services; returns the results of the last alerts."""
+        self.end_attempt()
         self._packing.end()
-        self._watching.end()
+        self._watch_runner.end()
         return self._alerts.close()
 
-    # --- an attempt ---
+    # --- for one attempt ---
 
     def may_launch(self, state: State) -> bool:
-        """The GPU memory of the service before is given back, and which GPUs there are is known where two roles share
-        them out, or some are left out."""
-        looks = (len(self._roles) > 1 or bool(state.left_out)) and self._gpu is not None and not self._gpu.has_looked
+        """The GPU memory of the last attempt is released; the GPUs are known, if they must be divided or left out."""
         now_s = time.monotonic()
-        return now_s >= self._memory_until_s and not (looks and now_s < self._first_look_until_s)
+        needs_gpus = len(self._roles) > 1 or bool(state.left_out)
+        knows_gpus = self._gpu is None or self._gpu.has_looked or now_s >= self._first_look_until_s
+        return now_s >= self._memory_until_s and (knows_gpus or not needs_gpus)
 
-    def stand_still(self) -> None:
-        """Delete and pack no checkpoint while one is chosen."""
-        self._packing.stand_still()
+    def hold_checkpoints(self) -> None:
+        """Delete and pack no checkpoint while the next attempt chooses one."""
+        self._packing.end()
         if self._disk is not None:
             self._disk.stand_still()
 
-    def attempt_begins(self, run: RunSpec, launches: Sequence[Launch], attempt: int, resume_step: int) -> None:
-        """Before any of its processes has started."""
+    def begin_attempt(self, run: RunSpec, launches: Sequence[Launch], attempt: int, resume_step: int) -> None:
+        """Called before the first process of the attempt starts."""
         folders = (self._run_dir.attempt(attempt), *self._program.log_folders(run))
         own_log = self._run_dir.watches / "ear.log"
-        self._ear = Ear([launch.log for launch in launches], folders, attempt, self._inbox, own_log)
+        self._log_follower = LogFollower([launch.log for launch in launches], folders, attempt, self._inbox, own_log)
         self._observer = self._program.observer(run, self._run_dir, attempt, resume_step)
         if self._observer is not None:
             self._observer.begin()
-            self._watching.add(self._observer)
+            self._watch_runner.add(self._observer)
 
     def variables(self, state: State, role: str) -> tuple[Variable, ...]:
-        """The GPUs that are a role's own and may still be used, as a variable beside its plan."""
+        """CUDA_VISIBLE_DEVICES, if the role has GPUs of its own or some GPUs are left out."""
         gpus, left_out = self._gpu.remaining(()) if self._gpu is not None else (), state.left_out
         if self._gpu is not None and self._program.gpus_by_number:
             gpus, left_out = self._gpu.numbers(gpus), self._gpu.numbers(left_out)
-        variable = placed(role, self._roles, gpus, left_out)
+        variable = assign_gpus(role, self._roles, gpus, left_out)
         return (variable,) if variable is not None else ()
 
-    def started(self, launch: Launch, attempt: int, identity: Identity) -> None:
-        """One of its processes has been started."""
+    def await_ready(self, launch: Launch, attempt: int, identity: Identity) -> None:
+        """Wait, in a thread, until the process that was started is ready, if it is a service."""
         if launch.ready is not None:
-            self._waiting.append(service.Waiting(launch.ready, launch.role, attempt, identity, self._inbox))
+            self._waiters.append(service.ReadinessWaiter(launch.ready, launch.role, attempt, identity, self._inbox))
 
     def suspect(self, state: State) -> None:
-        """It will soon have been silent for too long."""
+        """Start to check what the processes of a silent attempt do."""
         if state.live is not None:
-            self._suspicion.suspect(state.live)
+            self._hang_check.suspect(state.live)
 
     def activity(self, state: State) -> Activity | None:
-        """What the processes of a silent attempt do; None while that is still looked at."""
-        return self._suspicion.verdict(state.live) if state.live is not None else None
+        """What the processes of a silent attempt do; None while the check runs."""
+        return self._hang_check.verdict(state.live) if state.live is not None else None
 
     def keep_evidence(self, state: State, attempt: int) -> None:
-        """Write down what can be known of it, beside the loop. Asked again and again until that is done."""
+        """Write the evidence in a thread. The loop calls this at every turn until the evidence is written."""
         if state.live is not None:
             logs = [Path(child.log) for child in state.live.children]
-            self._suspicion.keep_evidence(attempt, state.live, logs)
+            self._hang_check.keep_evidence(attempt, state.live, logs)
 
-    def silenced(self, state: State) -> Iterator[Event]:
-        """All of its processes are gone, and it is not judged yet: who speaks for it, and the driver, say the rest."""
+    def last_events(self, state: State) -> Iterator[Event]:
+        """The last events before the end of an attempt is judged: of its observer and of the GPU driver."""
         if self._observer is not None:
             self._observer.end(state)
-        yield from self._watching.last_look(state, time.time())
+        yield from self._watch_runner.last_look(state, time.time())
 
     def cause(self) -> Cause | None:
-        """What the logs of the attempt say, now that nothing writes any more."""
-        return self._ear.cause() if self._ear is not None else None
+        """The root cause in the logs of the attempt, whose processes have ended."""
+        return self._log_follower.cause() if self._log_follower is not None else None
 
-    def attempt_ended(self) -> None:
-        """All of its processes are gone, and its end is written down."""
-        self._suspicion.drop()
+    def end_attempt(self) -> None:
+        """Called when the event of its end is written."""
+        self._hang_check.drop()
         if self._observer is not None:
             self._observer.end()
             self._observer = None
-        for waiting in self._waiting:
-            waiting.stop()
-        if self._waiting:
+        for waiter in self._waiters:
+            waiter.stop()
+        if self._waiters:
             self._memory_until_s = time.monotonic() + service.FREED_LIMIT_S + _LAST_ANSWER_S
-            service.await_memory(0, self._inbox, self._held_before)
-        self._waiting.clear()
-        if self._ear is not None:
-            self._ear.end()
-            self._ear = None
+            service.await_memory(self._inbox, self._held_before)
+        self._waiters.clear()
+        if self._log_follower is not None:
+            self._log_follower.end()
+            self._log_follower = None
 
 
-def _never_ready(never: service.NeverReady, step: int) -> AlarmRaised:
+def _alarm_never_ready(never: service.NeverReady, step: int) -> events.AlarmRaised:
     what = f"{never.role} does not serve after {never.waited_s:.0f} s: {never.last}"
-    why = "its health and an answer of one token are what shows that a server works; its log says more"
-    fix = "read the cause below it; a large model may need a higher inference.ready_limit_s"
-    return AlarmRaised(
+    why = "a server works when its health check and a request of one token succeed; see its log"
+    fix = "read the cause in its log; a large model may need a higher inference.ready_limit_s"
+    return events.AlarmRaised(
         *(never.attempt, "engine", "never_ready", never.role, "restart", never.cause_class),
         *(what, why, fix, never.url, step),
     )
 
 
-def _still_held(held: Sequence[str], attempt: int, step: int) -> AlarmRaised:
-    what = f"GPU memory was not given back: {'; '.join(held)}"
-    why = "a process that a driver keeps holds it; the next attempt has so much less"
+def _alarm_memory_held(held: Sequence[str], attempt: int, step: int) -> events.AlarmRaised:
+    what = f"GPU memory was not released: {'; '.join(held)}"
+    why = "a process that the driver keeps alive holds it, so the next attempt has less GPU memory"
     fix = "end that process; if none is named, reset the GPU or restart the machine"
-    return AlarmRaised(attempt, *_MEMORY_HELD, "alert", "hardware", what, why, fix, "", step)
-
-
-def _freed(freed: Freed, attempt: int) -> SpaceFreed:
-    return SpaceFreed(attempt, str(freed.path), freed.size_bytes, freed.reason, freed.failed)
+    return events.AlarmRaised(attempt, *_MEMORY_HELD, "alert", "hardware", what, why, fix, "", step)

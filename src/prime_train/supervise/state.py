@@ -1,4 +1,4 @@
-"""What is known of a run, as values that grow by attempts and not by steps. Folds and decides nothing."""
+"""The State of a run as frozen values, which grow with the attempts and not with the steps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from prime_train.supervise.watches.hang.silence_limits import Learned
 Value = TypeVar("Value")
 
 
-def changed(value: Value, **changes: object) -> Value:
-    """dataclasses.replace for the values of this module, in a quarter of its time: a day has a million events.
+def evolve(value: Value, **changes: object) -> Value:
+    """dataclasses.replace for the values of this module, four times faster because a day has a million events.
 
-    It calls no __init__, so a value that checks itself there must not be changed by it.
+    It calls no __init__, so it must not be used for a class that checks its values there.
     """
     new = object.__new__(type(value))
     for name in type(value).__slots__:  # type: ignore[attr-defined]
@@ -30,12 +30,12 @@ RunState = Literal["starting", "running", "recovering", "stopped", "finished", "
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One start of the trainer. `outcome` is empty while it lives; times are seconds since the epoch."""
+    """One start of the trainer. `outcome` is empty while it runs; times are seconds since the epoch."""
 
     number: int
     resume_step: int = 0
     rejected: tuple[str, ...] = ()
-    asked_s: float | None = None
+    launched_s: float | None = None
     started_s: float | None = None
     ended_s: float | None = None
     last_step: int = 0
@@ -47,14 +47,14 @@ class Attempt:
     fix: str = ""
     where: str = ""
     newest_complete: int = 0  # when it ended
-    cause_id: str = ""  # the signature or the alarm that told it
-    retry: str = ""  # what the signature says of another try: "no" | "after_fix" | "yes"; "" = the class decides
-    fruitful: bool = False  # it brought a new complete checkpoint, or served for long
+    cause_id: str = ""  # the signature or the alarm that names the cause
+    retry: str = ""  # by the signature: "no" | "after_fix" | "yes"; "" = the cause class decides
+    fruitful: bool = False  # it wrote a new complete checkpoint, or served for long
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process of the live attempt; `start_ticks` tells it from a later process of the same pid."""
+    """A process of the live attempt; `start_ticks` distinguishes it from a later process with the same pid."""
 
     role: str
     pid: int
@@ -64,24 +64,24 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Something that was sent to the live attempt: "stop_requested", "SIGABRT", "SIGTERM" or "SIGKILL"."""
+    """A signal or a request to the live attempt: "stop_requested", "SIGABRT", "SIGTERM" or "SIGKILL"."""
 
     signal: str
     time_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """The trainer's own account of its end: "finished", "stopped" or "failed"."""
+class TrainerExit:
+    """The end that the trainer itself reported."""
 
-    said: Literal["finished", "stopped", "failed"]
+    outcome: Literal["finished", "stopped", "failed"]
     time_s: float
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """An alarm that was raised and not cleared."""
+class ActiveAlarm:
+    """An alarm that is raised and not cleared."""
 
     alarm: AlarmRaised
     since_s: float
@@ -92,12 +92,12 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Doom:
-    """Why the supervisor ends an attempt that would not end by itself: silence, or an alarm."""
+class PendingKill:
+    """The hang or the alarm for which the supervisor ends an attempt."""
 
     found: HangFound | AlarmRaised
     since_s: float
-    evidence: bool = False  # what can be known of it has been written down
+    evidence: bool = False  # the evidence is written
 
     @property
     def reason(self) -> str:
@@ -106,39 +106,39 @@ class Doom:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What is known of the attempt that has not ended, beyond its Attempt."""
+    """The attempt that has not ended: what its Attempt does not hold."""
 
     number: int
-    last_sign_s: float  # of any event of the trainer; before the first one, when it was launched
+    last_sign_s: float  # time of the latest event of the trainer; before the first one, time of the launch
     roles: tuple[str, ...] = ("trainer",)
     services: tuple[str, ...] = ()
-    ready: tuple[str, ...] = ()  # services that answer
-    ready_s: float | None = None  # since when all of them do
+    ready: tuple[str, ...] = ()  # services that answer requests
+    ready_s: float | None = None  # since when all services answer
     phase: str = "start"
     phase_detail: str = ""
     first_progress: Record | None = None
     children: tuple[Child, ...] = ()
     sent: tuple[Sent, ...] = ()
-    doom: Doom | None = None
-    excused_until_s: float = 0.0  # silent, but seen at work
-    failure: TrainerFailed | None = None  # the first in time: later ones are its echo on other ranks
-    word: Word | None = None
+    pending_kill: PendingKill | None = None
+    excused_until_s: float = 0.0  # until then it may be silent, because its processes are seen at work
+    failure: TrainerFailed | None = None  # the first one: later ones are its consequence on other ranks
+    trainer_exit: TrainerExit | None = None
 
     @property
     def next_role(self) -> str | None:
-        """The role to start next; None where all have started, or a service before it does not answer yet."""
+        """The role to start next; None if all have started, or a service before it does not answer yet."""
         started = len(self.children)
         waits = any(role in self.services and role not in self.ready for role in self.roles[:started])
         return self.roles[started] if started < len(self.roles) and not waits else None
 
     @property
     def all_started(self) -> bool:
-        """Whoever trains is among them: it starts last."""
+        """The trainer has started too, because it starts last."""
         return len(self.children) >= len(self.roles)
 
     @property
     def serves_only(self) -> bool:
-        """There is no trainer, whose silence would mean anything."""
+        """There are services and no trainer, so silence has no meaning."""
         return set(self.roles) <= set(self.services)
 
 
@@ -150,8 +150,8 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """How far a writer has been read. `attempt`: the latest it spoke for, None for one that speaks for the run."""
+class ReadPosition:
+    """The last event read from one writer. `attempt`: its latest attempt; None if the writer belongs to the run."""
 
     writer: str
     seq: int
@@ -160,7 +160,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of a run. The value before any event is `State()`."""
+    """The state of a run. Before any event it is `State()`."""
 
     run: str = ""
     max_steps: int = 0
@@ -168,7 +168,7 @@ class State:
     opened_s: float | None = None  # when the latest supervisor took over
     first_opened_s: float | None = None
     supervisor_pid: int | None = None
-    started: TrainerStarted | None = None  # rank 0 of the latest attempt that got that far
+    started: TrainerStarted | None = None  # by rank 0 of the latest attempt that started training
     step: int = 0
     loss: float | None = None
     tokens_per_s: float | None = None
@@ -180,38 +180,38 @@ class State:
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
     live: Live | None = None
     learned: Learned = Learned()  # noqa: RUF009 - frozen; how long the trainer may be silent
-    alarms: tuple[Standing, ...] = ()
-    gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt, of each GPU for which an attempt was ended
-    left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used again
-    micro_batch: int | None = None  # smaller than the config's, since memory ran out
-    shrunk_after: int = 0  # the attempt whose end it answers
-    launched: bool = False  # since this supervisor took over
+    alarms: tuple[ActiveAlarm, ...] = ()
+    gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt: a fault of this GPU ended this attempt
+    left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used any more
+    micro_batch: int | None = None  # smaller than the config's, because memory ran out
+    shrunk_after: int = 0  # the attempt whose out-of-memory end led to that micro-batch
+    launched: bool = False  # this supervisor has launched an attempt
     restarts: int = 0  # launches that followed a failed attempt
     fruitless: int = 0  # failed attempts in a row without a new complete checkpoint, since this supervisor took over
-    best_complete: int = 0  # the mark a new complete checkpoint must pass to count as progress
+    best_complete: int = 0  # only a newer complete checkpoint counts as progress
     newest_complete: int = 0
     saving_step: int | None = None
     rejected: tuple[str, ...] = ()  # at the latest launch
-    unreadable: tuple[int, ...] = ()  # complete by their manifest, yet the trainer could not load them
-    stop_asked_s: float | None = None
+    unreadable: tuple[int, ...] = ()  # complete by their manifest, but the trainer could not load them
+    stop_requested_s: float | None = None
     stop_by: str = ""
     stop_saves: bool = True  # False: end it without a save
-    stop_hurried: bool = False  # asked again: do not wait for a checkpoint
+    stop_at_once: bool = False  # requested twice: do not wait for a checkpoint
     exit_code: int | None = None
     reason: str = ""
     final: str = ""
-    last_event: str = ""  # in words
+    last_event: str = ""  # as text
     last_event_s: float | None = None
-    read: tuple[Mark, ...] = ()
+    read: tuple[ReadPosition, ...] = ()
 
     @property
     def is_endless(self) -> bool:
-        """It has no last step: a server, or a run of prime-rl that sets none."""
+        """The run has no last step: a server, or a prime-rl run without max_steps."""
         return self.max_steps >= ENDLESS_STEPS
 
     @property
-    def stands_at(self) -> str:
-        """ "step 1,500 of 3,000"; without the last step where there is none."""
+    def progress_text(self) -> str:
+        """ "step 1,500 of 3,000"; "step 1,500" for an endless run."""
         return f"step {self.step:,}" + ("" if self.is_endless else f" of {self.max_steps:,}")
 
     @property
@@ -224,23 +224,14 @@ class State:
         return self.attempts[-1] if self.attempts else None
 
     @property
-    def last_progress_s(self) -> float | None:
-        """Time of the last sign of life of the live attempt; None where none is live."""
-        return self.live.last_sign_s if self.live else None
-
-    @property
     def attempt_number(self) -> int:
         return self.attempts[-1].number if self.attempts else 0
 
 
-def lives(state: State, number: int) -> bool:
-    return state.live is not None and state.live.number == number
-
-
-def with_live(state: State, **changes: object) -> State:
+def evolve_live(state: State, **changes: object) -> State:
     assert state.live is not None
-    return changed(state, live=changed(state.live, **changes))
+    return evolve(state, live=evolve(state.live, **changes))
 
 
-def with_attempt(state: State, **changes: object) -> State:
-    return changed(state, attempts=(*state.attempts[:-1], changed(state.attempts[-1], **changes)))
+def evolve_attempt(state: State, **changes: object) -> State:
+    return evolve(state, attempts=(*state.attempts[:-1], evolve(state.attempts[-1], **changes)))

@@ -1,4 +1,4 @@
-"""Asks the supervisor of a run, from another process, to stop it. Starts and waits for nothing."""
+"""Sends stop requests to the supervisor of a run, and receives them there. Starts nothing and waits for nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from queue import SimpleQueue
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import Holder
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import holder
+from prime_train.supervise.lock import find_holder
 
 
 def request_stop(run_dir: RunDir) -> Holder:
-    """Ask for a checkpoint and the end; the supervisor that was asked. Raises UserError where none can be."""
-    found = holder(run_dir)
+    """Request a checkpoint and the end of the run. Returns the supervisor. Raises UserError if that is not possible."""
+    found = find_holder(run_dir)
     if found is None:
         raise UserError(
             what="no supervisor runs it",
@@ -33,16 +33,16 @@ def request_stop(run_dir: RunDir) -> Holder:
             exit_code=ExitCode.OUT_OF_REACH,
         )
     try:
-        # A pidfd is bound to one process: the check that follows holds until the signal is sent.
+        # A pidfd belongs to one process, so the identity that is checked next stays valid until the signal is sent.
         fd = os.pidfd_open(found.identity.pid)
         try:
             if found.identity.alive:
                 signal.pidfd_send_signal(fd, signal.SIGTERM)
-                signal.pidfd_send_signal(fd, signal.SIGCONT)  # one that Ctrl-Z holds would never hear it
+                signal.pidfd_send_signal(fd, signal.SIGCONT)  # a process that Ctrl-Z stopped does not handle signals
         finally:
             os.close(fd)
     except ProcessLookupError:
-        pass  # it ended by itself: what was wanted
+        pass  # it has ended already
     except PermissionError:
         raise UserError(
             what=f"process {found.identity.pid} belongs to another user",
@@ -56,9 +56,9 @@ def request_stop(run_dir: RunDir) -> Holder:
 
 @contextlib.contextmanager
 def signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
-    """Requests to stop become messages: SimpleQueue.put may be called from a signal handler, Queue.put may not.
+    """Put the signals that request a stop into the inbox. A signal handler may call SimpleQueue.put, but not Queue.put.
 
-    A hang-up that is ignored (nohup) stays ignored.
+    SIGHUP stays ignored if it was ignored before (nohup).
     """
     names = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

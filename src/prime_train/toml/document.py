@@ -10,11 +10,14 @@ import math
 import re
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli
 
 from prime_train.core.findings import Patch, Span
+
+if TYPE_CHECKING:
+    from prime_train.toml.syntax_tree import Positions
 
 KeyPath = tuple[str | int, ...]
 _LARGE_CHARS = 100_000
@@ -55,7 +58,16 @@ class Written(NamedTuple):
     """The places and comments of a text in another language than TOML."""
 
     places: Mapping[KeyPath, Place]
-    comments: tuple[Comment, ...]
+    all_comments: tuple[Comment, ...]
+
+    def place(self, key: KeyPath) -> Place | None:
+        return self.places.get(key)
+
+    def first_below(self, key: KeyPath) -> None:
+        """None, because each key of such a text has its own place."""
+
+    def comments(self) -> tuple[Comment, ...]:
+        return self.all_comments
 
 
 class Document(NamedTuple):
@@ -91,32 +103,22 @@ class Document(NamedTuple):
 
     def place(self, key: KeyPath) -> Place | None:
         """The place of `key`; None if it is missing, or only the prefix of a longer dotted key."""
-        if self.written is not None:
-            return self.written.places.get(key)
-        from prime_train.toml.syntax_tree import positions  # here: a file without findings never imports tree-sitter
-
-        return positions(self.readable or self.text).place(key)
+        return self._places().place(key)
 
     def nearest(self, key: KeyPath) -> Place | None:
         """The place of `key`, else of the first table below it, else of the closest parent; None if there is none."""
-        if self.written is not None:
-            places = self.written.places
-            return next((places[key[:length]] for length in range(len(key), 0, -1) if key[:length] in places), None)
-        from prime_train.toml.syntax_tree import positions
-
-        at = positions(self.readable or self.text)
-        for length in range(len(key), 0, -1):
-            place = at.place(key[:length]) or at.first_below(key[:length])
-            if place is not None:
-                return place
-        return None
+        places, prefixes = self._places(), (key[:length] for length in range(len(key), 0, -1))
+        return next(filter(None, (places.place(path) or places.first_below(path) for path in prefixes)), None)
 
     def comments(self) -> tuple[Comment, ...]:
-        if self.written is not None:
-            return self.written.comments
-        from prime_train.toml.syntax_tree import positions
+        return self._places().comments()
 
-        return positions(self.readable or self.text).comments()
+    def _places(self) -> Written | Positions:
+        if self.written is not None:
+            return self.written
+        from prime_train.toml.syntax_tree import positions  # lazy, so a file without findings never imports tree-sitter
+
+        return positions(self.readable or self.text)
 
 
 def _find_excess(text: str) -> SyntaxFault | None:
@@ -187,6 +189,16 @@ def key_path(key: str, values: Mapping[str, Any]) -> KeyPath:
             path.append(part)
             around = around.get(part) if isinstance(around, Mapping) else None
     return tuple(path)
+
+
+def value_at(values: Any, path: KeyPath) -> Any:
+    """The value at a key path; None if it is missing, because TOML has no null."""
+    for part in path:
+        if isinstance(values, list):
+            values = values[part] if isinstance(part, int) and part < len(values) else None
+        else:
+            values = values.get(part) if isinstance(values, Mapping) else None
+    return values
 
 
 def _parts(key: str) -> list[str]:

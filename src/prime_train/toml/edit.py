@@ -11,7 +11,7 @@ from typing import Any
 import tomli
 
 from prime_train.core.findings import Patch
-from prime_train.toml.document import KeyPath, key_path, patched, to_toml
+from prime_train.toml.document import KeyPath, key_path, patched, to_toml, value_at
 from prime_train.toml.edit_ops import (
     Cut,
     cut_statement,
@@ -139,7 +139,7 @@ def _as_table(text: str, path: KeyPath, value: Mapping[str, Any]) -> str | None:
 
 def _at(values: Mapping[str, Any], key: str) -> Any:
     """The value of a dotted key; None if it is missing, because TOML has no null."""
-    return _descend(values, key_path(key, values))
+    return value_at(values, key_path(key, values))
 
 
 def _without_empty(values: dict[str, Any], patch: Patch) -> dict[str, Any]:
@@ -147,18 +147,9 @@ def _without_empty(values: dict[str, Any], patch: Patch) -> dict[str, Any]:
     for key in [key for key, value in patch.items() if value is None]:
         path = key_path(key, values)
         for length in range(len(path) - 1, 0, -1):
-            around, name = _descend(values, path[: length - 1]), path[length - 1]
+            around, name = value_at(values, path[: length - 1]), path[length - 1]
             if isinstance(around, dict) and around.get(str(name)) == {}:
                 del around[str(name)]
-    return values
-
-
-def _descend(values: Any, path: KeyPath) -> Any:
-    for part in path:
-        if isinstance(values, list):
-            values = values[part] if isinstance(part, int) and part < len(values) else None
-        else:
-            values = values.get(part) if isinstance(values, dict) else None
     return values
 
 

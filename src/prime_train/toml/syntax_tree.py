@@ -114,10 +114,6 @@ class Positions:
         """The statements in an inline table; empty for any other value."""
         return self._pairs_of(statement.value, statement.path).all() if statement.value.type == "inline_table" else {}
 
-    def items(self, statement: Statement) -> list[Any]:
-        """The nodes of the items of an array; empty for any other value."""
-        return self._items_of(statement.value, statement.path) if statement.value.type == "array" else []
-
     def comments(self) -> tuple[Comment, ...]:
         body_starts = next((child.start_byte for child in self._root.children if child.type != "comment"), None)
         comments = []

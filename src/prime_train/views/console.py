@@ -193,7 +193,7 @@ def progress_line(state: State) -> str:
     left_s = eta_s(state)
     ahead = [] if left_s is None else [f"{format_seconds(left_s)} left"]
     share = "" if state.is_endless else f" ({part:.0%})"
-    return ", ".join([f"{state.stands_at}{share}", *numbers(state), *ahead])
+    return ", ".join([f"{state.progress_text}{share}", *numbers(state), *ahead])
 
 
 def _clock(time_s: float) -> str:
@@ -263,7 +263,7 @@ def screen(state: State, now_s: float) -> RenderableType:
     ahead = "" if left_s is None or state.closed else f", {format_seconds(left_s)} left"
     bar.add_row(
         ProgressBar(total=max(1, state.max_steps), completed=state.step),
-        state.stands_at if state.is_endless else f"{state.stands_at} ({part:.0%}){ahead}",
+        state.progress_text if state.is_endless else f"{state.progress_text} ({part:.0%}){ahead}",
     )
     phase = f": {state.live.phase}" if state.live else ""
     title = Text(f"{state.run or 'run'}", style="bold").append(f"  {state.state}{phase}", style="not bold cyan")

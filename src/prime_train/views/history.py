@@ -23,7 +23,7 @@ from prime_train.events import (
 )
 from prime_train.programs import recorded
 from prime_train.supervise.fold import fold_all
-from prime_train.supervise.resume_choice import newest_complete
+from prime_train.supervise.resume_choice import find_newest_complete
 from prime_train.supervise.state import Attempt, State
 
 PHASES = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")
@@ -177,7 +177,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     """
     run = gather(run_dir)
     state = run.state
-    title = f"{run.name} {state.state}: {state.stands_at} in {format_seconds(run.worked_s)}"
+    title = f"{run.name} {state.state}: {state.progress_text} in {format_seconds(run.worked_s)}"
     lines: list[tuple[str, str]] = []
     failed = state.attempt
     if state.state == "failed" and failed is not None:
@@ -192,7 +192,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
         lines.append(("held-out loss", _held_out(run)))
     if state.newest_complete:
         program, spec = recorded(run_dir, strict=False)
-        newest = newest_complete(program.checkpoints(spec, run_dir))
+        newest = find_newest_complete(program.checkpoints(spec, run_dir))
         where = newest.path if newest is not None else run_dir.checkpoint(state.newest_complete)
         lines.append(("checkpoint", run_dir.relative(where)))
     if run_dir.final.is_dir():

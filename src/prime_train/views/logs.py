@@ -12,7 +12,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.log_prefix import ANSI
 from prime_train.programs import recorded
-from prime_train.supervise.lock import holder
+from prime_train.supervise.lock import find_holder
 from prime_train.supervise.state import Child, State
 from prime_train.views.sanitize import sanitize
 
@@ -51,7 +51,7 @@ def attempt_or_latest(run_dir: RunDir, attempt: int | None) -> int:
 
 def is_over(run_dir: RunDir) -> bool:
     """Whether no supervisor is alive that could write more."""
-    return holder(run_dir) is None
+    return find_holder(run_dir) is None
 
 
 class Tail:

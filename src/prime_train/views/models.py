@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from prime_train.models.verdicts import Check, Outcome, Use, Verdict, label
+from prime_train.models.verdicts import LABELS, Check, Outcome, Use, Verdict
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
 from prime_train.views.findings import Paint, plain
 from prime_train.views.sanitize import sanitize
@@ -77,7 +77,7 @@ def verdict_text(verdict: Verdict, paint: Paint = plain) -> str:
     blocks = [paint(sanitize(verdict.model), "bold") + paint(f"  ({origin})", "dim")]
     blocks += [_check(check, width, paint) for check in verdict.checks]
     blocks.append("")
-    width = max(len(label(use.id)) for use in verdict.uses)
+    width = max(len(LABELS[use.id]) for use in verdict.uses)
     blocks += [_use(use, width, paint) for use in verdict.uses]
     return "\n".join(blocks)
 
@@ -95,7 +95,7 @@ def _check(check: Check, width: int, paint: Paint) -> str:
 
 
 def _use(use: Use, width: int, paint: Paint) -> str:
-    line = f"{label(use.id):<{width}}  {paint(use.what, _STYLES[use.outcome])}"
+    line = f"{LABELS[use.id]:<{width}}  {paint(use.what, _STYLES[use.outcome])}"
     return f"{line}\n{' ' * width}  {paint('fix', 'dim')}  {_one_line(use.fix)}" if use.fix else line
 
 

@@ -75,7 +75,7 @@ def outcome(history: History) -> str:
     """One sentence: the state, the steps, the time, the restarts."""
     state = history.state
     word = state.state if state.closed else f"not over ({state.state})"
-    sentence = f"**{word}**: {state.stands_at} in {format_seconds(history.worked_s)}"
+    sentence = f"**{word}**: {state.progress_text} in {format_seconds(history.worked_s)}"
     sentence += f", {counted(state.attempt_number, 'attempt')}, {counted(len(history.restarts), 'restart')}"
     if state.closed and state.exit_code:
         sentence += f"; exit code {state.exit_code}: {plain(state.reason)}"
@@ -174,7 +174,7 @@ def _happened(history: History) -> Iterable[str]:
     rows = [
         (
             str(attempt.number),
-            date(attempt.asked_s),
+            date(attempt.launched_s),
             f"{attempt.resume_step:,}" if attempt.resume_step else "the beginning",
             f"{attempt.last_step:,}",
             attempt.outcome or "not over",

@@ -15,9 +15,9 @@ from prime_train.core.units import GIB, counted, format_count, format_seconds
 from prime_train.events import read
 from prime_train.programs import recorded
 from prime_train.supervise.fold import fold_all
-from prime_train.supervise.lock import holder
-from prime_train.supervise.resume_choice import newest_complete
-from prime_train.supervise.state import Attempt, Standing, State
+from prime_train.supervise.lock import find_holder
+from prime_train.supervise.resume_choice import find_newest_complete
+from prime_train.supervise.state import ActiveAlarm, Attempt, State
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
 _OVER = ("stopped", "finished", "failed")
@@ -64,8 +64,8 @@ class Status:
     @property
     def silent_s(self) -> float | None:
         """Seconds since the last sign of life; None before the first one."""
-        live = self.state.last_progress_s if self.state.last_progress_s is not None else self.state.progress_s
-        last_s = live if live is not None else self.state.last_event_s
+        last_s = self.state.live.last_sign_s if self.state.live else self.state.progress_s
+        last_s = self.state.last_event_s if last_s is None else last_s
         return None if last_s is None else max(0.0, self.now_s - last_s)
 
     @property
@@ -82,11 +82,11 @@ def fold_events(run_dir: RunDir) -> State:
 def read_status(run_dir: RunDir, now_s: float) -> Status:
     """The status of a run. Reads events, /proc, the lock and the checkpoint folders."""
     state = fold_events(run_dir)
-    held_by = holder(run_dir)
+    held_by = find_holder(run_dir)
     here = held_by is None or held_by.here
     living = state.live.children if state.live else ()
     program, run = recorded(run_dir, strict=False)
-    newest = newest_complete(program.checkpoints(run, run_dir))
+    newest = find_newest_complete(program.checkpoints(run, run_dir))
     try:
         free_gib: float | None = shutil.disk_usage(run_dir.path).free / GIB
     except OSError:
@@ -168,7 +168,7 @@ def _gpu(uuid: str, state: State) -> dict[str, Any]:
     return {"uuid": uuid, "attempts_ended": ended, "left_out": uuid in state.left_out}
 
 
-def _alarm(standing: Standing) -> dict[str, Any]:
+def _alarm(standing: ActiveAlarm) -> dict[str, Any]:
     """`where`: a path, or the UUID of a GPU."""
     alarm = standing.alarm
     return {
@@ -187,7 +187,7 @@ def _alarm(standing: Standing) -> dict[str, Any]:
 def as_lines(status: Status) -> list[tuple[str, str]]:
     """Label and text of each line of `status RUN`; unknown values are left out."""
     state, failure = status.state, status.failure
-    lines = [("state", _state_text(status)), ("step", state.stands_at.removeprefix("step "))]
+    lines = [("state", _state_text(status)), ("step", state.progress_text.removeprefix("step "))]
     if state.loss is not None:
         lines.append(("loss", f"{state.loss:.4f}"))
     if state.first_validation and state.last_validation:
@@ -239,7 +239,7 @@ def as_rows(statuses: Sequence[Status]) -> list[tuple[str, ...]]:
         (
             status.name,
             status.word,
-            status.state.stands_at.removeprefix("step ").replace(" of ", "/"),
+            status.state.progress_text.removeprefix("step ").replace(" of ", "/"),
             "" if status.state.loss is None else f"{status.state.loss:.3f}",
             "" if status.state.last_validation is None else f"{status.state.last_validation.loss:.3f}",
             str(status.state.restarts),

@@ -23,7 +23,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.redaction import secrets
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower, Record, RunClosed, RunOpened
-from prime_train.supervise.lock import holder
+from prime_train.supervise.lock import find_holder
 from prime_train.views import wandb_rows as rows
 from prime_train.views import wandb_state as state
 
@@ -178,7 +178,7 @@ class _Mirror:
         """Sends new values until the run is over. Returns the exit code for W&B."""
         unheld_s: float | None = None
         while True:
-            held = holder(self._run_dir) is not None  # checked first, so the supervisor's last events are sent below
+            held = find_holder(self._run_dir) is not None  # checked first, so that the last events are sent below
             self.send()
             if not held:
                 unheld_s = unheld_s or time.monotonic()
@@ -192,9 +192,9 @@ class _Mirror:
 
     def _pause(self) -> None:
         until_s = time.monotonic() + _EVERY_S
-        while time.monotonic() < until_s and holder(self._run_dir) is not None:
+        while time.monotonic() < until_s and find_holder(self._run_dir) is not None:
             time.sleep(_POLL_S)
-        if holder(self._run_dir) is None:
+        if find_holder(self._run_dir) is None:
             time.sleep(_POLL_S)
 
     def send(self) -> None:

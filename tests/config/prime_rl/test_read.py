@@ -17,7 +17,7 @@ from prime_train.config.parsed_config import (
     OTHER_MEMBER,
     OUT_OF_BOUNDS,
     PASSED_THROUGH,
-    SAID_TWICE,
+    SET_TWICE,
     UNKNOWN_KEY,
     WRONG_TYPE,
     Fault,
@@ -74,7 +74,7 @@ def test_an_rl_file_tells_its_generation_by_its_keys(generation: str) -> None:
 def test_the_file_itself_says_its_generation() -> None:
     reading = _read(f'{RL_2026_08}\n[prime_train]\nprime_rl = "2026-05"\n', "2026-01")
     assert reading.generation == "2026-05"
-    assert reading.because == "prime_train.prime_rl says so"
+    assert reading.because == "prime_train.prime_rl names it"
     (told,) = [fault for fault in reading.faults if fault.code == GENERATION]
     assert told.severity is Severity.WARNING
     assert told.patch == {"prime_train.prime_rl": "2026-01"}
@@ -181,7 +181,7 @@ def test_an_alias_is_taken_where_it_stands_alone() -> None:
     assert reading.run.rollout.group_size == 8
     assert reading.key("rollout.group_size") == "orchestrator.rollouts_per_example"
     both = _only(RL_2026_05.replace("group_size = 8", "group_size = 8\nrollouts_per_example = 8"))
-    assert both.code == SAID_TWICE
+    assert both.code == SET_TWICE
 
 
 def test_a_vllm_argument_that_vllm_does_not_have_is_a_warning() -> None:
@@ -332,7 +332,7 @@ def test_a_finding_says_how_the_generation_is_known() -> None:
     (finding,) = [finding for finding in lint(text, "rl.toml").findings if finding.code == "CFG002"]
     assert finding.why.endswith("; the file is judged as prime-rl 2026-08: its keys fit it best")
     (finding,) = [finding for finding in lint(text, "rl.toml", "2026-08").findings if finding.code == "CFG002"]
-    assert finding.why.endswith("; the file is judged as prime-rl 2026-08: --prime-rl asks for it")
+    assert finding.why.endswith("; the file is judged as prime-rl 2026-08: --prime-rl names it")
 
 
 def test_a_run_without_a_table_that_it_needs_is_told() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tomli
 
-from prime_train.config.prime_rl.renames import moved_value, renames, renames_of
+from prime_train.config.prime_rl.renames import convert_moved, parse_renames, renames
 from prime_train.core.paths import shipped
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint
@@ -26,7 +26,7 @@ from prime_train.rules.judge import lint
 )
 def test_an_environment_becomes_a_source(environment: dict[str, Any], rest: dict[str, Any]) -> None:
     made = {"name": "aime", **rest, "env": {"taskset": {"id": "aime"}}}
-    assert moved_value("sources", [environment]) == [made]
+    assert convert_moved("sources", [environment]) == [made]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_an_environment_becomes_a_source(environment: dict[str, Any], rest: dict
     ],
 )
 def test_an_environment_that_a_person_has_to_look_at(environment: Any) -> None:
-    assert moved_value("sources", [environment]) is None
+    assert convert_moved("sources", [environment]) is None
 
 
 def test_an_evaluation_of_january_is_taken_to_august() -> None:
@@ -82,7 +82,7 @@ SECTION = {
 )
 def test_a_section_takes_every_older_key_to_a_newer_generation(january: str, august: str, september: str) -> None:
     with open(shipped("prime_rl", "renames.toml"), "rb") as file:
-        rows = renames_of(tomli.load(file) | {"section": [SECTION]})
+        rows = parse_renames(tomli.load(file) | {"section": [SECTION]})
     assert rows.columns == (*renames().columns, "2026-09")
     names = [dict(zip(rows.columns, entry.names, strict=True)) for entry in rows.entries]
     assert {"2026-01": january, "2026-08": august, "2026-09": september} in [

@@ -88,7 +88,7 @@ class LogReader:
         step, loss = self._last
         if self._log.read_text().rstrip().endswith("Training completed"):
             self._events.append(TrainerFinished(self._attempt, step, loss, ""))
-        elif state.stop_asked_s is not None:
+        elif state.stop_requested_s is not None:
             self._events.append(TrainerStopped(self._attempt, max(self._saved, default=0)))
 
     def _follow(self) -> None:

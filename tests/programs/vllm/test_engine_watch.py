@@ -88,7 +88,7 @@ def test_a_server_that_is_gone_is_found(tmp_path: Path) -> None:
 def test_nothing_is_said_before_it_is_ready_or_while_it_is_being_stopped(tmp_path: Path) -> None:
     with served("dead") as (port, _), watching(port, tmp_path / "engine.log") as watch:
         assert first_alarm(watch, State(live=replace(LIVE, ready=())), limit_s=2.0) is None
-        assert first_alarm(watch, replace(SERVING, stop_asked_s=1.0), limit_s=2.0) is None
+        assert first_alarm(watch, replace(SERVING, stop_requested_s=1.0), limit_s=2.0) is None
         assert first_alarm(watch) is not None
 
 

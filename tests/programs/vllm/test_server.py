@@ -141,8 +141,8 @@ def test_a_guard_looks_through_a_process_of_which_only_threads_are_left() -> Non
         while psutil.Process(parent.pid).status() != psutil.STATUS_ZOMBIE:
             assert time.monotonic() < give_up_s
             time.sleep(0.01)
-        found = guard.below(os.getpid())
+        found = guard.list_below(os.getpid())
         parent.kill()
         os.kill(child, signal.SIGKILL)
     assert {child, parent.pid} <= set(found)
-    assert parent.pid not in guard.below(os.getpid())
+    assert parent.pid not in guard.list_below(os.getpid())

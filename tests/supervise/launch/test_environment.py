@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.core.redaction import MASK, redact, secrets
 from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled import program as of_bundled
 from prime_train.programs.prime_rl import launcher as of_prime_rl
 from prime_train.programs.vllm import server as of_vllm
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.environment import MASK, Host, Needs, Told, plan, redact, secrets, told, visible
+from prime_train.supervise.launch.environment import (
+    EnvNote,
+    Host,
+    Needs,
+    describe_environment,
+    plan,
+    read_host,
+    restrict_gpus,
+)
 from prime_train.supervise.launch.launch import Launch, Variable, to_json
 
 RUN_DIR = RunDir(Path("/runs/a"))
@@ -28,7 +39,7 @@ def run(processes: int = 1) -> RunSpec:
 
 
 def needs(role: str, host: Host, processes: int = 1, vllm: str = "") -> Needs:
-    """What the programs say of the three roles there are."""
+    """The needs of the three roles."""
     match role:
         case "inference":
             return of_vllm.needs(host, vllm or None)
@@ -47,9 +58,9 @@ def values(
     return {variable.name: variable.value for variable in found}
 
 
-def notes(environ: dict[str, str] | None = None, role: str = "trainer", vllm: str = "") -> dict[str, Told]:
+def notes(environ: dict[str, str] | None = None, role: str = "trainer", vllm: str = "") -> dict[str, EnvNote]:
     host = Host(environ or {}, 8, "17:99", (1024, 4096))
-    return {note.name: note for note in told(needs(role, host, vllm=vllm), host)}
+    return {note.name: note for note in describe_environment(needs(role, host, vllm=vllm), host)}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -74,7 +85,7 @@ def test_what_the_user_has_set_stays_but_for_the_marks_of_the_run() -> None:
     assert found["TOKENIZERS_PARALLELISM"] == "false"
     kept = notes(by_hand)["OMP_NUM_THREADS"]
     assert (kept.how, kept.value) == ("kept", "3")
-    assert "else 8" in kept.reason
+    assert "otherwise 8" in kept.reason
 
 
 def test_segments_expand_for_the_trainer_alone() -> None:
@@ -179,19 +190,19 @@ def test_every_variable_has_a_reason(role: str) -> None:
     host = Host({}, 2, "1:1", (1, 2))
     wanted = needs(role, host, 2, "0.9.0")
     assert all(variable.reason for variable in plan(wanted, RUN_DIR, host))
-    assert all(note.reason for note in told(wanted, host))
+    assert all(note.reason for note in describe_environment(wanted, host))
 
 
 # --- GPUs -------------------------------------------------------------------------------------------
 
 
 def test_a_gpu_that_failed_is_not_seen_where_enough_remain() -> None:
-    found = visible(("GPU-a", "GPU-b", "GPU-c"), {"GPU-b"}, 2)
+    found = restrict_gpus(("GPU-a", "GPU-b", "GPU-c"), {"GPU-b"}, 2)
     assert found is not None
     assert (found.name, found.value) == ("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-c")
     assert "GPU-b" in found.reason
-    assert visible(("GPU-a", "GPU-b"), {"GPU-b"}, 2) is None
-    assert visible(("GPU-a", "GPU-b"), {"GPU-x"}, 1) is None
+    assert restrict_gpus(("GPU-a", "GPU-b"), {"GPU-b"}, 2) is None
+    assert restrict_gpus(("GPU-a", "GPU-b"), {"GPU-x"}, 1) is None
 
 
 _uuids = st.lists(st.text("abcdef0123456789", min_size=1), unique=True)
@@ -199,7 +210,7 @@ _uuids = st.lists(st.text("abcdef0123456789", min_size=1), unique=True)
 
 @given(_uuids, _uuids, st.integers(0, 8))
 def test_never_fewer_gpus_than_are_needed(gpus: list[str], left_out: list[str], needed: int) -> None:
-    found = visible(gpus, left_out, needed)
+    found = restrict_gpus(gpus, left_out, needed)
     if found is not None:
         kept = found.value.split(",") if found.value else []
         assert len(kept) >= needed
@@ -242,3 +253,10 @@ def test_ordinary_variables_are_not_secrets() -> None:
     environ = {"TOKENIZERS_PARALLELISM": "false", "PATH": "/usr/bin", "API_KEY": "on", "MONKEY": "banana", "HOME": "/"}
     assert secrets(environ) == ("banana",)
     assert redact("turn it on", secrets(environ)) == "turn it on"
+
+
+def test_the_host_is_this_process() -> None:
+    found = read_host("1:2")
+    assert (found.environment, found.supervisor) == (os.environ, "1:2")
+    assert found.open_files == resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert 1 <= found.cores <= (os.cpu_count() or 1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from prime_train.programs import program_of
 from prime_train.spec import Data, Parallel, Run, RunSpec
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.environment import placed
+from prime_train.supervise.launch.environment import assign_gpus
 from prime_train.supervise.launch.launch import Variable
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
@@ -20,7 +20,7 @@ def run(processes: int, server: Server | None, *, serves: bool = False) -> RunSp
 
 
 def seen(role: str, spec: RunSpec, gpus: tuple[str, ...] = GPUS, left_out: tuple[str, ...] = ()) -> str | None:
-    found = placed(role, program_of(spec).roles(spec), gpus, left_out)
+    found = assign_gpus(role, program_of(spec).roles(spec), gpus, left_out)
     return found.value if isinstance(found, Variable) else None
 
 

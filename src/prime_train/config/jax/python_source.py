@@ -1,4 +1,4 @@
-"""Reads a Python text without running it: dotted names through its imports, literal values, places. Judges nothing."""
+"""Reads a Python text without running it: dotted names, literal values, places, comments. Judges nothing."""
 
 from __future__ import annotations
 
@@ -15,34 +15,31 @@ from prime_train.core.findings import Span
 from prime_train.toml.document import Comment, Place, SyntaxFault
 
 COMPUTED: Final = object()  # stands for a value that is not a literal
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _MAX_NAME_PARTS = 8
 _MAX_WRITTEN_CHARS = 60
-_IGNORE_MARK = "ignore["  # comments are looked for where one may count
+_IGNORE_MARK = "ignore["  # a text without it has no comment that silences a rule
 
 
-def parsed(text: str) -> ast.Module | SyntaxFault:
-    """The syntax tree, or the first fault as this interpreter places it."""
+def parse(text: str) -> ast.Module | SyntaxFault:
+    """The syntax tree, or the first fault at the place that this interpreter reports."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that are none: the program's own start tells them
+            warnings.simplefilter("ignore")  # about invalid escapes, which Python reports at the start of the script
             return ast.parse(text)
     except SyntaxError as error:
         line, column = error.lineno or 1, error.offset or 1
         ends_there = error.end_lineno == error.lineno and (error.end_offset or 0) > column
         end = error.end_offset if ends_there and error.end_offset else column + 1
-        return SyntaxFault(f"{error.msg} (Python {_version()})", Span(line, max(column, 1), line, end))
+        return SyntaxFault(f"{error.msg} ({_PYTHON})", Span(line, max(column, 1), line, end))
     except ValueError as error:  # a null byte, an integer of more digits than Python reads
         return SyntaxFault(str(error).partition(";")[0], Span(1, 1, 1, 2))
-    except (RecursionError, MemoryError):  # what the parser raises where brackets or operators nest too deeply
-        return SyntaxFault(f"it nests too deeply for Python {_version()}", Span(1, 1, 1, 2))
+    except (RecursionError, MemoryError):  # too deep nesting of brackets or operators
+        return SyntaxFault(f"it nests too deeply for {_PYTHON}", Span(1, 1, 1, 2))
 
 
-def _version() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def imported(nodes: list[ast.AST]) -> dict[str, str]:
-    """Local name -> what it stands for, as {"jnp": "jax.numpy"}, wherever it is imported."""
+def read_imports(nodes: list[ast.AST]) -> dict[str, str]:
+    """Local name -> full name, such as {"jnp": "jax.numpy"}, for imports anywhere in the script."""
     names: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -56,7 +53,7 @@ def imported(nodes: list[ast.AST]) -> dict[str, str]:
 
 
 def full_name(node: ast.AST, names: Mapping[str, str]) -> str:
-    """The dotted name of an expression as it was imported: "jax.distributed.initialize"; "" where it is none."""
+    """The dotted name of an expression, through its import: "jax.distributed.initialize"; "" if it has none."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < _MAX_NAME_PARTS:
         parts.append(node.attr)
@@ -67,7 +64,10 @@ def full_name(node: ast.AST, names: Mapping[str, str]) -> str:
 
 
 def literal(node: ast.AST) -> Any:
-    """The value of a literal: text, number, truth, None, a tuple of integers, a product as 10 * 60; else COMPUTED."""
+    """The value of a literal: string, number, bool, None, a tuple of integers, a product such as 10 * 60.
+
+    COMPUTED for any other expression.
+    """
     match node:
         case ast.Constant(value=str() | bool() | int() | float() | None as value):
             return value
@@ -83,7 +83,7 @@ def literal(node: ast.AST) -> Any:
 
 
 def comments(text: str, tree: ast.Module) -> tuple[Comment, ...]:
-    """The comments of a text in which one may silence a rule. On top is what stands above the first statement."""
+    """The comments of a text, if one of them may silence a rule."""
     if _IGNORE_MARK not in text:
         return ()
     statements = [node for node in tree.body if not _is_docstring(node)]
@@ -94,7 +94,7 @@ def comments(text: str, tree: ast.Module) -> tuple[Comment, ...]:
             if token.type == tokenize.COMMENT:
                 line, column = token.start
                 found.append(Comment(line, token.string, line < first, column + 1))
-    except (tokenize.TokenError, SyntaxError):  # it is stricter than the parser, as with a last line of blanks
+    except (tokenize.TokenError, SyntaxError):  # stricter than the parser, for example in a last line of blanks
         pass
     return tuple(found)
 
@@ -110,7 +110,7 @@ class Places:
         self._lines = re.split(r"\r\n|\r|\n", text)  # as the parser counts lines
 
     def place(self, name: ast.expr | ast.keyword, value: ast.expr, *, hidden: bool = False) -> Place:
-        """Where a name and its value stand, and how the value is written: "" where it is not to be shown."""
+        """The place of a name and its value, and the value as written, or "" with `hidden`."""
         span = self._span(value)
         written = "" if hidden else self._written(span)
         return Place(self._span(name), span, written)

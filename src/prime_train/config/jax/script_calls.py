@@ -1,7 +1,4 @@
-"""Collects what a Python script says to JAX: its starts, its configuration, its environment. Runs nothing of it.
-
-There is no order of execution: what stands lower in the text counts.
-"""
+"""Collects the JAX calls of a Python script: its starts, its configuration, its environment. Does not run it."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from prime_train.toml.document import KeyPath, Place
 
 START = "jax.distributed.initialize"
 _ENVIRON = "os.environ"
-# In the order of the positions. Source: JAX 0.10.2, jax/_src/distributed.py.
+# In positional order. Source: JAX 0.10.2, jax/_src/distributed.py.
 _ARGUMENTS: dict[str, type] = {
     "coordinator_address": str,
     "num_processes": int,
@@ -40,18 +37,18 @@ FIELDS = {
     "heartbeat_timeout_seconds": "heartbeat_timeout_s",
 }
 _TYPES = {str: "a string", int: "a whole number", tuple: "a list of whole numbers"}
-_MAX_STARTS = 20  # nobody reads on
+_MAX_STARTS = 20
 _MAX_SET = 500
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(slots=True)
-class Said:
-    """What the walk over a script collects. A value None in `config` and `environment` is computed."""
+class JaxCalls:
+    """The collected calls of one script. A value None in `config` and `environment` is computed."""
 
     places: source.Places
     names: dict[str, str]
-    starts: list[tuple[JaxStart, dict[str, Any]]] = field(default_factory=list)  # beside each its literals
+    starts: list[tuple[JaxStart, dict[str, Any]]] = field(default_factory=list)  # each with its literal arguments
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str | None] = field(default_factory=dict)
     environment_is_known: bool = True
@@ -62,37 +59,40 @@ class Said:
     several: bool = False
 
     def start_key(self, number: int) -> KeyPath:
-        """The key of one start; it has a number where there are more."""
+        """The key of one start; with a number if there are several starts."""
         return ("jax", "distributed", "initialize", *((number,) if self.several else ()))
 
 
-def collected(text: str, nodes: list[ast.AST]) -> Said:
-    """What a script says, of which these are all syntax nodes."""
-    said = Said(source.Places(text), source.imported(nodes))
+def collect_calls(text: str, nodes: list[ast.AST]) -> JaxCalls:
+    """The calls of a script. `nodes` are all nodes of its syntax tree.
+
+    The order of execution is not known, so a later line overrules an earlier one.
+    """
+    calls = JaxCalls(source.Places(text), source.read_imports(nodes))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    said.jax_line = min((node.lineno for node in imports if _is_jax(node)), default=0)
-    told = [node for node in nodes if isinstance(node, ast.Call | ast.Assign | ast.Delete)]
-    told.sort(key=lambda node: (node.lineno, node.col_offset))
-    starts = [node for node in told if isinstance(node, ast.Call) and full_name_of(node, said) == START]
-    said.several = len(starts) > 1
-    for node in told:
+    calls.jax_line = min((node.lineno for node in imports if _is_jax(node)), default=0)
+    statements = [node for node in nodes if isinstance(node, ast.Call | ast.Assign | ast.Delete)]
+    statements.sort(key=lambda node: (node.lineno, node.col_offset))
+    starts = [node for node in statements if isinstance(node, ast.Call) and _called_name(node, calls) == START]
+    calls.several = len(starts) > 1
+    for node in statements:
         match node:
             case ast.Call():
-                _called(said, node)
+                _collect_call(calls, node)
             case ast.Assign(targets=[ast.Subscript(value=around, slice=key) as at], value=value):
-                if source.full_name(around, said.names) == _ENVIRON:
-                    _set(said, key, value, at)
+                if source.full_name(around, calls.names) == _ENVIRON:
+                    _set(calls, key, value, at)
             case ast.Delete(targets=targets):
                 for target in targets:
-                    if isinstance(target, ast.Subscript) and source.full_name(target.value, said.names) == _ENVIRON:
-                        said.environment.pop(str(source.literal(target.slice)), None)
+                    if isinstance(target, ast.Subscript) and source.full_name(target.value, calls.names) == _ENVIRON:
+                        calls.environment.pop(str(source.literal(target.slice)), None)
             case _:
                 pass
-    return said
+    return calls
 
 
-def full_name_of(call: ast.Call, said: Said) -> str:
-    return source.full_name(call.func, said.names)
+def _called_name(call: ast.Call, calls: JaxCalls) -> str:
+    return source.full_name(call.func, calls.names)
 
 
 def _is_jax(node: ast.Import | ast.ImportFrom) -> bool:
@@ -100,77 +100,77 @@ def _is_jax(node: ast.Import | ast.ImportFrom) -> bool:
     return any(module.partition(".")[0] == "jax" for module in modules)
 
 
-def _called(said: Said, call: ast.Call) -> None:
-    match full_name_of(call, said), call.args:
+def _collect_call(calls: JaxCalls, call: ast.Call) -> None:
+    match _called_name(call, calls), call.args:
         case "jax.distributed.initialize", _:
-            if len(said.starts) < _MAX_STARTS:
-                _started(said, call)
+            if len(calls.starts) < _MAX_STARTS:
+                _collect_start(calls, call)
         case (("jax.config.update" | "jax.config.config.update"), [ast.Constant(value=str() as name) as key, value]):
-            if _NAME.fullmatch(name) and len(said.config) < _MAX_SET:
+            if _NAME.fullmatch(name) and len(calls.config) < _MAX_SET:
                 given = source.literal(value)
-                said.config[name] = None if given is source.COMPUTED else given
-                said.written["jax", "config", name] = said.places.place(key, value)
+                calls.config[name] = None if given is source.COMPUTED else given
+                calls.written["jax", "config", name] = calls.places.place(key, value)
         case "os.environ.setdefault", [key, value]:
-            _set(said, key, value, key)
+            _set(calls, key, value, key)
         case "os.environ.pop", [key, *_]:
-            said.environment.pop(str(source.literal(key)), None)
+            calls.environment.pop(str(source.literal(key)), None)
         case "os.environ.update", arguments:
-            _updated(said, arguments, call.keywords)
+            _collect_update(calls, arguments, call.keywords)
         case _:
             pass
 
 
-def _updated(said: Said, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
+def _collect_update(calls: JaxCalls, arguments: list[ast.expr], keywords: list[ast.keyword]) -> None:
     for argument in arguments:
         if isinstance(argument, ast.Dict) and all(key is not None for key in argument.keys):
             for key, value in zip(argument.keys, argument.values, strict=True):
                 if key is not None:
-                    _set(said, key, value, key)
+                    _set(calls, key, value, key)
         else:
-            said.environment_is_known = False
+            calls.environment_is_known = False
     for keyword in keywords:
         if keyword.arg is None:
-            said.environment_is_known = False
+            calls.environment_is_known = False
         else:
-            _assign(said, keyword.arg, keyword.value, keyword)
+            _assign(calls, keyword.arg, keyword.value, keyword)
 
 
-def _set(said: Said, key: ast.expr, value: ast.expr, at: ast.expr) -> None:
+def _set(calls: JaxCalls, key: ast.expr, value: ast.expr, at: ast.expr) -> None:
     name = source.literal(key)
     if not isinstance(name, str):
-        said.environment_is_known = False
+        calls.environment_is_known = False
     else:
-        _assign(said, name, value, at)
+        _assign(calls, name, value, at)
 
 
-def _assign(said: Said, name: str, value: ast.expr, at: ast.expr | ast.keyword) -> None:
-    if not _NAME.fullmatch(name) or len(said.environment) >= _MAX_SET:
+def _assign(calls: JaxCalls, name: str, value: ast.expr, at: ast.expr | ast.keyword) -> None:
+    if not _NAME.fullmatch(name) or len(calls.environment) >= _MAX_SET:
         return
     given = source.literal(value)
-    said.environment[name] = given if isinstance(given, str) else None
-    if said.jax_line and at.lineno > said.jax_line:
-        said.set_after_import[name] = None
-    hidden = isinstance(given, str) and "@" in given  # a proxy's name and password
-    said.written["os", "environ", name] = said.places.place(at, value, hidden=hidden)
+    calls.environment[name] = given if isinstance(given, str) else None
+    if calls.jax_line and at.lineno > calls.jax_line:
+        calls.set_after_import[name] = None
+    hidden = isinstance(given, str) and "@" in given  # a proxy's login
+    calls.written["os", "environ", name] = calls.places.place(at, value, hidden=hidden)
 
 
 # --- one call ------------------------------------------------------------------------------------
 
 
-def _started(said: Said, call: ast.Call) -> None:
-    number = len(said.starts)
-    key = said.start_key(number)
-    at = said.places.place(call.func, call.func, hidden=True)
-    said.written[key] = at
-    said.written.setdefault(("jax",), at)
+def _collect_start(calls: JaxCalls, call: ast.Call) -> None:
+    number = len(calls.starts)
+    key = calls.start_key(number)
+    at = calls.places.place(call.func, call.func, hidden=True)
+    calls.written[key] = at
+    calls.written.setdefault(("jax",), at)
     seen: dict[str, Any] = {}
-    for name, value, node in _passed(call):
-        said.written[(*key, name)] = said.places.place(node, value)
+    for name, value, node in _arguments(call):
+        calls.written[(*key, name)] = calls.places.place(node, value)
         given = source.literal(value)
         if name not in _ARGUMENTS:
-            said.faults.append(_no_argument(key, name, f"jax.starts.{number}"))
+            calls.faults.append(_no_argument(key, name, f"jax.starts.{number}"))
         elif given is not None and given is not source.COMPUTED and not _fits(given, _ARGUMENTS[name]):
-            said.faults.append(_wrong_type(key, name, f"jax.starts.{number}"))
+            calls.faults.append(_wrong_type(key, name, f"jax.starts.{number}"))
             given = source.COMPUTED
         if given is not None:
             seen[name] = given
@@ -180,11 +180,11 @@ def _started(said: Said, call: ast.Call) -> None:
     more = any(isinstance(item, ast.Starred) for item in call.args) or any(item.arg is None for item in call.keywords)
     start = JaxStart(**{name: value for name, value in known.items() if value is not source.COMPUTED})
     literal_only = {name: value for name, value in seen.items() if value is not source.COMPUTED}
-    said.starts.append((start._replace(given=tuple(known), passes_more=more), literal_only))
+    calls.starts.append((start._replace(given=tuple(known), passes_more=more), literal_only))
 
 
-def _passed(call: ast.Call) -> Iterator[tuple[str, ast.expr, ast.expr | ast.keyword]]:
-    """(argument, value, where it begins) of all that the call passes by position or name."""
+def _arguments(call: ast.Call) -> Iterator[tuple[str, ast.expr, ast.expr | ast.keyword]]:
+    """(argument, value, its first node) for every argument that the call passes by position or name."""
     for name, value in zip(_ARGUMENTS, call.args, strict=False):
         if isinstance(value, ast.Starred):
             return
@@ -205,7 +205,7 @@ def _no_argument(key: KeyPath, name: str, start: str) -> Fault:
     shadows = f"{start}.{FIELDS[meant]}" if meant in FIELDS else ""
     what = f"{START} takes no {name}" + (f"; did you mean {meant}?" if meant else " (JAX 0.10.2)")
     fix = f"{meant}=..." if meant else f"take {name} out"
-    severity = None if meant else Severity.WARNING  # a later JAX may know more
+    severity = None if meant else Severity.WARNING  # a later JAX may have it
     return Fault(WRONG_ARGUMENT, (*key, name), what, fix, shadows=shadows, severity=severity)
 
 

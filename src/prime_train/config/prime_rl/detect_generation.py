@@ -1,8 +1,8 @@
-"""Chooses the generation and the root that a prime-rl file is to be judged by. Judges nothing of it.
+"""Chooses the generation and the root of a prime-rl file. Judges nothing.
 
-The generation is what the file says in [prime_train], else what the caller asks for, else that of the prime-rl
-installed beside this program, else the one whose table knows most of the file's keys. The root is the one whose
-table knows most of them; where several know as many, the file's name decides.
+The generation is the first of these: the one in [prime_train], the one in the command line, the one of the prime-rl
+that is installed beside this program, the one whose table has most of the file's keys. The root is the one whose table
+has most of the keys; among equals, the file's name decides.
 """
 
 from __future__ import annotations
@@ -29,36 +29,31 @@ _HINTS = (
     ("synthesize", ("synthesize",)),
     ("trainer", ("train", "trainer")),
 )
-_SUCCESSORS = {"eval": "evals", "synthesize": "evals"}  # roots that another took the place of
-_MAX_COUNTED = 1000  # keys: beyond them the file is something else
+_SUCCESSORS = {"eval": "evals", "synthesize": "evals"}  # a removed root -> the root that replaces it
+_MAX_COUNTED = 1000  # keys; a file with more is not a config
 
 
 class Choice(NamedTuple):
-    """`because` tells how the generation is known. `rivals` are other generations that fit as well."""
+    """`because` is the reason for the generation. `rivals` are other generations that fit equally well."""
 
     generation: str
     root: str
     because: str
     rivals: tuple[str, ...]
-    unknown: int  # keys that the chosen table does not have, or has for another kind of value
+    unknown: int  # keys that the chosen table does not have, or has with another type
     known: int
-    is_named: bool  # whether the file's own name says that root
+    is_named: bool  # whether the file is named after that root
 
 
-def choose(values: Mapping[str, Any], path: str, said: str | None, asked: str | None) -> Choice:
-    """The choice for a file's values, without its [prime_train]."""
-    named = (
-        (said, "prime_train.prime_rl says so"),
-        (asked, "--prime-rl asks for it"),
-    )
-    for name, because in named:
-        if name in generations():
-            return _of_any_age(_fitted(load(name), values, path, because), values, path)
-    installed = installed_generation()
-    if installed is not None:
-        because = f"prime-rl {installed[1]} is installed"
-        return _of_any_age(_fitted(load(installed[0]), values, path, because), values, path)
-    fits = [_fitted(load(name), values, path, "") for name in reversed(generations())]
+def choose(values: Mapping[str, Any], path: str, named: str | None, requested: str | None) -> Choice:
+    """The choice for a file's values without [prime_train], which names a generation or not."""
+    known = generations()
+    name, because = (named, "prime_train.prime_rl names it") if named in known else (requested, "--prime-rl names it")
+    if name not in known and (installed := installed_generation()) is not None:
+        name, because = installed[0], f"prime-rl {installed[1]} is installed"
+    if name is not None and name in known:
+        return _with_root_of_any_generation(_fit(load(name), values, path, because), values, path)
+    fits = _fit_all(values, path)
     best = min(fits, key=_misfit)  # of equals the newest
     rivals = tuple(fit.generation for fit in fits if _misfit(fit) == _misfit(best) and fit is not best)
     if rivals:
@@ -66,11 +61,11 @@ def choose(values: Mapping[str, Any], path: str, said: str | None, asked: str | 
     return best._replace(because="its keys fit it best")
 
 
-def _of_any_age(choice: Choice, values: Mapping[str, Any], path: str) -> Choice:
-    """The choice, with the root that the file has in the generation that knows its keys best: it may be older."""
+def _with_root_of_any_generation(choice: Choice, values: Mapping[str, Any], path: str) -> Choice:
+    """The choice with the root that the file has in the generation that fits best, which may be an older one."""
     if not choice.unknown:
         return choice
-    best = min((_fitted(load(name), values, path, "") for name in reversed(generations())), key=_misfit)
+    best = min(_fit_all(values, path), key=_misfit)
     root = _SUCCESSORS.get(best.root, best.root)
     return choice._replace(root=root) if root in load(choice.generation).roots else choice
 
@@ -79,31 +74,36 @@ def _misfit(choice: Choice) -> tuple[int, bool]:
     return choice.unknown - choice.known, not choice.is_named
 
 
-def _fitted(generation: Generation, values: Mapping[str, Any], path: str, because: str) -> Choice:
-    """The root of a generation that knows most of the keys."""
+def _fit_all(values: Mapping[str, Any], path: str) -> list[Choice]:
+    """The best choice of each generation, newest first."""
+    return [_fit(load(name), values, path, "") for name in reversed(generations())]
+
+
+def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: str) -> Choice:
+    """The root of the generation whose table has most of the keys."""
     counted = {root: _count(generation, generation.root(root), values) for root in generation.roots}
     fewest = min(unknown - known for known, unknown in counted.values())
     roots = [root for root, (known, unknown) in counted.items() if unknown - known == fewest]
     parts = path.replace("\\", "/").removesuffix(".toml").split("/")
-    hinted = [_hinted(roots, part) for part in reversed(parts)]
-    root = next((root for root in hinted if root), None) or _first(roots)
+    hints = [_root_in_name(roots, part) for part in reversed(parts)]
+    root = next((root for root in hints if root), None) or min(roots, key=_rank)
     known, unknown = counted[root]
-    return Choice(generation.name, root, because, (), unknown, known, hinted[0] is not None)
+    return Choice(generation.name, root, because, (), unknown, known, hints[0] is not None)
 
 
-def _hinted(roots: list[str], name: str) -> str | None:
+def _root_in_name(roots: list[str], name: str) -> str | None:
     """The root that a file or folder is named after."""
     words = re.split(r"[-_. 0-9]+", name.lower())
     return next((root for root, names in _HINTS if root in roots and any(word in words for word in names)), None)
 
 
-def _first(roots: list[str]) -> str:
-    order = [root for root, _ in _HINTS]
-    return min(roots, key=lambda root: order.index(root) if root in order else len(order))
+def _rank(root: str) -> int:
+    order = [known for known, _ in _HINTS]
+    return order.index(root) if root in order else len(order)
 
 
 def _count(generation: Generation, table: TableRows, values: Mapping[str, Any]) -> tuple[int, int]:
-    """(known, unknown) keys of a file, those right below an unknown table counted too."""
+    """(known, unknown) number of keys of a file, including the keys directly below an unknown table."""
     known = unknown = 0
     stack: list[tuple[TableRows, Any]] = [(table, values)]
     while stack and known + unknown < _MAX_COUNTED:
@@ -141,9 +141,9 @@ def _row(table: TableRows, key: str) -> Row | None:
 
 @cache
 def installed_generation() -> tuple[str, str] | None:
-    """(generation, version) of the prime-rl that this interpreter would import; None where there is none.
+    """(generation, version) of the prime-rl that this interpreter would import; None if there is none.
 
-    Read from the names of the .dist-info folders: importing importlib.metadata takes longer than a lint may.
+    Reads the names of the .dist-info folders, because importing importlib.metadata is too slow for a lint.
     """
     for folder in sys.path:
         try:
@@ -153,15 +153,11 @@ def installed_generation() -> tuple[str, str] | None:
         for name in names:
             match = re.fullmatch(r"prime_rl-([0-9][^-]*)\.dist-info", name)
             if match:
-                generation = _of_version(match.group(1))
-                return None if generation is None else (generation, match.group(1))
+                version = match.group(1)
+                released = (name for name in generations() if _numbers(load(name).first_release) <= _numbers(version))
+                newest = max(released, default=None)
+                return None if newest is None else (newest, version)
     return None
-
-
-def _of_version(version: str) -> str | None:
-    """The newest generation whose first release is not after a version."""
-    fitting = (name for name in generations() if _numbers(load(name).first_release) <= _numbers(version))
-    return max(fitting, default=None)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What one generation of prime-rl does that its keys do not show. Each table in registry/prime_rl/ has them."""
+"""The features of a prime-rl generation that its keys do not show. Each table in registry/prime_rl/ has them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TYPES: dict[str, type[Any]] = {"bool": bool, "int": int, "str": str, "tuple[str
 
 
 class Features(NamedTuple):
-    """The features of one generation. docs/prime_rl_tables.py holds their values, with a source each."""
+    """The features of one generation. docs/prime_rl_tables.py has their values and sources."""
 
     vllm: str  # the version of vLLM that is installed with it
     names_runs: bool  # a run has a name, and a folder of its own below output_dir
@@ -26,7 +26,7 @@ class Features(NamedTuple):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Features:
-        """The features in a table file. Raises ValueError where one is missing, unknown or of another type."""
+        """The features in a table file. Raises ValueError if one is missing, unknown or of another type."""
         if values.keys() != set(cls._fields):
             raise ValueError(f"features: expected {', '.join(cls._fields)}; found {', '.join(values)}")
         given: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
@@ -38,12 +38,12 @@ class Features(NamedTuple):
 
 
 def features_of(run: RunSpec) -> Features:
-    """The features of the generation that a run's config is read by; those of the newest one where it has none."""
+    """The features of the generation of a run's config; those of the newest one if it has none."""
     return features_of_generation(run.launch.generation if run.launch is not None else None)
 
 
 def features_of_generation(name: str | None) -> Features:
-    """The features of a generation. One without a table has those of the table before it; None means the newest."""
+    """The features of a generation; of the table before it if it has no table. None means the newest generation."""
     from prime_train.config.prime_rl.schema import generation_before, generations, load, newest
 
     known = generations()

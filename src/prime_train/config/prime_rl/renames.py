@@ -1,4 +1,4 @@
-"""Knows where the keys of one prime-rl generation went in another. Reads its table once, when it is first needed."""
+"""Finds the key of a prime-rl generation that replaces a key of another one, by the table renames.toml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prime_train.config.prime_rl.schema import Generation, generations, load
 from prime_train.core.paths import shipped
 from prime_train.toml.document import KeyPath
 
-# What the keys of a root leave out in front: the rename table says every key as the `rl` root has it.
+# Prefixes that the keys of a root omit, because the table has every key as in the `rl` root.
 _FRONTS = {
     "rl": ("",),
     "sft": ("", "trainer."),
@@ -24,22 +24,22 @@ _FRONTS = {
 
 
 class Move(NamedTuple):
-    """Where a key went. `to` is () where nothing took its place; `how` says what its value becomes."""
+    """The replacement of a key. `to` is () if nothing replaces it."""
 
     was_of: str  # the generation that has the key
     to: KeyPath
-    how: str  # "": the value as it is; else a name that `moved_value` knows; "person": nobody but the user can say
-    why: str  # where nothing took its place, and nothing more is to be said: ""
+    how: str  # the conversion of its value, for `convert_moved`; "": none; "person": only the user can choose the value
+    why: str  # the reason if nothing replaces the key, or ""
 
 
 class _Entry(NamedTuple):
-    names: tuple[str, ...]  # one per generation of the file, "" where it has none
+    names: tuple[str, ...]  # one per generation; "" if the generation does not have the key
     how: str
     why: str
 
 
 class Renames(NamedTuple):
-    """The rows of renames.toml. `columns` are the generations that each row has a name for."""
+    """The rows of renames.toml. `columns` are the generations that each row has names for."""
 
     columns: tuple[str, ...]
     entries: tuple[_Entry, ...]
@@ -48,11 +48,11 @@ class Renames(NamedTuple):
 @cache
 def renames() -> Renames:
     with open(shipped("prime_rl", "renames.toml"), "rb") as file:
-        return renames_of(tomli.load(file))
+        return parse_renames(tomli.load(file))
 
 
-def renames_of(table: Mapping[str, Any]) -> Renames:
-    """The groups of a table, which have a name for each generation in it, followed by each section for a newer one."""
+def parse_renames(table: Mapping[str, Any]) -> Renames:
+    """The rows of a table: its groups, then each section, which adds one newer generation."""
     columns = (f"before {table['generations'][0]}", *table["generations"])
     found = []
     for group in table["group"]:
@@ -67,7 +67,7 @@ def renames_of(table: Mapping[str, Any]) -> Renames:
 
 
 def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
-    """The rows with one generation more. A row of its section is (key in the generation before, key in this one)."""
+    """The rows with one more generation. A row of its section is (key in the generation before, key in this one)."""
     why = section.get("why", "")
     moved = {row[0]: _Entry((row[1],), row[2] if len(row) > 2 else "", why) for row in section["keys"]}
     entries = [entry._replace(names=(*entry.names, entry.names[-1])) for entry in rows.entries]
@@ -79,7 +79,9 @@ def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
     older = {entry.names[-1]: entry.names for entry in rows.entries}
     for was in moved.keys() - older.keys():
         above = _longest(was, older)
-        names = older[above] if above else (was,) * len(rows.columns)  # else no older generation is known to differ
+        names = (
+            older[above] if above else (was,) * len(rows.columns)
+        )  # without a row, all older generations have the same name
         below = _rest(was, above) if above else ""
         before = (name and f"{name}{below}" for name in names[1:])
         entries.append(moved[was]._replace(names=("", *before, *moved[was].names)))
@@ -87,12 +89,12 @@ def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
 
 
 def _longest(path: str, names: Iterable[str]) -> str:
-    """The longest of the names that is the path or holds it; "" for none."""
+    """The longest of the names that is equal to the path or is above it; "" if there is none."""
     return max((name for name in names if name and _rest(path, name) is not None), key=len, default="")
 
 
 def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
-    """Where a key that `generation` does not have went; None where no generation is known to have had it."""
+    """The replacement of a key that `generation` does not have; None if no known generation has it."""
     columns, entries = renames()
     target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
     written, indices = _as_pattern(path)
@@ -105,7 +107,7 @@ def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
                 if rest is None or (best is not None and len(name) <= best[0]):
                     continue
                 went = entry.names[target]
-                below = "" if entry.how == "person" else rest  # what stands below it went its own way
+                below = "" if entry.how == "person" else rest  # the keys below it have replacements of their own
                 to = _in_root(generation, root, went + below, indices) if went else ()
                 if went and (not to or to == path):
                     continue
@@ -122,14 +124,14 @@ def _has(name: str, root: str, path: KeyPath) -> bool:
 
 
 def _rest(path: str, name: str) -> str | None:
-    """What of a path stands below a name: "" where it is the name itself, None where it is elsewhere."""
+    """The part of a path below a name: "" if it is the name itself, None if the path is not below the name."""
     if path == name:
         return ""
     return path[len(name) :] if path.startswith((f"{name}.", f"{name}[]")) else None
 
 
 def _as_pattern(path: KeyPath) -> tuple[str, list[int]]:
-    """A key path with [] in place of array indices, and these."""
+    """(key path with [] in place of array indices, these indices)."""
     written, indices = "", []
     for part in path:
         if isinstance(part, int):
@@ -141,7 +143,7 @@ def _as_pattern(path: KeyPath) -> tuple[str, list[int]]:
 
 
 def _in_root(generation: Generation, root: str, written: str, indices: list[int]) -> KeyPath:
-    """The key path in a root's own words; () where the root has no such key."""
+    """The key path in a root; () if the root has no such key."""
     for front in _FRONTS.get(root, ("",)):
         if not written.startswith(front):
             continue
@@ -159,8 +161,8 @@ def _in_root(generation: Generation, root: str, written: str, indices: list[int]
     return ()
 
 
-def moved_value(how: str, value: Any) -> Any:
-    """What the value of a moved key becomes; None where only the user can say."""
+def convert_moved(how: str, value: Any) -> Any:
+    """The value for the replacement of a key; None if only the user can choose it."""
     match how, value:
         case "", _:
             return value
@@ -189,8 +191,10 @@ _OF_A_SOURCE = {
 
 
 def _source(environment: Any) -> dict[str, Any] | None:
-    """A source of 2026-08 for an environment of an earlier generation; None where only a person can say what its
-    arguments are called in the taskset."""
+    """The source in 2026-08 for an environment of an earlier generation.
+
+    None if the environment has arguments, because only the user knows their names in the taskset.
+    """
     if not isinstance(environment, dict) or not isinstance(environment.get("id"), str):
         return None
     kept = {_OF_A_SOURCE[key]: value for key, value in environment.items() if key in _OF_A_SOURCE}

@@ -1,23 +1,22 @@
-"""Builds the RunSpec that a prime-rl file describes, and the key map of its fields. Judges nothing.
+"""Builds the RunSpec of a prime-rl file, and the key map of its fields. Judges nothing.
 
-A field is the file's value, else the default of its generation where the table around it is there; a value
-with a fault is not known. Which key feeds which field stands in the table of the generation.
+A field has the file's value, else the default of the generation if the table around it is present. A value with a
+fault is not known. The generation's table lists the keys that feed each field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.prime_train_table import prime_train
 from prime_train.config.prime_rl.schema import Generation, Row
 from prime_train.config.prime_rl.validate_value import NONE
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
-from prime_train.toml.document import KeyPath, dotted
+from prime_train.toml.document import KeyPath, dotted, value_at
 
 _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}
 _ALGORITHMS = {"rl": "grpo"}
-_UNNAMED = "run"  # prime-rl makes a name of its own where the file gives none
+_UNNAMED = "run"  # prime-rl chooses a name if the file has none
 _PARTS: dict[str, Any] = {
     "launch": prime_rl_parts.Launch,
     "saving": prime_rl_parts.Saving,
@@ -32,43 +31,43 @@ _PARTS: dict[str, Any] = {
     "transport": prime_rl_parts.Transport,
     "monitor": prime_rl_parts.Monitor,
 }
-# In the files of one component there is no table of its own name: the file is the component.
+# The file of a single component has no table for the component: the whole file is that table.
 _IS_ROOT = {"rollout": "orchestrator", "inference": "inference"}
-_SAID_ONLY = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
+_WITHOUT_DEFAULT = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
 
 
 class Source(NamedTuple):
-    """What a RunSpec is built from. `aliased` and `faulty` are what the walk found; `ours` is [prime_train]."""
+    """The input for a RunSpec. `aliased` and `faulty` are results of the walk."""
 
     generation: Generation
     root: str
     values: Mapping[str, Any]
     aliased: Mapping[KeyPath, KeyPath]
     faulty: Set[KeyPath]
-    ours: Any = None
 
 
 def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
-    """The RunSpec of a file, and its fields' keys."""
+    """(the RunSpec, RunSpec field -> key) of a file."""
     feeds = source.generation.feeds.get(source.root, {})
     keys: dict[str, str] = {}
     known: dict[str, Any] = {}
     for name, candidates in feeds.items():
-        key, value = _fed(source, candidates, said_only=name in _SAID_ONLY)
+        key, value = _read_field(source, candidates, has_default=name not in _WITHOUT_DEFAULT)
         if key is not None:
-            keys[name] = key
-            known[name] = value
+            keys[name], known[name] = key, value
     parts = {part: _part(source, feeds, known, part) for part in _PARTS}
     return (
         RunSpec(
-            run=Run(name=_text(known.get("run.name")) or _UNNAMED, max_steps=_steps(known.get("run.max_steps"))),
+            run=Run(
+                name=_typed("str | None", known.get("run.name")) or _UNNAMED,
+                max_steps=int(_number(known.get("run.max_steps"), ENDLESS_STEPS)),
+            ),
             data=Data(sources=()),
             optim=_optim(known),
             schedule=_schedule(known),
             checkpoint=_checkpoint(known),
             resume=_resume(source, known),
             environments=_environments(source, feeds, keys),
-            prime_train=prime_train(source.ours, keys),
             **parts,
         ),
         keys,
@@ -78,33 +77,34 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
 # --- one field -----------------------------------------------------------------------------------
 
 
-def _fed(source: Source, candidates: list[str], *, said_only: bool) -> tuple[str | None, Any]:
-    """(key, value) of a field: the first candidate that the file says, else the default of the first.
+def _read_field(source: Source, candidates: list[str], *, has_default: bool) -> tuple[str | None, Any]:
+    """(key, value) of a field: the first candidate that the file sets, else the default of the first candidate.
 
-    The key is None where the file's value is at fault: then nothing is to be said of the field.
+    The key is None if the file's value has a fault: then the field is not known.
     """
     for candidate in candidates:
-        mark, path = _parsed(candidate)
+        mark, path = _split_mark(candidate)
         written = _written(source, path)
-        value, is_there = _value(source.values, written)
-        if not is_there:
+        value = value_at(source.values, written)
+        if value is None:
             continue
         if any(written[: len(fault)] == fault or fault[: len(written)] == written for fault in source.faulty if fault):
             if mark == "?" or isinstance(value, dict):
                 return dotted(written), True
             return None, None
-        return dotted(written), _marked(mark, None if value == NONE else value)
-    mark, path = _parsed(candidates[0])
-    default = None if said_only else _default(source, path)
-    return dotted(_written(source, path)), _marked(mark, default)
+        return dotted(written), _apply_mark(mark, None if value == NONE else value)
+    mark, path = _split_mark(candidates[0])
+    default = _default(source, path) if has_default else None
+    return dotted(_written(source, path)), _apply_mark(mark, default)
 
 
-def _parsed(candidate: str) -> tuple[str, KeyPath]:
+def _split_mark(candidate: str) -> tuple[str, KeyPath]:
+    """(mark, key path) of a candidate: "#" means the length of the value, "?" whether it is set."""
     mark = candidate[0] if candidate[0] in "#?" else ""
     return mark, tuple(candidate[len(mark) :].split("."))
 
 
-def _marked(mark: str, value: Any) -> Any:
+def _apply_mark(mark: str, value: Any) -> Any:
     match mark:
         case "#":
             return len(value) if isinstance(value, list | tuple) else None
@@ -115,24 +115,15 @@ def _marked(mark: str, value: Any) -> Any:
 
 
 def _written(source: Source, path: KeyPath) -> KeyPath:
-    """The path as the file has it, where it uses other words for some of the keys."""
+    """The path with the aliases that the file uses."""
     written: KeyPath = ()
     for part in path:
         written = source.aliased.get((*written, part), (*written, part))
     return written
 
 
-def _value(values: Mapping[str, Any], path: KeyPath) -> tuple[Any, bool]:
-    current: Any = values
-    for part in path:
-        if not isinstance(current, dict) or part not in current:
-            return None, False
-        current = current[part]
-    return current, True
-
-
 def _default(source: Source, path: KeyPath) -> Any:
-    """What a key is that the file does not say; None where a table around it is not there, or has no default."""
+    """The default of a key that the file does not set; None if a table around it is missing and has no default."""
     table = source.generation.root(source.root)
     values: Any = source.values
     for depth, part in enumerate(path):
@@ -153,29 +144,29 @@ def _default(source: Source, path: KeyPath) -> Any:
 
 
 def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, Any], part: str) -> Any:
-    """One part of the RunSpec beyond the native ones; None where the run has no such thing."""
+    """A part of the RunSpec that run.toml does not have; None if this run does not have it either."""
     is_root = _IS_ROOT.get(part) == source.root
     if part in feeds and not is_root and known.get(part) is None:
         return None
     front = f"{part}."
     is_fed = any(name.startswith(front) for name in feeds) or part == "launch"
-    if not is_root and not (part in feeds if part == "inference" else is_fed):  # each `sft` feeds the name of a model
+    if not is_root and not (part in feeds if part == "inference" else is_fed):  # each `sft` feeds inference.model_name
         return None
     cls = _PARTS[part]
     fields = {name: _typed(hint, known.get(front + name)) for name, hint in cls.__annotations__.items()}
     if part == "rollout" and "rollout.algorithm" not in feeds:
-        fields["algorithm"] = "grpo"  # the one objective of a generation that has no key for it
+        fields["algorithm"] = "grpo"  # the only objective of a generation without a key for it
     elif part == "rollout":
         fields["algorithm"] = _ALGORITHMS.get(str(fields["algorithm"]), fields["algorithm"])
     elif part == "launch":
         fields["generation"] = source.generation.name
     elif part == "trainer" and "finetune.data_name" in feeds:
-        fields["fake_data"] = _value(source.values, ("data", "type"))[0] == "fake"
+        fields["fake_data"] = value_at(source.values, ("data", "type")) == "fake"
     return cls(**fields)
 
 
 def _typed(hint: Any, value: Any) -> Any:
-    """The value as the field holds it; None for one of another kind, as `ep = "auto"`."""
+    """The value in the type of the field; None for a value of another type, such as `ep = "auto"`."""
     written = str(hint)
     match value:
         case None:
@@ -198,28 +189,14 @@ def _typed(hint: Any, value: Any) -> Any:
             return None
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _number(value: Any, default: float) -> float:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else default
 
 
-def _steps(value: Any) -> int:
-    return int(_number(value, ENDLESS_STEPS))
-
-
 def _optim(known: Mapping[str, Any]) -> Optim:
-    plain = Optim()
-    clip = known.get("optim.clip_norm")
-    return Optim(
-        lr=_number(known.get("optim.lr"), plain.lr),
-        beta1=_number(known.get("optim.beta1"), plain.beta1),
-        beta2=_number(known.get("optim.beta2"), plain.beta2),
-        weight_decay=_number(known.get("optim.weight_decay"), plain.weight_decay),
-        clip_norm=None if clip is None else _number(clip, 1.0),
-    )
+    names, clip = ("lr", "beta1", "beta2", "weight_decay"), known.get("optim.clip_norm")
+    numbers = {name: _number(known.get(f"optim.{name}"), getattr(Optim(), name)) for name in names}
+    return Optim(**numbers, clip_norm=None if clip is None else _number(clip, 1.0))
 
 
 def _schedule(known: Mapping[str, Any]) -> Schedule:
@@ -236,7 +213,7 @@ def _checkpoint(known: Mapping[str, Any]) -> Checkpoint:
 
 
 def _resume(source: Source, known: Mapping[str, Any]) -> prime_rl_parts.Resume | None:
-    """[resume] of 2026-08, which goes on from the latest where it names no step; ckpt.resume_step before it."""
+    """[resume] of 2026-08, which without a step means the latest; ckpt.resume_step of earlier generations."""
     step, folder = known.get("resume.step"), known.get("resume.dir")
     has_table = isinstance(source.values.get("resume"), dict) and source.generation.find(source.root, ("resume",))
     if step is None and not has_table:
@@ -246,7 +223,7 @@ def _resume(source: Source, known: Mapping[str, Any]) -> prime_rl_parts.Resume |
 
 # --- environments --------------------------------------------------------------------------------
 
-# RunSpec field -> where an entry says it, in the words of any generation.
+# RunSpec field -> the keys of an entry that set it, in any generation.
 _ENVIRONMENT: dict[str, tuple[str, ...]] = {
     "id": ("env.taskset.id", "env.id", "id"),
     "name": ("name",),
@@ -267,34 +244,27 @@ _ENVIRONMENT: dict[str, tuple[str, ...]] = {
 def _environments(
     source: Source, feeds: Mapping[str, list[str]], keys: dict[str, str]
 ) -> prime_rl_parts.Environments | None:
+    key_of = {
+        split: feeds[f"environments.{split}"][0] for split in ("train", "evaluate") if f"environments.{split}" in feeds
+    }
     found = {}
-    for split in ("train", "evaluate"):
-        candidates = feeds.get(f"environments.{split}", [])
-        for candidate in candidates[:1]:
-            entries, is_there = _value(source.values, _parsed(candidate)[1])
-            if is_there and isinstance(entries, list):
-                named = enumerate(entries)
-                found[split] = tuple(
-                    _environment(entry, f"environments.{split}.{number}", f"{candidate}.{number}", keys)
-                    for number, entry in named
-                    if isinstance(entry, dict)
-                )
-    has_them = any(f"environments.{split}" in feeds for split in ("train", "evaluate"))
-    return prime_rl_parts.Environments(**found) if has_them else None
+    for split, key in key_of.items():
+        entries = value_at(source.values, _split_mark(key)[1])
+        if isinstance(entries, list):
+            found[split] = tuple(
+                _environment(entry, f"environments.{split}.{number}", f"{key}.{number}", keys)
+                for number, entry in enumerate(entries)
+                if isinstance(entry, dict)
+            )
+    return prime_rl_parts.Environments(**found) if key_of else None
 
 
 def _environment(entry: dict[str, Any], name: str, key: str, keys: dict[str, str]) -> prime_rl_parts.Environment:
-    fields: dict[str, Any] = {"has_agent": isinstance(_value(entry, ("env", "agent"))[0], dict)}
+    fields: dict[str, Any] = {"has_agent": isinstance(value_at(entry, ("env", "agent")), dict)}
     for field, candidates in _ENVIRONMENT.items():
-        said = list(_said(entry, candidates))
-        keys[f"{name}.{field}"] = f"{key}.{said[0][0] if said else candidates[0]}"
+        found = [one for one in candidates if value_at(entry, tuple(one.split("."))) is not None]
+        used = found[0] if found else candidates[0]
+        keys[f"{name}.{field}"] = f"{key}.{used}"
         hint = prime_rl_parts.Environment.__annotations__[field]
-        fields[field] = _typed(hint, said[0][1]) if said else None
+        fields[field] = _typed(hint, value_at(entry, tuple(used.split("."))))
     return prime_rl_parts.Environment(**fields)
-
-
-def _said(entry: dict[str, Any], candidates: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    for candidate in candidates:
-        value, is_there = _value(entry, tuple(candidate.split(".")))
-        if is_there:
-            yield candidate, value

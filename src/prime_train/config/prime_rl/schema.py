@@ -1,9 +1,9 @@
-"""What one generation of prime-rl allows, read from its table when a file needs it. Judges nothing.
+"""The legal keys of each generation of prime-rl, read from its table. Judges nothing.
 
-A table is loaded when a file of that generation is read, and a row is parsed when a file has its key.
+A table is loaded only for a file of its generation, and a row is parsed only for a file with its key.
 """
 
-# pathlib takes longer to import than this takes to run.
+# Importing pathlib takes longer than everything here.
 # ruff: noqa: PTH122
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.features import Features
@@ -19,18 +19,18 @@ from prime_train.core.errors import UserError
 from prime_train.core.paths import cache_path, shipped
 from prime_train.toml.document import KeyPath
 
-ANY_TAG = ""  # stands for a tag that the file sets to something unknown
+ANY_TAG = ""  # stands for an unknown value of the tag
 
 
 class Row(NamedTuple):
     """One legal key. At most one of `table`, `array` and `map` names the table below it."""
 
     words: tuple[str, ...] = ()  # whole, number, text, flag, none, any, list[...], map, map[...]
-    choices: tuple[str, ...] = ()  # strings that are legal beside what `words` allow
+    choices: tuple[str, ...] = ()  # strings that are legal in addition to `words`
     bounds: tuple[tuple[str, float], ...] = ()
-    default: Any = None  # [] for a table or a list that is there unasked
+    default: Any = None  # () for a table or a list that exists by default
     required: bool = False
-    when: tuple[str, ...] = ()  # the members of the union that know it; () = all
+    when: tuple[str, ...] = ()  # the members of the union that have it; () = all
     aliases: tuple[str, ...] = ()
     table: str = ""
     array: str = ""
@@ -42,9 +42,9 @@ class Row(NamedTuple):
 
 
 class TableRows:
-    """The legal keys of one table. `tag` is the key that says which member of a union it is.
+    """The legal keys of one table. `tag` is the key that selects the member of a union.
 
-    `open` says whether unknown keys pass; or names the members for which they do.
+    `open`: whether unknown keys are legal, or the members that allow them.
     """
 
     def __init__(self, rows: Mapping[str, Any]) -> None:
@@ -54,7 +54,6 @@ class TableRows:
         self.tag: str = about.get("tag", "")
         self.open: bool | tuple[str, ...] = tuple(opened) if isinstance(opened, list) else opened
         self._parsed: dict[str, Row | None] = {}
-        self._aliases: dict[str, str] | None = None
 
     def names(self) -> Iterator[str]:
         return (name for name in self.rows if name != ".")
@@ -74,29 +73,26 @@ class TableRows:
         return Row(words=tuple(raw["type"].split("|")) if "type" in raw else (), **fields)
 
     def alias(self, name: str) -> str | None:
-        """The key that `name` is another word for."""
-        return self._words().get(name)
+        """The key that `name` is an alias of."""
+        return self._aliases.get(name)
 
     def spellings(self) -> Iterator[str]:
-        """Every word that a file may have: the names, and the other words for them."""
+        """All names and aliases."""
         yield from self.names()
-        yield from self._words()
+        yield from self._aliases
 
-    def _words(self) -> dict[str, str]:
-        if self._aliases is None:
-            listed = [(key, raw) for key, raw in self.rows.items() if isinstance(raw, dict)]
-            self._aliases = {alias: key for key, raw in listed for alias in raw.get("aliases", ())}
-        return self._aliases
+    @cached_property
+    def _aliases(self) -> dict[str, str]:
+        listed = [(key, raw) for key, raw in self.rows.items() if isinstance(raw, dict)]
+        return {alias: key for key, raw in listed for alias in raw.get("aliases", ())}
 
     def member(self, values: Mapping[str, Any]) -> str | None:
-        """Which member of the union a table of values is; None where it is no union, ANY_TAG where none is known."""
+        """The member of the union that `values` belong to; None without a union, ANY_TAG if it is not known."""
         if not self.tag:
             return None
-        said = values.get(self.tag)
         row = self.row(self.tag)
-        if said is None:
-            said = row.default if row else None
-        return said if isinstance(said, str) and row is not None and said in row.choices else ANY_TAG
+        member = values.get(self.tag, row.default if row else None)
+        return member if isinstance(member, str) and row is not None and member in row.choices else ANY_TAG
 
     def is_open(self, member: str | None) -> bool:
         return self.open is True or (isinstance(self.open, tuple) and member in (*self.open, ANY_TAG))
@@ -116,9 +112,9 @@ def _value(value: Any) -> Any:
 
 
 class Generation(NamedTuple):
-    """One generation's schema. `feeds`: root -> RunSpec field -> the keys that set it; the first one in a file counts.
+    """The schema of one generation. `feeds`: root -> RunSpec field -> the keys that set it, the first in a file counts.
 
-    `first_release` is the version of prime-rl from which the table holds, "" for the oldest generation.
+    `first_release` is the first version of prime-rl with this schema, "" for the oldest generation.
     """
 
     name: str
@@ -129,13 +125,13 @@ class Generation(NamedTuple):
     roots: Mapping[str, str]
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
-    opened: dict[str, TableRows]  # those that were asked for
+    opened: dict[str, TableRows]  # the tables that were used
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:
-        """The schema of a table as `table.compact` makes it and the files hold it. A file's name comes first."""
+        """The schema in a table file, as `table.compact` makes it. `name` overrules the name in the file."""
         name = name or table["generation"]
-        # Tables that users imported before features existed have `versions` and take their neighbour's features.
+        # Tables that users imported before features existed have `versions`, and use their neighbour's features.
         first_release = table["first_release"] if "first_release" in table else table["versions"][0]
         features = Features.of(table["features"]) if "features" in table else _shipped_neighbour(name).features
         given: dict[str, Any] = {key: table[key] for key in ("source", "as_of", "roots", "feeds", "tables")}
@@ -154,10 +150,10 @@ class Generation(NamedTuple):
         return self.table(name) if name else None
 
     def find(self, root: str, path: KeyPath) -> Row | None:
-        """The row of a key path; numbers address array elements. None where there is no such key."""
+        """The row of a key path, in which numbers are array indices; None if there is no such key."""
         table: TableRows | None = self.root(root)
         row: Row | None = None
-        inside = False  # of an array or a map: the next part is an index or a free name
+        inside = False  # an array or a map, where the next part is an index or a free name
         for part in path:
             if inside:
                 inside = False
@@ -172,7 +168,7 @@ class Generation(NamedTuple):
         return row
 
     def paths(self, root: str) -> Iterator[tuple[KeyPath, Row]]:
-        """Every key that has one address, with its row: array elements and free names have none."""
+        """(key path, row) of every key, except below arrays and maps."""
         stack: list[tuple[KeyPath, TableRows]] = [((), self.root(root))]
         while stack:
             at, table = stack.pop()
@@ -187,20 +183,20 @@ class Generation(NamedTuple):
 
 @cache
 def tables() -> dict[str, str]:
-    """Generation -> its file. A table that the user keeps takes the place of a shipped one of that name."""
-    return {**_in(shipped("prime_rl")), **_in(cache_path("prime_rl"))}
+    """Generation -> its file. The user's own table overrules a shipped one of the same name."""
+    return {**_table_files(shipped("prime_rl")), **_table_files(cache_path("prime_rl"))}
 
 
-def _in(folder: str) -> dict[str, str]:
+def _table_files(folder: str) -> dict[str, str]:
     try:
         names = os.listdir(folder)
-    except OSError:  # nothing is kept
+    except OSError:  # the user has no tables
         return {}
     return {os.path.splitext(name)[0]: f"{folder}/{name}" for name in names if name.endswith(".json")}
 
 
 def generations() -> tuple[str, ...]:
-    """The generations that have a table, oldest first: the name of a generation is its year and month."""
+    """The generations with a table, oldest first. The name of a generation is its year and month."""
     return tuple(sorted(tables()))
 
 
@@ -209,24 +205,24 @@ def newest() -> str:
 
 
 def generation_before(name: str, among: Iterable[str]) -> str:
-    """The newest of the generations that is not after `name`; the oldest where all are after it."""
+    """The newest of the generations that is not newer than `name`; the oldest if all are newer."""
     known = sorted(among)
     return max((one for one in known if one <= name), default=known[0])
 
 
 def shipped_generations() -> tuple[Generation, ...]:
     """The shipped tables, oldest first."""
-    return tuple(_read(path, name) for name, path in sorted(_in(shipped("prime_rl")).items()))
+    return tuple(_read(path, name) for name, path in sorted(_table_files(shipped("prime_rl")).items()))
 
 
 def _shipped_neighbour(name: str) -> Generation:
-    tables = _in(shipped("prime_rl"))
+    tables = _table_files(shipped("prime_rl"))
     neighbour = generation_before(name, tables)
     return _read(tables[neighbour], neighbour)
 
 
 def load(name: str) -> Generation:
-    """The table of a generation. Raises UserError where one that the user keeps cannot be read."""
+    """The table of a generation. Raises UserError if a table of the user cannot be read."""
     return _read(tables()[name], name)
 
 
@@ -239,8 +235,8 @@ def _read(path: str, name: str) -> Generation:
         if path.startswith(shipped()):
             raise
         raise UserError(
-            what="no table of prime-rl can be read there",
+            what="the table of prime-rl cannot be read",
             where=path,
             why=f"{type(error).__name__}: {error}",
-            fix="prime-train schema import --python PATH --keep writes it anew; else take the file away",
+            fix="prime-train schema import --python PATH --keep writes it again; or delete the file",
         ) from None

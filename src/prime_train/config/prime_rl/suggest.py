@@ -1,95 +1,78 @@
-"""Says what a key that prime-rl does not know was meant to be: a misspelling, one of another generation, one of
-another table. Loaded only when a file has such a key. Changes nothing."""
+"""Explains a key that prime-rl does not know: a misspelling, a key of another generation, a key of another table.
+
+Imported only for a file with such a key. Changes nothing.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
-from prime_train.config.prime_rl.renames import Move, move, moved_value
+from prime_train.config.prime_rl.renames import Move, convert_moved, move
 from prime_train.config.prime_rl.schema import Row, TableRows
 from prime_train.config.prime_rl.validate_value import fits
-from prime_train.config.validate_value import describe_short, is_shallow
+from prime_train.config.validate_value import assignment, describe_unknown, is_shallow, misplaced, name_table
 from prime_train.core.findings import Patch
 from prime_train.core.paths import shipped
 from prime_train.toml.did_you_mean import edit_distance, nearest
-from prime_train.toml.document import KeyPath, dotted
+from prime_train.toml.document import KeyPath, dotted, value_at
 
 if TYPE_CHECKING:
     from prime_train.config.prime_rl.validate import Walk
 
-_MAX_GUESSES = 200  # unknown keys that are compared with every legal one: beyond them the file is something else
-_MAX_DEPTH = 20  # of a table that another generation has: below it keys are not told one by one
-_SLIP = 2  # letters: what is farther is another word
-_MAX_KEY_CHARS = 100  # a longer key is no misspelling of anything
+_MAX_GUESSES = 200  # unknown keys that are compared with every legal key; a file with more is not a config
+_MAX_DEPTH = 20  # of a table of another generation; deeper keys are not reported one by one
+_MAX_SLIP = 2  # letters; a name at a greater distance is another word
+_MAX_KEY_CHARS = 100  # a longer key is not a misspelling
 
 
-def unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any) -> Iterator[Fault]:
-    """The faults of a key that is not in its table: one, or one per key below it where each went its own way."""
+def explain_unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any) -> Iterator[Fault]:
+    """The faults of a key that is not in its table: one, or one per key below it if these have moved apart."""
     path = (*at, key)
     state.guesses += 1
     if state.guesses > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
-        yield Fault(UNKNOWN_KEY, path, _no_key(state, path, value), "take it out")
+        what = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
+        yield Fault(UNKNOWN_KEY, path, what, "take it out")
         return
-    slip = _misspelt(table, table.spellings(), key, value)
+    slip = _closest(table, key, value)
     moved = move(state.generation, state.root, path)
     if moved is not None and not (slip and not moved.to and _distance(key, slip) == 1 and len(key) > 3):
-        yield from _moved(state, path, value, moved)
+        yield from _explain_moved(state, path, value, moved)
     else:
-        yield _meant(state, table, at, key, value, slip)
-
-
-def lookup(values: Mapping[str, Any], path: KeyPath) -> Any:
-    """The value at a key path; None where there is none."""
-    current: Any = values
-    for part in path:
-        is_there = (
-            part in current if isinstance(current, dict) else isinstance(current, list) and _indexes(current, part)
-        )
-        if not is_there:
-            return None
-        current = current[part]
-    return current
-
-
-def _indexes(entries: list[Any], part: str | int) -> bool:
-    return isinstance(part, int) and part < len(entries)
+        yield _explain_misspelt(state, table, at, key, value, slip)
 
 
 # --- keys of another generation ------------------------------------------------------------------
 
 
-def _moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
-    """A table goes as a whole where it can, else key by key."""
+def _explain_moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
+    """The faults of a key of another generation. A table moves as a whole if it can, else key by key."""
     row = state.generation.find(state.root, moved.to) if moved.to else None
-    is_free = row is not None and not (row.table or row.map or row.array)  # its keys are the user's own
+    is_free = row is not None and not (row.table or row.map or row.array)  # the user chooses its keys
     if isinstance(value, dict) and value and depth < _MAX_DEPTH and not is_free:
-        together = _table_as_moved(state, path, value, moved)
-        if together is None:
-            told: list[Fault] = []
+        renamed = _rename_keys(state, path, value, moved)
+        if renamed is None:
+            faults: list[Fault] = []
             for name, below in value.items():
                 step = move(state.generation, state.root, (*path, name)) or Move(moved.was_of, (), "", moved.why)
-                told.extend(_moved(state, (*path, name), below, step, depth + 1))
-            if depth == 0 and not all(fault.patch for fault in told):  # else it goes when its last key has gone
-                yield _parted(state, path, moved)
-            yield from told
+                faults.extend(_explain_moved(state, (*path, name), below, step, depth + 1))
+            if depth == 0 and not all(fault.patch for fault in faults):  # else the patches remove the table, too
+                was = f"{dotted(path)} is a table of prime-rl {moved.was_of}"
+                what = f"{was}; {state.generation.name} has its keys elsewhere"
+                fix = "move or take out each of its keys, as listed below, then the table"
+                yield Fault(OTHER_GENERATION, path, what, fix)
+            yield from faults
             return
-        value = together
+        value = renamed
     yield _moved_fault(state, path, value, moved)
 
 
-def _parted(state: Walk, path: KeyPath, moved: Move) -> Fault:
-    """What is to be said of a table whose keys go different ways."""
-    what = f"{dotted(path)} is a table of prime-rl {moved.was_of}; {state.generation.name} has its keys elsewhere"
-    return Fault(OTHER_GENERATION, path, what, "move or take out each of its keys, as told below, then the table")
-
-
-def _table_as_moved(state: Walk, path: KeyPath, value: dict[str, Any], moved: Move) -> dict[str, Any] | None:
-    """The table under its present name, its keys renamed; None where they go different ways."""
-    if not moved.to or moved.how or lookup(state.values, moved.to) is not None:
+def _rename_keys(state: Walk, path: KeyPath, value: dict[str, Any], moved: Move) -> dict[str, Any] | None:
+    """The table with the names that its keys have in this generation; None if the keys have moved apart."""
+    if not moved.to or moved.how or value_at(state.values, moved.to) is not None:
         return None
     made: dict[str, Any] = {}
     for name, below in value.items():
@@ -97,7 +80,7 @@ def _table_as_moved(state: Walk, path: KeyPath, value: dict[str, Any], moved: Mo
         row = state.generation.find(state.root, step.to) if step.to else None
         if row is None or step.how or step.to[:-1] != moved.to:
             return None
-        inside = _table_as_moved(state, (*path, name), below, step) if row.table and isinstance(below, dict) else below
+        inside = _rename_keys(state, (*path, name), below, step) if row.table and isinstance(below, dict) else below
         if inside is None:
             return None
         made[str(step.to[-1])] = inside
@@ -113,126 +96,95 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
         return Fault(OTHER_GENERATION, path, f"{was}; {why}", f"take it out: {why}", empty)
     to = dotted(moved.to)
     what = f"{was}; renamed in {generation}: {to}"
-    made = moved_value(moved.how, value)
-    if made is not None and lookup(state.values, moved.to) is not None:
-        same = lookup(state.values, moved.to) == made
-        patch: Patch = {name: None} if same or made == {} else {}
+    made = convert_moved(moved.how, value)
+    present = value_at(state.values, moved.to)
+    if made is not None and present is not None:
+        patch: Patch = {name: None} if present == made or made == {} else {}
         return Fault(OTHER_GENERATION, path, what, f"take it out: {to} is set already", patch)
     if made is None or not is_shallow(made):
-        fix = f"say it as {to}: its value has to be thought over"
+        fix = f"set {to}, and choose its value again"
         if moved.how == "sources":
             fix = f"[[{to}]] with env.taskset.id, and its args under the names that the taskset has for them"
         return Fault(OTHER_GENERATION, path, what, fix)
-    fix = f"[{to}]" if isinstance(made, dict | list) else f"{to} = {describe_short(made)}"
-    return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made})
+    return Fault(OTHER_GENERATION, path, what, assignment(to, made), {name: None, to: made})
 
 
 # --- misspellings, and keys that belong elsewhere ------------------------------------------------
 
 
-def _meant(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any, slip: str | None) -> Fault:
+def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any, slip: str | None) -> Fault:
+    """The fault of a key that no generation has. `slip` is the closest key of its table."""
     path = (*at, key)
+    unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
     home = None if slip and (len(key) > 3 or _distance(key, slip) == 0) else _home(state, at, key, value)
-    if slip and home is None:
-        return _renamed_fault(state, path, value, (*at, slip), f"did you mean {slip}?")
-    home = home or _home(state, at, key, value)
     if home is not None:
         where = f"[{dotted(home[:-1])}]" if home[:-1] else "the top of the file"
-        return _renamed_fault(state, path, value, home, f"it belongs in {where}")
-    loose = nearest(key, table.spellings())
-    if loose:
-        return _renamed_fault(state, path, value, (*at, loose), f"did you mean {loose}?")
-    far = _far(state, key, value)
-    if far is not None:
-        return _renamed_fault(state, path, value, far, f"did you mean {dotted(far)}?")
-    legal = ", ".join(table.names())
-    return Fault(UNKNOWN_KEY, path, _no_key(state, path, value), f"take it out; {_where(at)} knows {legal}")
+        meant, why = home, f"it belongs in {where}"
+    elif near := slip or nearest(key, table.spellings()):
+        meant, why = (*at, near), f"did you mean {near}?"
+    elif far := _find_elsewhere(state, key, value):
+        meant, why = far, f"did you mean {dotted(far)}?"
+    else:
+        return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {name_table(at)} knows {', '.join(table.names())}")
+    return misplaced(state.values, Fault(UNKNOWN_KEY, path, f"{unknown}; {why}", ""), value, meant)
 
 
-def _renamed_fault(state: Walk, path: KeyPath, value: Any, meant: KeyPath, why: str) -> Fault:
-    name, to = dotted(path), dotted(meant)
-    what = f"{_no_key(state, path, value)}; {why}"
-    taken = lookup(state.values, meant)
-    if taken is not None and isinstance(value, dict):
-        return Fault(UNKNOWN_KEY, path, what, f"move its keys to [{to}]")
-    if taken is not None:
-        return Fault(UNKNOWN_KEY, path, what, f"take it out: {to} is set already", {name: None})
-    fix = f"[{to}]" if isinstance(value, dict | list) else f"{to} = {describe_short(value)}"
-    return Fault(UNKNOWN_KEY, path, what, fix, {name: None, to: value} if is_shallow(value) else {})
-
-
-def _no_key(state: Walk, path: KeyPath, value: Any) -> str:
-    kind = "table" if isinstance(value, dict) and len(path) == 1 else "key"
-    return f"{dotted(path)} is not a {kind} of {_where(path[:-1])} in {state.name}"
-
-
-def _where(at: KeyPath) -> str:
-    return f"[{dotted(at)}]" if at else "the file"
-
-
-def _misspelt(table: TableRows, names: Iterable[str], key: str, value: Any) -> str | None:
-    """The key that differs from this one in a letter or a few; the one that could have the value first."""
-    wanted = key.lower().replace("-", "_")
-    best: tuple[int, bool, str] | None = None
-    for name in names:
-        distance = _distance(wanted, name)
-        if distance > max(1, min(len(wanted), len(name)) // 3):
-            continue
-        row = table.row(name) or table.row(table.alias(name) or "")
-        ranked = (distance, row is None or not fits(row, value), name)
-        if best is None or ranked < best:
-            best = ranked
-    return best[2] if best else None
+def _closest(table: TableRows, key: str, value: Any) -> str | None:
+    """The key of the table that differs from `key` in few letters; of equals one that may hold the value."""
+    ranked: list[tuple[int, bool, str]] = []
+    for name in table.spellings():
+        distance = _distance(key, name)
+        if distance <= max(1, min(len(key), len(name)) // 3):
+            row = table.row(name) or table.row(table.alias(name) or "")
+            ranked.append((distance, row is None or not fits(row, value), name))
+    return min(ranked)[2] if ranked else None
 
 
 def _distance(key: str, name: str) -> int:
-    """Edits between two names; a thousand where their lengths tell already that there are too many."""
+    """The edit distance of two names; 1000 if their lengths differ too much to compute it."""
     plain = key.lower().replace("-", "_")
     return 1000 if abs(len(plain) - len(name)) > max(1, min(len(plain), len(name)) // 3) else edit_distance(plain, name)
 
 
 def _home(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
-    """Another table of the file that has this very key: where the value fits, the closest first."""
+    """The place of the same key in another table, if it may hold the value; the nearest table counts."""
     plain = key.replace("-", "_")
     homes = [(path, row) for path, row in state.generation.paths(state.root) if path[-1] == plain and path[:-1] != at]
-    ranked = sorted(homes, key=lambda home: (not _holds(state, home[1], value), -_shared(home[0], at), len(home[0])))
-    return ranked[0][0] if ranked and _holds(state, ranked[0][1], value) else None
+    fitting = [path for path, row in homes if _holds(state, row, value)]
+    return min(fitting, key=lambda path: (-_count_shared(path, at), len(path)), default=None)
 
 
 def _holds(state: Walk, row: Row, value: Any) -> bool:
-    """Whether a key could have the value; of a table, whether it knows most of the keys."""
-    if not isinstance(value, dict):
-        return fits(row, value)
+    """Whether a key may have the value. For a table: whether it has most of the keys."""
     below = state.generation.below(row)
-    if below is None:
+    if below is None or not isinstance(value, dict):
         return fits(row, value)
     return not value or 2 * sum(below.row(name) is not None for name in value) >= len(value)
 
 
-def _shared(path: KeyPath, at: KeyPath) -> int:
+def _count_shared(path: KeyPath, at: KeyPath) -> int:
+    """The length of the common start of two key paths."""
     return next((depth for depth, (a, b) in enumerate(zip(path, at, strict=False)) if a != b), min(len(path), len(at)))
 
 
-def _far(state: Walk, key: str, value: Any) -> KeyPath | None:
-    """A misspelt key of another table."""
-    best: tuple[int, int, KeyPath] | None = None
+def _find_elsewhere(state: Walk, key: str, value: Any) -> KeyPath | None:
+    """The key of another table that `key` misspells."""
+    ranked: list[tuple[int, int, KeyPath]] = []
     for path, row in state.generation.paths(state.root):
         name = str(path[-1])
         distance = _distance(key, name)
-        if distance > max(1, min(len(key), len(name)) // 4) or len(name) < 4 or not _holds(state, row, value):
-            continue
-        if best is None or (distance, len(path)) < best[:2]:
-            best = distance, len(path), path
-    return best[2] if best else None
+        if distance <= max(1, min(len(key), len(name)) // 4) and len(name) >= 4 and _holds(state, row, value):
+            ranked.append((distance, len(path), path))
+    return min(ranked, key=lambda each: each[:2])[2] if ranked else None
 
 
-# --- keys that pass unread -----------------------------------------------------------------------
+# --- keys that prime-rl passes on -----------------------------------------------------------------------
 
 
-def passing(state: Walk, table: TableRows, path: KeyPath, value: Any) -> Iterator[Fault]:
-    """A warning for a key that prime-rl hands on unread, where it looks like a slip."""
+def check_passed_key(state: Walk, table: TableRows, path: KeyPath, value: Any) -> Iterator[Fault]:
+    """A warning for a key that prime-rl passes on without reading it, if it looks like a misspelling."""
     if "vllm" in str(path[-2:-1]):
-        yield from passing_vllm(state, path, value, table.names())
+        yield from check_vllm_key(state, path, value, table.names())
         return
     key = str(path[-1])
     if len(key) < 3 or len(key) > _MAX_KEY_CHARS:
@@ -240,10 +192,10 @@ def passing(state: Walk, table: TableRows, path: KeyPath, value: Any) -> Iterato
     close = [name for name in table.names() if len(name) > 3 and _distance(key, name) <= 1]
     if close:
         what = f"{dotted(path)} is handed on unread; {close[0]} is one letter away"
-        yield _slipped(state, path, value, close[0], what)
+        yield misplaced(state.values, Fault(PASSED_THROUGH, path, what, ""), value, (*path[:-1], close[0]))
 
 
-def passing_vllm(state: Walk, path: KeyPath, value: Any, listed: Iterable[str]) -> Iterator[Fault]:
+def check_vllm_key(state: Walk, path: KeyPath, value: Any, listed: Iterable[str]) -> Iterator[Fault]:
     """A warning for a key that vLLM has no argument for."""
     key = str(path[-1])
     known = vllm_arguments()
@@ -251,20 +203,12 @@ def passing_vllm(state: Walk, path: KeyPath, value: Any, listed: Iterable[str]) 
         return
     meant = nearest(key, [*listed, *sorted(known)])
     what = f"{dotted(path)} goes to vLLM unread, and vLLM has no such argument"
-    if meant and _distance(key, meant) <= _SLIP:
-        yield _slipped(state, path, value, meant, f"{what}; did you mean {meant}?")
-    else:  # a name that has little of this one may want another value, too
-        near = f"set {dotted((*path[:-1], meant))} in its place" if meant else "ask vllm serve --help"
+    if meant and _distance(key, meant) <= _MAX_SLIP:
+        fault = Fault(PASSED_THROUGH, path, f"{what}; did you mean {meant}?", "")
+        yield misplaced(state.values, fault, value, (*path[:-1], meant))
+    else:  # no patch, because an argument with a different name may need another value
+        near = f"set {dotted((*path[:-1], meant))} in its place" if meant else "see vllm serve --help"
         yield Fault(PASSED_THROUGH, path, what, f"take it out, or {near}")
-
-
-def _slipped(state: Walk, path: KeyPath, value: Any, meant: str, what: str) -> Fault:
-    name, home = dotted(path), (*path[:-1], meant)
-    to = dotted(home)
-    if lookup(state.values, home) is not None:
-        return Fault(PASSED_THROUGH, path, what, f"take it out: {to} is set already", {name: None})
-    fix = f"[{to}]" if isinstance(value, dict | list) else f"{to} = {describe_short(value)}"
-    return Fault(PASSED_THROUGH, path, what, fix, {name: None, to: value} if is_shallow(value) else {})
 
 
 @cache

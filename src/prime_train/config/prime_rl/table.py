@@ -1,9 +1,9 @@
-"""Turns the field rows of a prime-rl schema into the compact table that `registry/prime_rl/` holds. Pure.
+"""Turns the field rows of a prime-rl schema into the compact table in `registry/prime_rl/`. Pure.
 
-A row is one legal key, as an introspection of pydantic models gives it: `root`, dotted `path` ("[]" marks an
-array of tables, "*" any name), `type` as Python writes it, `default`, `required`, `constraints`, `aliases`,
-`section` where it is a table, `open` where any key below it passes, `discriminator`, `only_when`.
-The compact form names each distinct table once; a field is its type alone, or an object where there is more.
+A row is one legal key, from an introspection of pydantic models: `root`, dotted `path` ("[]" marks an array of tables,
+"*" any name), `type` as Python writes it, `default`, `required`, `constraints`, `aliases`, `section` (it is a table),
+`open` (any key below it is legal), `discriminator`, `only_when`. The compact form has each distinct table once; a field
+is its type, or an object if it has more than a type.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class _Node(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Which prime-rl a table describes. `first_release` is the version from which the table holds, "" for the oldest
-    generation; `features` are those of features.py."""
+    """The prime-rl that a table describes. `first_release` is the first version with this schema, "" for the oldest
+    generation; `features` are the fields of features.py."""
 
     generation: str
     source: str
@@ -37,7 +37,7 @@ class Origin(NamedTuple):
 
 
 def compact(rows: Iterable[Row], origin: Origin, feeds: Mapping[str, Mapping[str, list[str]]]) -> dict[str, Any]:
-    """The table of one generation. `feeds` says, per root, which dotted keys feed a RunSpec field, the first said."""
+    """The table of one generation. `feeds`: root -> RunSpec field -> the dotted keys that set it."""
     roots: dict[str, _Node] = {}
     for row in rows:
         node = roots.setdefault(row["root"].replace("_", "-"), _Node({"section": True}, {}))
@@ -79,14 +79,14 @@ def _parts(path: str) -> Iterator[str]:
 
 
 class _Names:
-    """The distinct tables met, each under a name of its own."""
+    """The distinct tables, each with a unique name."""
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[str, Any]] = {}
         self._named: dict[str, str] = {}  # content -> name
 
     def table(self, node: _Node, wanted: str) -> str:
-        """The name of the table that holds what is below `node`."""
+        """The name of the table with the keys below `node`."""
         content: dict[str, Any] = {}
         tag = node.row.get("discriminator") or _tag_of(node)
         if tag:
@@ -136,7 +136,7 @@ def _extras(row: Row, tag: str | None, members: set[str]) -> dict[str, Any]:
     elif isinstance(default, list) and all(isinstance(item, int) for item in default):
         found["default"] = default  # such as the GPUs of a role
     elif default is not None:
-        found["default"] = []  # it has a value of its own: a table or a list that is there unasked
+        found["default"] = []  # a table or a list that exists by default
     if row.get("required"):
         found["required"] = True
     if row.get("constraints"):
@@ -156,7 +156,7 @@ def _extras(row: Row, tag: str | None, members: set[str]) -> dict[str, Any]:
 
 
 def _tag_of(node: _Node) -> str | None:
-    """The discriminator of a union that does not name one: the key whose literals the others depend on."""
+    """The discriminator of a union without a named one: the key whose literals the other keys depend on."""
     for child in node.below.values():
         for condition in child.row.get("only_when", ()):
             key = condition.partition("=")[0]
@@ -167,7 +167,7 @@ def _tag_of(node: _Node) -> str | None:
 
 
 def _default_member(node: _Node, tag: str | None) -> str | None:
-    """Which member of a union a table is unasked, where that is not the first."""
+    """The default member of a union if it is not the first one."""
     default = node.row.get("default")
     if tag is None or tag not in node.below or default is None:
         return None
@@ -177,7 +177,7 @@ def _default_member(node: _Node, tag: str | None) -> str | None:
 
 
 def _open_for(node: _Node, tag: str | None) -> bool | list[str]:
-    """Whether any key passes below a table; the members of the union where it does so for these alone."""
+    """Whether any key is legal below a table; or the members of the union that allow any key."""
     any_key = node.below.get("*")
     if any_key is None or any_key.below:
         return bool(node.row.get("open") and node.row.get("section"))
@@ -192,7 +192,7 @@ def _open_for(node: _Node, tag: str | None) -> bool | list[str]:
 
 
 def _words(type_: str) -> tuple[list[str], list[str], list[str]]:
-    """(our words for a type, the strings it names, the classes in it)."""
+    """(our words for a type, its literal strings, its classes)."""
     words: list[str] = []
     choices: list[str] = []
     classes: list[str] = []

@@ -1,4 +1,8 @@
-"""Walks the values of a prime-rl file along the table of its generation and collects every fault. Pure."""
+"""Walks the values of a prime-rl file along its generation's table and collects every fault. Pure.
+
+prime-rl uses pydantic's lax mode, so a value that pydantic converts without loss is a warning, not an error.
+Source: docs.pydantic.dev, Conversion table, lax mode.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prime_train.config.parsed_config import MISSING_KEY, OTHER_MEMBER, SAID_TWICE, WRONG_TYPE, Fault
+from prime_train.config.parsed_config import MISSING_KEY, OTHER_MEMBER, SET_TWICE, Fault
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows
 from prime_train.config.prime_rl.validate_value import NONE, expected, value_fault
-from prime_train.config.validate_value import describe, is_shallow
-from prime_train.toml.document import KeyPath, dotted
+from prime_train.config.validate_value import is_shallow, type_fault
+from prime_train.toml.document import KeyPath, dotted, value_at
 
-_MAX_REFUSED_ENTRIES = 20  # told of one array: nobody reads on
-_MAX_UNLISTED = 2000  # keys of one table: a file with more is something else, and a hundred thousand take seconds
+_MAX_REFUSED_ENTRIES = 20  # faults that are reported for one array
+_MAX_UNLISTED = 2000  # unlisted keys that are checked in one table, because a hundred thousand take seconds
 
 
 @dataclass(slots=True)
 class Walk:
-    """What one walk knows and collects. `aliased`: the key of a table -> the word that the file has for it."""
+    """The input and the results of one walk. `aliased`: the key in the table -> the alias that the file uses."""
 
     generation: Generation
     root: str
     values: Mapping[str, Any]
-    whole: bool  # whether the file is all of the run: an overlay may leave required keys out
+    whole: bool  # whether the file is the whole run; an overlay may omit required keys
     faults: list[Fault] = field(default_factory=list)
     aliased: dict[KeyPath, KeyPath] = field(default_factory=dict)
     guesses: int = 0
-
-    @property
-    def name(self) -> str:
-        return f"prime-rl {self.generation.name}"
 
 
 def walk(generation: Generation, root: str, values: Mapping[str, Any], *, whole: bool) -> Walk:
@@ -61,36 +61,38 @@ def _table(state: Walk, table: TableRows, values: Mapping[str, Any], at: KeyPath
 
 
 def _unlisted(state: Walk, table: TableRows, member: str | None, at: KeyPath, key: str, value: Any) -> None:
-    """A key that the table does not list: another word for one, one that passes, or a fault."""
-    from prime_train.config.prime_rl import suggest  # here: most files have no such key
+    """Handles a key that the table does not list: an alias, a key that prime-rl passes on, or a fault."""
+    from prime_train.config.prime_rl import suggest  # lazy, because most files have no such key
 
     canonical = table.alias(key)
     row = table.row(canonical) if canonical else None
     if canonical is None or row is None:
-        state.faults.extend(suggest.passing(state, table, (*at, key), value) if table.is_open(member) else ())
+        state.faults.extend(suggest.check_passed_key(state, table, (*at, key), value) if table.is_open(member) else ())
         if not table.is_open(member):
-            state.faults.extend(suggest.unknown(state, table, at, key, value))
+            state.faults.extend(suggest.explain_unknown(state, table, at, key, value))
         return
     state.aliased[(*at, canonical)] = (*at, key)
-    around = suggest.lookup(state.values, at)
+    around = value_at(state.values, at)
     if isinstance(around, dict) and canonical in around:
         what = f"{dotted((*at, key))} is another word for {canonical}, which is set too"
-        state.faults.append(Fault(SAID_TWICE, (*at, key), what, f"keep {dotted((*at, canonical))} alone"))
+        state.faults.append(Fault(SET_TWICE, (*at, key), what, f"keep {dotted((*at, canonical))} alone"))
     _value(state, row, value, (*at, key))
 
 
 def _value(state: Walk, row: Row, value: Any, at: KeyPath) -> None:
-    if (row.table or row.map) and isinstance(value, dict):
-        below = state.generation.below(row)
-        assert below is not None
-        if row.table:
-            _table(state, below, value, at)
-        else:
-            for name, entry in value.items():
-                _entry(state, below, entry, (*at, name))
-    elif row.array and isinstance(value, list):
-        _array(state, row, value, at)
-    elif row.table or row.map or row.array:
+    below = state.generation.below(row)
+    if below is not None and row.table and isinstance(value, dict):
+        _table(state, below, value, at)
+    elif below is not None and row.map and isinstance(value, dict):
+        for name, entry in value.items():
+            _entry(state, below, entry, (*at, name))
+    elif below is not None and row.array and isinstance(value, list):
+        before = len(state.faults)
+        for number, entry in enumerate(value):
+            _entry(state, below, entry, (*at, number))
+            if len(state.faults) - before >= _MAX_REFUSED_ENTRIES:
+                break
+    elif below is not None:
         if not (value == NONE and row.optional):
             _not_a_table(state, row, value, at)
     else:
@@ -101,48 +103,34 @@ def _value(state: Walk, row: Row, value: Any, at: KeyPath) -> None:
             from prime_train.config.prime_rl import suggest
 
             for name, each in value.items():
-                state.faults.extend(suggest.passing_vllm(state, (*at, name), each, ()))
-
-
-def _array(state: Walk, row: Row, values: list[Any], at: KeyPath) -> None:
-    below = state.generation.below(row)
-    assert below is not None
-    before = len(state.faults)
-    for number, entry in enumerate(values):
-        _entry(state, below, entry, (*at, number))
-        if len(state.faults) - before >= _MAX_REFUSED_ENTRIES:
-            break
+                state.faults.extend(suggest.check_vllm_key(state, (*at, name), each, ()))
 
 
 def _entry(state: Walk, table: TableRows, value: Any, at: KeyPath) -> None:
     if isinstance(value, dict):
         _table(state, table, value, at)
     else:
-        what = f"{dotted(at)} must be a table, not {describe(value)}"
-        state.faults.append(Fault(WRONG_TYPE, at, what, f"[{dotted(at)}] with its keys below"))
+        state.faults.append(type_fault(at, "a table", value, f"[{dotted(at)}] with its keys below"))
 
 
 def _not_a_table(state: Walk, row: Row, value: Any, at: KeyPath) -> None:
-    """A value where a table belongs; some tables may be a plain value too."""
+    """Judges a value in place of a table. Some keys may hold a table or a plain value."""
+    name = dotted(at)
     if row.choices or [word for word in row.words if word != "none"]:
         fault = value_fault(row, value, at)
         state.faults.extend([fault] if fault is not None else [])
-        return
-    name = dotted(at)
-    what = f"{name} must be {expected(row)}, not {describe(value)}"
-    if row.array and isinstance(value, dict):
-        patch = {name: [value]} if is_shallow(value) else {}
-        state.faults.append(Fault(WRONG_TYPE, at, what, f"[[{name}]] with two brackets: there may be several", patch))
+    elif row.array and isinstance(value, dict):
+        fix, patch = f"[[{name}]] with two brackets: there may be several", {name: [value]} if is_shallow(value) else {}
+        state.faults.append(type_fault(at, expected(row), value, fix, patch))
     else:
-        state.faults.append(Fault(WRONG_TYPE, at, what, f"[{name}] with its keys below"))
+        state.faults.append(type_fault(at, expected(row), value, f"[{name}] with its keys below"))
 
 
 def _other_member(table: TableRows, row: Row, path: KeyPath, values: Mapping[str, Any]) -> Fault:
     tag = dotted((*path[:-1], table.tag))
     member = table.member(values)
-    said = f"{tag} = {member}" + ("" if table.tag in values else ", its default")
-    members = " or ".join(row.when)
-    what = f"{dotted(path)} belongs to {tag} = {members}; here {said}"
+    actual = f"{tag} = {member}" + ("" if table.tag in values else ", its default")
+    what = f"{dotted(path)} belongs to {tag} = {' or '.join(row.when)}; here {actual}"
     fix = f"{tag} = {row.when[0]!r} with it, or take {path[-1]} out".replace("'", '"')
     patch = {tag: row.when[0]} if table.tag not in values and len(row.when) == 1 else {}
     return Fault(OTHER_MEMBER, path, what, fix, patch)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
-import tomli
-
 from prime_train.estimate.cost.run_cost import Cost, Rates, Work, cost_at
+from prime_train.estimate.relayout import Impossible
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
-from prime_train.registry import gpus as gpu_registry
+from prime_train.registry.gpus import read_table
 
 _WHOLE_MACHINE_GPUS = 8  # smaller offers share a host with other users and are not joined into one run
 
@@ -31,13 +29,7 @@ class Judgement(NamedTuple):
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-class Refusal(NamedTuple):
-    """The run cannot use that number of GPUs of this type, and why."""
-
-    why: str
-
-
-Judge = Callable[[str, int], Judgement | Refusal]  # takes (GPU id, number of GPUs)
+Judge = Callable[[str, int], Judgement | Impossible]  # takes (GPU id, number of GPUs)
 
 
 class Limits(NamedTuple):
@@ -103,18 +95,14 @@ def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) ->
             found.append(min(suitable, key=lambda option: option.cost.usd.typical))
             continue
         too_small += [option for option in tried if isinstance(option, TooSmall)]
-        left_out[_reason(tried, limits)] += 1
+        refusals = [option for option in tried if isinstance(option, str)]
+        if not tried:
+            left_out[f"more GPUs in one machine than {limits.gpus_max}"] += 1
+        else:
+            left_out[refusals[0] if len(refusals) == len(tried) else "the run does not fit into the memory"] += 1
     found.sort(key=lambda option: (option.cost.usd.typical, option.cost.usd.high, option.price))
     closest = min(too_small, key=lambda option: option.judgement.needed_gib / option.judgement.usable_gib, default=None)
     return Ranking(tuple(found), tuple(left_out.most_common()), closest)
-
-
-def _reason(tried: list[RankedOffer | TooSmall | str], limits: Limits) -> str:
-    """Why an offer is left out."""
-    if not tried:
-        return f"more GPUs in one machine than {limits.gpus_max}"
-    reasons = [option for option in tried if isinstance(option, str)]
-    return reasons[0] if len(reasons) == len(tried) else "the run does not fit into the memory"
 
 
 def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates: Rates) -> RankedOffer | TooSmall | str:
@@ -123,7 +111,7 @@ def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates:
     if limits.max_usd_per_hour is not None and price.usd_per_hour * machines > limits.max_usd_per_hour:
         return f"above {limits.max_usd_per_hour:g} USD an hour"
     judgement = judge(price.gpu, gpus)
-    if isinstance(judgement, Refusal):
+    if isinstance(judgement, Impossible):
         return judgement.why
     if not judgement.fits:
         return TooSmall(price, machines, judgement)
@@ -143,10 +131,4 @@ def _machines(price: Price, limits: Limits) -> Iterator[int]:
 
 def can_join(cloud: str) -> bool:
     """Whether machines of this cloud can be joined into one run; False for an unknown cloud."""
-    return _clouds().get(cloud, False)
-
-
-@cache
-def _clouds() -> dict[str, bool]:
-    document = tomli.loads(gpu_registry.data_file("clouds.toml").read_text(encoding="utf-8"))
-    return {cloud["id"]: cloud["multi_node"] for cloud in document["cloud"]}
+    return any(entry["id"] == cloud and entry["multi_node"] for entry in read_table("clouds.toml")["cloud"])

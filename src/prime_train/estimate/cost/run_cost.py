@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from prime_train.estimate.values import Interval
+from prime_train.estimate.values import ZERO, Interval
 from prime_train.prices.price import Price, day
-from prime_train.registry import gpus as gpu_registry
+from prime_train.registry.gpus import read_table
 
 _MANY = 10  # from this many offers on, the lowest and the highest tenth are left out
 _ENOUGH = 3  # with this many offers of the wanted size, offers of other sizes are ignored
@@ -28,8 +28,7 @@ class Work(NamedTuple):
     steps: int
     step_s: Interval
     checkpoint_steps: int | None
-    save_s: float = 0.0
-    start_s: Interval = Interval(0.0, 0.0, 0.0)
+    start_s: Interval = ZERO
 
 
 class Cost(NamedTuple):
@@ -73,7 +72,9 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
     """The cost of the run at these offers, all spot or all on-demand. Raises ValueError for no offer."""
     usd_per_gpu_hour = price_interval([price.usd_per_gpu_hour for price in offers])
     spot = offers[0].spot
-    ends = _interrupt(work, rates, spot=spot)
+    per_hour = rates.per_hour(work.gpus, spot=spot)
+    cases = zip(work.step_s, per_hour, rates.restart_s, strict=True)
+    ends = [_interrupt(work, *case) for case in cases]  # at best, typically, and at worst
     run_hours = Interval(*((start_s + end.run_s) / 3600 for start_s, end in zip(work.start_s, ends, strict=True)))
     gpu_hours = run_hours.times(work.gpus)
     dates = sorted(price.as_of for price in offers if day(price.as_of) is not None)
@@ -92,16 +93,9 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
     )
 
 
-def _interrupt(work: Work, rates: Rates, *, spot: bool) -> tuple[InterruptedRun, InterruptedRun, InterruptedRun]:
-    """The run with its interruptions: at best, typically, and at worst."""
-    per_hour = rates.per_hour(work.gpus, spot=spot)
-
-    def end(step_s: float, rate: float, restart_s: float) -> InterruptedRun:
-        between = None if work.checkpoint_steps is None else work.checkpoint_steps * step_s
-        return expect_interruptions(Run(work.steps * step_s, between, work.save_s), rate, restart_s)
-
-    low, typical, high = zip(work.step_s, per_hour, rates.restart_s, strict=True)
-    return end(*low), end(*typical), end(*high)
+def _interrupt(work: Work, step_s: float, per_hour: float, restart_s: float) -> InterruptedRun:
+    between_s = None if work.checkpoint_steps is None else work.checkpoint_steps * step_s
+    return expect_interruptions(Run(work.steps * step_s, between_s), per_hour, restart_s)
 
 
 def _select_offers(offers: list[Price], gpus: int) -> list[Price]:
@@ -153,15 +147,11 @@ class InterruptedRun(NamedTuple):
 @cache
 def shipped_rates() -> Rates:
     """The rates of registry/interruptions.toml."""
-    import tomli
-
-    document = tomli.loads(gpu_registry.data_file("interruptions.toml").read_text(encoding="utf-8"))
-
-    def interval(name: str) -> Interval:
-        return Interval(*(float(document[name][end]) for end in ("low", "typical", "high")))
-
-    sources = tuple(f"{name}: {document[name]['source']}" for name in ("spot", "on_demand", "restart_s"))
-    return Rates(interval("spot"), interval("on_demand"), interval("restart_s"), sources)
+    table, names = read_table("interruptions.toml"), ("spot", "on_demand", "restart_s")
+    spot, on_demand, restart_s = (
+        Interval(*(float(table[name][end]) for end in ("low", "typical", "high"))) for name in names
+    )
+    return Rates(spot, on_demand, restart_s, tuple(f"{name}: {table[name]['source']}" for name in names))
 
 
 def expect_interruptions(run: Run, per_hour: float, restart_s: float) -> InterruptedRun:

@@ -1,4 +1,4 @@
-"""Computes activation memory: tensors kept for the backward, and tensors of one block during its recompute. Pure.
+"""Computes activation memory: tensors kept for the backward, a block during its recompute, logits and loss. Pure.
 
 "Numbers" are elements of a tensor; bytes are numbers x bytes per number.
 """

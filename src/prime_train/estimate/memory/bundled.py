@@ -36,12 +36,12 @@ def bundled_terms(setup: TrainSetup, groups: Groups, early: tuple[Term, ...]) ->
         return BundledTerms()
     layers = float(setup.shape.layers)
     casts = _cast_weights(setup, groups, layers)
-    ends = _head_gradient(setup, groups)
+    sharded = setup.layout.gathers
     return BundledTerms(
         head=(*_cast_weights(setup, groups, layers, head=True), *_stream(setup), *_mask(setup, layers)),
-        first=(*casts, *_mask(setup, layers), *ends),
+        first=(*casts, *_mask(setup, layers), *(() if sharded else (_head_gradient(groups),))),
         last=(*_cast_weights(setup, groups, 1.0), *_mask(setup, 1.0)),
-        embedding=_embedding_gradients(setup, groups, has_early=bool(early)),
+        embedding=() if sharded else _embedding_gradients(groups, has_early=bool(early)),
     )
 
 
@@ -81,21 +81,13 @@ def _mask(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
     return (Term("attention masks", layers * each, formula, _MASK),)
 
 
-def _is_unsharded(setup: TrainSetup) -> bool:
-    return setup.layout.sharding in ("none", "ddp")
-
-
-def _head_gradient(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+def _head_gradient(groups: Groups) -> Term:
     """The gradient of the head: the first of a backward, kept until the gradient of the embedding is there."""
-    if not _is_unsharded(setup):
-        return ()
-    return (Term("gradient of the head", 4.0 * groups.root, f"{groups.root / 1e6:.1f} M x 4 B", _LOSS),)
+    return Term("gradient of the head", 4.0 * groups.root, f"{groups.root / 1e6:.1f} M x 4 B", _LOSS)
 
 
-def _embedding_gradients(setup: TrainSetup, groups: Groups, *, has_early: bool) -> tuple[Term, ...]:
+def _embedding_gradients(groups: Groups, *, has_early: bool) -> tuple[Term, ...]:
     """Gradients of the embedding beside all others: of head, of lookup and, if the weights are tied, of their sum."""
-    if not _is_unsharded(setup):
-        return ()
     tied = not groups.head
     copies = (3.0 if tied else 1.0) - (0.0 if has_early else 1.0)
     if not copies:

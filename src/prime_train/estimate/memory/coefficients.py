@@ -79,7 +79,7 @@ class Fitted(NamedTuple):
 
 def fitted_entry(program: str, era: str) -> Fitted:
     """The entry of `program` in its newest era that is not after `era`; the entry of "hf" for an unknown program."""
-    tables = gpus.memory_coefficients()
+    tables = gpus.read_table("memory.toml")
     entry = tables.get(program) or tables["hf"]
     numbers: dict[str, float] = dict(entry.get("coefficients", {}))
     for since, changed in sorted(entry.get("era", {}).items()):
@@ -90,4 +90,4 @@ def fitted_entry(program: str, era: str) -> Fitted:
 
 
 def is_known(program: str) -> bool:
-    return program in gpus.memory_coefficients()
+    return program in gpus.read_table("memory.toml")

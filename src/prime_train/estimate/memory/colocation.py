@@ -10,13 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from prime_train.estimate.serving.kv_cache import concurrency_of
-from prime_train.estimate.serving.server_memory import (
-    ServeMemory,
-    beyond_budget_bytes,
-    budgeted_bytes,
-    inference_memory,
-    smallest_fraction,
-)
+from prime_train.estimate.serving.server_memory import beyond_budget_bytes, budgeted_bytes, smallest_fraction
 from prime_train.estimate.serving.server_setup import ServeSetup, table_interval_bytes
 from prime_train.estimate.values import Hardware, RoleMemory, find_largest
 
@@ -71,8 +65,6 @@ class Sharing(NamedTuple):
     rollouts: int
     group_size: int
     sequences: int
-    trainer: RoleMemory
-    server: ServeMemory
 
     @property
     def assignments(self) -> dict[str, float | int]:
@@ -98,11 +90,9 @@ def share(request: SharingRequest) -> Sharing:
     window = requested if requested.is_open else window_of(few, ctx_tokens)
     fraction = fraction_in(window)
     rollouts, group_size, sequences = _rollouts(request, ctx_tokens, fraction)
-    served = request.serve._replace(gpu_memory_fraction=fraction, ctx_tokens=ctx_tokens, sequences=sequences)
-    first, why = start_order(request.serve)
     return Sharing(
-        starts_first=first,
-        why_first=why,
+        starts_first="inference",
+        why_first=_why_first(request.serve),
         fits=requested.is_open,
         window=window,
         fraction=fraction,
@@ -111,15 +101,13 @@ def share(request: SharingRequest) -> Sharing:
         rollouts=rollouts,
         group_size=group_size,
         sequences=sequences,
-        trainer=request.trainer(ctx_tokens),
-        server=inference_memory(served, request.hardware),
     )
 
 
 def window_of(request: SharingRequest, ctx_tokens: int) -> Window:
     """The window at one length. Lower end: weights, profile run, graphs, and the cache of one request. Upper end: the
     GPU minus the trainer's upper bound, both CUDA contexts, and graphs outside the fraction."""
-    setup = request.serve._replace(ctx_tokens=ctx_tokens, resident_bytes=0.0)
+    setup = request.serve._replace(ctx_tokens=ctx_tokens)
     below = smallest_fraction(setup, request.hardware, ctx_tokens, 1)
     context_bytes = table_interval_bytes("context", "gib").high
     beside = request.trainer(ctx_tokens).needed_bytes + beyond_budget_bytes(setup) + context_bytes
@@ -129,7 +117,7 @@ def window_of(request: SharingRequest, ctx_tokens: int) -> Window:
 def fraction_in(window: Window) -> float:
     """The largest round fraction in an open window; for a closed window the server's need, at most 1."""
     if not window.is_open:
-        return min(1.0, _round_up(window.smallest, _FINE_STEP))
+        return min(1.0, round(math.ceil(window.smallest / _FINE_STEP - 1e-9) * _FINE_STEP, 2))
     for step in (_STEP, _FINE_STEP):
         rounded = round(math.floor(window.largest / step + 1e-9) * step, 2)
         if rounded >= window.smallest:
@@ -143,16 +131,15 @@ def longest_ctx_tokens(request: SharingRequest, at_most: int) -> int:
     return _LENGTH_STEP * find_largest(0, most_steps, lambda steps: window_of(request, steps * _LENGTH_STEP).is_open)
 
 
-def start_order(setup: ServeSetup) -> tuple[str, str]:
-    """(role that starts first, why). The server always starts first; the reason depends on its version."""
-    if setup.engine.counts_others:
-        why = "subtracts the memory that a trainer already holds from its own cache, which becomes negative"
-    else:
+def _why_first(setup: ServeSetup) -> str:
+    """Why the server starts before the trainer, which depends on its version."""
+    why = "subtracts the memory that a trainer already holds from its own cache, which becomes negative"
+    if not setup.engine.counts_others:
         why = (
             "refuses to start if less than its fraction is free, and stops if another process frees memory while it "
             "measures; the trainer grows into the rest"
         )
-    return "inference", f"vLLM {setup.version} {why}"
+    return f"vLLM {setup.version} {why}"
 
 
 def _rollouts(request: SharingRequest, ctx_tokens: int, fraction: float) -> tuple[int, int, int]:
@@ -181,7 +168,3 @@ def _rollouts_held(request: SharingRequest, ctx_tokens: int, fraction: float, ro
     setup = request.serve._replace(gpu_memory_fraction=fraction, ctx_tokens=ctx_tokens, sequences=sequences)
     room = setup.gpu_memory_fraction * request.hardware.usable_bytes - budgeted_bytes(setup).high
     return concurrency_of(setup, room) / _BATCHES
-
-
-def _round_up(value: float, step: float) -> float:
-    return round(math.ceil(value / step - 1e-9) * step, 2)

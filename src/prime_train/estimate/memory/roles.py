@@ -1,4 +1,4 @@
-"""Estimates the memory of each role of a run on each of its GPUs, and whether it fits. Pure."""
+"""Estimates the memory of each role of a run, whether it fits, and how two roles share one GPU. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.serving.server_memory import ServeMemory, inference_memory
-from prime_train.estimate.serving.server_setup import serve_setup_of
+from prime_train.estimate.serving.server_setup import ServeSetup, serve_setup_of
 from prime_train.estimate.values import Hardware, RoleMemory
 from prime_train.spec import RunSpec
+from prime_train.spec.prime_rl_parts import Rollout
 
 
 class Gpus(NamedTuple):
@@ -64,34 +65,26 @@ def memory_of(
     """The memory of every role, and the training's setup, None without a training."""
     gpus = gpus_of(run, hardware)
     setup = setup_of(run, hardware, shape) if gpus.train else None
-    enough = gpus.all <= hardware.gpus
-    trained = calibrate_memory(training_memory(setup, hardware), calibration) if setup is not None else None
-    served = inference_memory(serve_setup_of(run, hardware, shape), hardware) if gpus.serve else None
-    if gpus.shared and setup is not None and trained is not None and served is not None:
-        return _share(
-            run, hardware, Memory(gpus, _separate_roles(gpus, trained, served, hardware), enough), setup
-        ), setup
-    return Memory(gpus, _separate_roles(gpus, trained, served, hardware), enough), setup
-
-
-def _separate_roles(
-    gpus: Gpus, trained: RoleMemory | None, served: ServeMemory | None, hardware: Hardware
-) -> tuple[Role, ...]:
+    server = serve_setup_of(run, hardware, shape) if gpus.serve else None
     roles: list[Role] = []
-    if trained is not None:
+    if setup is not None:
+        trained = calibrate_memory(training_memory(setup, hardware), calibration)
         headroom = hardware.usable_bytes - trained.needed_bytes
         roles.append(Role(trained, headroom >= 0, headroom))
-    if served is not None:
+    if server is not None:
+        served = inference_memory(server, hardware)
         headroom = hardware.usable_bytes - served.memory.needed_bytes
         on_all = served.memory._replace(gpus=gpus.serve)  # every replica needs the same on its GPUs
         roles.append(Role(on_all, headroom >= 0 and served.starts, headroom, served))
-    return tuple(roles)
+    memory = Memory(gpus, tuple(roles), gpus.all <= hardware.gpus)
+    if gpus.shared and setup is not None and server is not None:
+        memory = _share(run, hardware, memory, setup, server)
+    return memory, setup
 
 
-def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup) -> Memory:
+def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, server: ServeSetup) -> Memory:
     """The memory of two roles on one GPU. Both report the same headroom; the fraction must lie in the window."""
-    server = serve_setup_of(run, hardware, setup.shape)
-    rollout = run.rollout
+    rollout = run.rollout or Rollout()
 
     def trainer(ctx_tokens: int) -> RoleMemory:
         tokens = max(1, setup.tokens * ctx_tokens // setup.ctx_tokens)
@@ -99,13 +92,7 @@ def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup) 
 
     if run.inference is None or not run.inference.ctx_tokens:
         server = server._replace(ctx_tokens=setup.ctx_tokens)
-    request = SharingRequest(
-        server,
-        hardware,
-        trainer,
-        rollout.batch_rollouts if rollout is not None else None,
-        rollout.group_size if rollout is not None else None,
-    )
+    request = SharingRequest(server, hardware, trainer, rollout.batch_rollouts, rollout.group_size)
     window = window_of(request, server.ctx_tokens)
     fits = window.is_open and window.smallest <= server.gpu_memory_fraction <= window.largest
     left = hardware.usable_bytes - sum(role.memory.needed_bytes for role in memory.roles)

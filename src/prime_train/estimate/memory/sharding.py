@@ -1,4 +1,4 @@
-"""Splits the weights of a model into groups and computes the memory of gathers and reductions. Pure."""
+"""Counts adapters and groups of weights, and computes the memory of gathers and reductions. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def groups_of(shape: ModelShape) -> Groups:
 def block_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
     """The gathered weights of blocks, beside their shards, in the compute type."""
     layout = setup.layout
-    if not _gathers(setup):
+    if not setup.layout.gathers:
         return ()
     numbers = (groups.block - groups.experts) / layout.tensor + groups.experts / layout.tensor / layout.expert
     held = setup.shape.layers / layout.pipeline
@@ -58,7 +58,7 @@ def block_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tu
 
 def root_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
     """The gathered head and embedding, beside their shards, in the compute type."""
-    if not _gathers(setup):
+    if not setup.layout.gathers:
         return ()
     compute, tensor = setup.numerics.compute, setup.layout.tensor
     copies = k.root_gather if setup.layout.shards > 1 else k.root_gather_alone
@@ -72,7 +72,7 @@ def root_gather_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tup
 def block_reduction_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
     """The full gradient of one block before and during its reduction, in the compute type and the reduce type."""
     numerics, trained = setup.numerics, trained_block_numbers(setup, groups)
-    if not _gathers(setup) or trained <= 0:
+    if not setup.layout.gathers or trained <= 0:
         return ()
     if setup.layout.pipeline > 1:  # full gradients are summed over the micro-batches and sharded at the end of the step
         layers = setup.shape.layers / setup.layout.pipeline
@@ -95,7 +95,7 @@ def trained_block_numbers(setup: TrainSetup, groups: Groups) -> float:
 
 def root_gradient_terms(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
     """The full gradient of the head, if it is trained and sharded."""
-    if setup.adapter is not None or not _gathers(setup):
+    if setup.adapter is not None or not setup.layout.gathers:
         return ()
     size = k.root_gradient * groups.root / setup.layout.tensor
     return (Term("gradient of the head", size, f"{groups.root / 1e6:.1f} M x {k.root_gradient:.2f} B", FSDP2),)
@@ -115,7 +115,3 @@ def bucket_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     if not k.bucket_bytes or setup.layout.sharding not in ("zero1", "zero2", "zero3"):
         return ()
     return (Term("communication buckets", k.bucket_bytes, "reduce and gather buckets", ZERO),)
-
-
-def _gathers(setup: TrainSetup) -> bool:
-    return setup.layout.sharding in ("fsdp", "zero3")

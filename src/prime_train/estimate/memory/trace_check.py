@@ -36,14 +36,9 @@ def trace_input(setup: TrainSetup) -> dict[str, int | bool]:
     """The input of the tracing program. For a chunked head: one chunk of tokens over the whole vocabulary."""
     shape = setup.shape
     rows = setup.head.chunk_tokens or setup.tokens
+    sizes = ("vocab_size", "hidden_size", "heads", "kv_heads", "head_dim", "mlp_size", "qk_norm")
     return {
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.hidden_size,
-        "heads": shape.heads,
-        "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "mlp_size": shape.mlp_size,
-        "qk_norm": shape.qk_norm,
+        **{name: getattr(shape, name) for name in sizes},
         "tokens": setup.tokens,
         "head_tokens": min(rows, setup.tokens),
         "autocast": setup.numerics.autocast,

@@ -34,8 +34,19 @@ class Layout(NamedTuple):
         return self.shards * self.replicas * self.tensor * self.pipeline
 
     @property
-    def split(self) -> int:
-        """Number of parts into which the weights of all layers are split."""
+    def gathers(self) -> bool:
+        """Whether the weights of a block are gathered from shards before their use."""
+        return self.sharding in ("fsdp", "zero3")
+
+    @property
+    def weight_parts(self) -> int:
+        """Number of parts into which one copy of the weights is split."""
+        sharded = self.shards if self.sharding in ("fsdp", "zero3", "device_map") else 1
+        return sharded * self.tensor * self.pipeline
+
+    @property
+    def state_parts(self) -> int:
+        """Number of parts into which the states of the optimizer are split. DDP has one shard."""
         return self.shards * self.tensor * self.pipeline
 
 
@@ -102,4 +113,8 @@ class TrainSetup(NamedTuple):
     compiled: bool = False
     attention: str = ""
     packed: bool = False  # sequences hold several documents, separated by an attention mask
-    assumptions: tuple[str, ...] = ()
+
+    @property
+    def trained(self) -> int:
+        """Trained numbers of the whole model, or of one adapter slot."""
+        return self.adapter.parameters if self.adapter else self.shape.parameters

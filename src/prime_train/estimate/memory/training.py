@@ -26,7 +26,7 @@ from prime_train.estimate.memory.sharding import (
     root_gather_terms,
     root_gradient_terms,
 )
-from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.memory.train_setup import Adapter, TrainSetup
 from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
 
 MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
@@ -63,7 +63,7 @@ def training_memory(setup: TrainSetup, hardware: Hardware) -> RoleMemory:
 
 def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
     """The highest phase, with the allocator's reserve as its last term."""
-    whole = (Phase(phase.name, (*phase.terms, reserve_term(phase.terms, _STAYS, k))) for phase in phases(setup, k))
+    whole = (Phase(phase.name, (*phase.terms, reserve_term(phase.terms, k))) for phase in phases(setup, k))
     return max(whole, key=lambda phase: phase.bytes)
 
 
@@ -71,7 +71,7 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
     """The phases of a step that may be the highest."""
     groups = groups_of(setup.shape)
     states = (*_states(setup, groups, k), *load_copy_terms(setup, groups, k), *bucket_terms(setup, k))
-    gradients = _gradients(setup, groups)
+    gradients = _gradients(setup)
     early = gradients if setup.micro_batches > 1 or setup.layout.sharding == "ddp" else ()
     layers = layers_on_gpu(setup)
     kept, piped = (saved_terms(setup, k, layers, count) for count in (1, setup.layout.in_flight))
@@ -90,88 +90,59 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
             "last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient, *own.last)
         ),
         Phase("embedding", (*states, *gradients, *own.embedding)),
-        Phase("update", (*states, *gradients, *_returned_states(setup, groups), *_update(setup, groups, k))),
+        Phase("update", (*states, *gradients, *_returned_states(setup), *_update(setup, k))),
     )
-
-
-def _trained_numbers(setup: TrainSetup, groups: Groups) -> float:
-    """Trained numbers on one GPU, for one adapter slot."""
-    numbers = setup.adapter.parameters if setup.adapter else groups.total
-    return numbers / _weight_parts(setup)
-
-
-def _weight_parts(setup: TrainSetup) -> int:
-    """The number of parts into which one copy of the weights is split."""
-    layout = setup.layout
-    sharded = layout.shards if layout.sharding in ("fsdp", "zero3", "device_map") else 1
-    return sharded * layout.tensor * layout.pipeline
-
-
-def _state_parts(setup: TrainSetup) -> int:
-    layout = setup.layout
-    sharded = layout.shards if layout.sharding != "ddp" else 1
-    return sharded * layout.tensor * layout.pipeline
 
 
 def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
     """Weights and optimizer states, which stay from step to step."""
-    numerics, parts = setup.numerics, _weight_parts(setup)
-    terms: list[Term] = []
-    if setup.adapter is None:
-        weights = 0.0 if setup.offload.parameters else groups.total * numerics.weight / parts
-        terms.append(Term("parameters", weights, _share(groups.total, numerics.weight, parts), MODEL_STATES))
+    numerics, layout, offload = setup.numerics, setup.layout, setup.offload
+    if setup.adapter is not None:
+        terms = _adapter_states(setup, setup.adapter, groups, k)
+    elif offload.parameters:
+        terms = []
     else:
-        terms += _adapter_states(setup, groups, k)
-    trained = setup.adapter.parameters if setup.adapter else groups.total
-    state_parts = _state_parts(setup)
-    if numerics.master:
-        size = trained * numerics.master / state_parts
-        terms.append(Term("master weights", size, _share(trained, numerics.master, state_parts), MODEL_STATES))
-    if not setup.offload.optimizer and not setup.offload.parameters:
-        size = trained * numerics.state / state_parts
-        terms.append(Term("optimizer states", size, _share(trained, numerics.state, state_parts), MODEL_STATES))
+        terms = [_split_term("parameters", groups.total, numerics.weight, layout.weight_parts)]
+    terms.append(_split_term("master weights", setup.trained, numerics.master, layout.state_parts))
+    if not offload.optimizer and not offload.parameters:
+        terms.append(_split_term("optimizer states", setup.trained, numerics.state, layout.state_parts))
     return tuple(term for term in terms if term.bytes)
 
 
-def _adapter_states(setup: TrainSetup, groups: Groups, k: Coefficients) -> list[Term]:
-    adapter, numerics, parts = setup.adapter, setup.numerics, _weight_parts(setup)
-    assert adapter is not None
+def _adapter_states(setup: TrainSetup, adapter: Adapter, groups: Groups, k: Coefficients) -> list[Term]:
+    numerics, parts = setup.numerics, setup.layout.weight_parts
+    base = _split_term("frozen base", groups.total, numerics.base, parts)
     if setup.quantization in QUANTIZED_BYTES:
-        base = quantized_bytes(setup.shape, setup.quantization, numerics.quantized_ends) / parts
         ends = numerics.quantized_ends
+        size = quantized_bytes(setup.shape, setup.quantization, ends) / parts
         formula = f"{groups.total / 1e9:.2f} B in {setup.quantization}, embeddings in {ends:g} B, / {parts}"
-    else:
-        base, formula = groups.total * numerics.base / parts, _share(groups.total, numerics.base, parts)
-    weights = adapter.slots * adapter.parameters * numerics.weight / parts
-    slots = f"{adapter.slots} slots x {_share(adapter.parameters, numerics.weight, parts)}"
-    terms = [
-        Term("frozen base", 0.0 if setup.offload.parameters else base, formula, MODEL_STATES),
-        Term("adapter parameters", weights, slots, "LoRA, arXiv 2106.09685, s. 4"),
-    ]
+        base = base._replace(bytes=size, formula=formula)
+    weights = _split_term("adapter parameters", adapter.parameters, numerics.weight, parts, adapter.slots)
+    terms = [] if setup.offload.parameters else [base]
+    slots = f"{adapter.slots} slots x {weights.formula}"
+    terms.append(weights._replace(formula=slots, source="LoRA, arXiv 2106.09685, s. 4"))
     if adapter.trains_embeddings:
-        trained = groups.embedding + groups.head
-        size, formula = trained * k.embeddings_trained / parts, _share(trained, k.embeddings_trained, parts)
-        terms.append(Term("trained embeddings", size, formula, MODEL_STATES))
+        terms.append(_split_term("trained embeddings", groups.embedding + groups.head, k.embeddings_trained, parts))
     return terms
 
 
-def _gradients(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+def _gradients(setup: TrainSetup) -> tuple[Term, ...]:
     """All gradients of a step; none if the backward uses and drops each of them."""
     if setup.optimizer_in_backward or setup.offload.parameters:
         return ()
-    parts = _weight_parts(setup) if setup.layout.sharding == "zero1" else _state_parts(setup)
+    parts = setup.layout.weight_parts if setup.layout.sharding == "zero1" else setup.layout.state_parts
     slots = setup.adapter.slots if setup.adapter else 1
-    trained = setup.adapter.parameters if setup.adapter else groups.total
-    size = slots * trained * setup.numerics.gradient / parts
-    return (Term("gradients", size, f"{slots} x {_share(trained, setup.numerics.gradient, parts)}", MODEL_STATES),)
+    term = _split_term("gradients", setup.trained, setup.numerics.gradient, parts, slots)
+    return (term._replace(formula=f"{slots} x {term.formula}"),)
 
 
-def _update(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, ...]:
+def _update(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     """Temporary memory of the update: a foreach implementation copies every trained number."""
     on_host = setup.offload.parameters or (setup.offload.optimizer and setup.program != "prime-rl")
     if setup.fused_optimizer or setup.optimizer_in_backward or on_host:
         return ()
-    trained = _trained_numbers(setup, groups) * (_weight_parts(setup) / _state_parts(setup))
+    weight_parts = setup.layout.weight_parts
+    trained = setup.trained / weight_parts * (weight_parts / setup.layout.state_parts)
     if setup.layout.sharding == "zero3":
         trained = min(trained, ZERO3_SUBGROUP)
     each = k.optimizer_temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
@@ -179,17 +150,18 @@ def _update(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, .
     return (Term("optimizer temporaries", trained * each, formula, "torch.optim.AdamW(foreach=True)"),)
 
 
-def _returned_states(setup: TrainSetup, groups: Groups) -> tuple[Term, ...]:
+def _returned_states(setup: TrainSetup) -> tuple[Term, ...]:
     """Optimizer states that prime-rl keeps on the host between updates and copies back for the update."""
     if setup.program != "prime-rl" or not setup.offload.optimizer or setup.offload.parameters:
         return ()
-    trained, parts = setup.adapter.parameters if setup.adapter else groups.total, _state_parts(setup)
-    size, formula = trained * setup.numerics.state / parts, _share(trained, setup.numerics.state, parts)
-    return (Term("returned optimizer states", size, formula, "prime-rl optim_cpu_offload"),)
+    states = _split_term("returned optimizer states", setup.trained, setup.numerics.state, setup.layout.state_parts)
+    return (states._replace(source="prime-rl optim_cpu_offload"),)
 
 
-def _share(numbers: float, each: float, parts: int) -> str:
-    return f"{numbers / 1e6:.1f} M x {each:g} B / {parts}"
+def _split_term(name: str, numbers: float, each: float, parts: int, slots: int = 1) -> Term:
+    """Numbers of `each` bytes for each slot, split into `parts` parts. One GPU holds one part."""
+    size = slots * numbers * each / parts
+    return Term(name, size, f"{numbers / 1e6:.1f} M x {each:g} B / {parts}", MODEL_STATES)
 
 
 def _interval_factor(setup: TrainSetup, entry: Fitted) -> float:
@@ -211,9 +183,9 @@ NCCL_BYTES = 0.6 * GIB
 _SEEN = "nvidia-smi less torch.cuda.max_memory_reserved"
 
 
-def reserve_term(terms: Sequence[Term], stays: frozenset[str], k: Coefficients) -> Term:
+def reserve_term(terms: Sequence[Term], k: Coefficients) -> Term:
     """Memory the allocator holds beyond the terms: rounding, free parts of its segments, and library workspaces."""
-    staying = sum(term.bytes for term in terms if term.name in stays)
+    staying = sum(term.bytes for term in terms if term.name in _STAYS)
     moving = sum(term.bytes for term in terms) - staying
     size = (k.reserve - 1) * moving + (k.reserve_static - 1) * staying + k.workspace_bytes
     formula = (

@@ -16,7 +16,7 @@ _FULL_EVERY = 4  # Qwen3-Next and Qwen3.5: full_attention_interval of their conf
 class Widths(NamedTuple):
     """The sizes of the residual stream and of attention. With latent attention, `head_dim` is that of the queries."""
 
-    hidden: int
+    hidden_size: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -191,14 +191,18 @@ class Numbers:
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         self._values = {**defaults, **{key: value for key, value in config.items() if value is not None}}
 
+    def _find(self, names: tuple[str, ...], default: Any = None) -> tuple[str, Any]:
+        """The first name that is set, and its value; the first name and `default` if none is."""
+        name = next((name for name in names if name in self._values), names[0])
+        return name, self._values.get(name, default)
+
     def raw(self, *names: str) -> Any:
         """The value of the first name that is set; None if none is."""
-        return next((self._values[name] for name in names if name in self._values), None)
+        return self._find(names)[1]
 
     def integer(self, *names: str, default: int | None = None, least: int = 1) -> int:
         """A whole number from `least` up. Raises ShapeError if it is missing, too small or absurd."""
-        name = next((name for name in names if name in self._values), names[0])
-        value = self._values.get(name, default)
+        name, value = self._find(names, default)
         if value is None:
             raise ShapeError(name, "is missing")
         if isinstance(value, bool) or not isinstance(value, int):
@@ -209,8 +213,7 @@ class Numbers:
 
     def flag(self, *names: str, default: bool = False) -> bool:
         """True or false. Raises ShapeError for any other value."""
-        name = next((name for name in names if name in self._values), names[0])
-        value = self._values.get(name, default)
+        name, value = self._find(names, default)
         if not isinstance(value, bool):
             raise ShapeError(name, f"is {_short_repr(value)}, but must be true or false")
         return value

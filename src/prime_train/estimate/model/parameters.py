@@ -14,7 +14,7 @@ def attention_parameters(numbers: Numbers, family: Family, widths: Widths) -> in
     """Parameters of one softmax attention, including its norms of queries and keys."""
     if numbers.raw("kv_lora_rank"):
         return _latent_attention(numbers, widths)
-    hidden, queries, keys = widths.hidden, widths.heads * widths.head_dim, widths.kv_heads * widths.head_dim
+    hidden, queries, keys = widths.hidden_size, widths.heads * widths.head_dim, widths.kv_heads * widths.head_dim
     made = queries * (2 if family.gated_attention else 1)
     count = hidden * made + 2 * hidden * keys + queries * hidden
     biased = _biases(numbers, family)
@@ -44,11 +44,11 @@ def _latent_attention(numbers: Numbers, widths: Widths) -> int:
     queries = widths.heads * (nope + rope)
     if numbers.raw("q_lora_rank"):
         rank = numbers.integer("q_lora_rank")
-        count = widths.hidden * rank + rank + rank * queries
+        count = widths.hidden_size * rank + rank + rank * queries
     else:
-        count = widths.hidden * queries
-    count += widths.hidden * (kv_rank + rope) + kv_rank + kv_rank * widths.heads * (nope + value)
-    return count + widths.heads * value * widths.hidden
+        count = widths.hidden_size * queries
+    count += widths.hidden_size * (kv_rank + rope) + kv_rank + kv_rank * widths.heads * (nope + value)
+    return count + widths.heads * value * widths.hidden_size
 
 
 def linear_attention_parameters(numbers: Numbers, hidden: int) -> int:
@@ -83,7 +83,7 @@ def mlp_parameters(hidden: int, inner: int, family: Family, *, biased: bool) -> 
 
 def blocks_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: Blocks) -> int:
     """Parameters of all blocks together."""
-    hidden = widths.hidden
+    hidden = widths.hidden_size
     unbiased = numbers.raw("no_bias") is True
     biased_mlp = numbers.flag("mlp_bias", "use_mlp_bias", default=family.mlp_bias) and not unbiased
     attention = (blocks.layers - blocks.linear_layers) * attention_parameters(numbers, family, widths)
@@ -102,9 +102,9 @@ def blocks_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: 
 def decoder_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: Blocks, *, tied: bool) -> int:
     """Parameters of embedding, positions, blocks, last norm, and the head if it is not tied to the embedding."""
     vocab_size = numbers.integer("vocab_size", "padded_vocab_size")
-    head = 0 if tied else vocab_size * (widths.hidden + family.head_bias)
-    ends = vocab_size * widths.hidden + head + norm_parameters(numbers, family, widths.hidden)
-    ends += positions_parameters(numbers, family, widths.hidden)
+    head = 0 if tied else vocab_size * (widths.hidden_size + family.head_bias)
+    ends = vocab_size * widths.hidden_size + head + norm_parameters(numbers, family, widths.hidden_size)
+    ends += positions_parameters(numbers, family, widths.hidden_size)
     return ends + blocks_parameters(numbers, family, widths, blocks)
 
 

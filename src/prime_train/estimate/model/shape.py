@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prime_train.estimate.model.blocks import Blocks, Numbers, blocks_of, sliding_of, stored_bytes, widths_of
+from prime_train.estimate.model.blocks import Numbers, blocks_of, sliding_of, stored_bytes, widths_of
 from prime_train.estimate.model.blocks import ShapeError as ShapeError
 from prime_train.estimate.model.families import FAMILIES, UNKNOWN, Family
 from prime_train.estimate.model.parameters import decoder_parameters, linear_state_bytes, vision_parameters
@@ -86,17 +86,9 @@ def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
         raise ShapeError("", f"its sizes make {decoder.parameters:.2g} parameters: no such model exists")
     return ModelShape(
         name=run.run.name,
-        vocab_size=vocab_size,
-        layers=decoder.layers,
-        hidden_size=decoder.hidden_size,
-        heads=decoder.heads,
-        kv_heads=decoder.kv_heads,
-        head_dim=decoder.head_dim,
-        mlp_size=decoder.mlp_size,
+        **decoder._asdict(),
         parameters=decoder.parameters,
-        tie_embeddings=decoder.tie_embeddings,
         source="the size fields of the config",
-        qk_norm=decoder.qk_norm,
         dense_layers=decoder.layers,
         ctx_tokens=run.data.ctx_tokens,
         weight_bytes=4.0,
@@ -110,25 +102,21 @@ def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int 
     """
     model_type, numbers, family = _read_decoder(config)
     widths = widths_of(numbers)
-    blocks = blocks_of(numbers, family, widths.hidden)
+    blocks = blocks_of(numbers, family, widths.hidden_size)
     tied = numbers.flag("tie_word_embeddings", default=family.tied)
     decoder = decoder_parameters(numbers, family, widths, blocks, tied=tied)
     towers = numbers.raw("vision_config") is not None
-    vision = max(0, loaded - decoder) if loaded and towers else vision_parameters(numbers, widths.hidden)
+    vision = max(0, loaded - decoder) if loaded and towers else vision_parameters(numbers, widths.hidden_size)
     if decoder + vision > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder + vision:.2g} parameters: no such model exists")
     vocab_size = numbers.integer("vocab_size", "padded_vocab_size")
-    quantization, weight_bytes = stored_bytes(numbers, vocab_size * widths.hidden * (1 if tied else 2), decoder)
+    quantization, weight_bytes = stored_bytes(numbers, vocab_size * widths.hidden_size * (1 if tied else 2), decoder)
     window, sliding_layers = sliding_of(numbers, family, blocks.layers)
-    dense = ModelShape(
+    return ModelShape(
         name=name or str(config.get("_name_or_path") or model_type),
         vocab_size=vocab_size,
-        layers=blocks.layers,
-        hidden_size=widths.hidden,
-        heads=widths.heads,
-        kv_heads=widths.kv_heads,
-        head_dim=widths.head_dim,
-        mlp_size=blocks.mlp_size,
+        **widths._asdict(),
+        **blocks._asdict(),
         parameters=loaded or decoder + vision,
         tie_embeddings=tied,
         source=_source(model_type, loaded is not None),
@@ -136,33 +124,21 @@ def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int 
         qk_norm=bool(family.query_norm) and (not family.query_norm_key or numbers.flag(family.query_norm_key)),
         sliding_window=window,
         sliding_layers=sliding_layers,
+        linear_state_bytes=linear_state_bytes(numbers) if blocks.linear_layers else 0.0,
+        kv_lora_rank=numbers.integer("kv_lora_rank", default=0, least=0),
+        rope_head_dim=numbers.integer("qk_rope_head_dim", default=0, least=0),
         vision_parameters=vision,
         ctx_tokens=numbers.integer(*_CONTEXT, default=0, least=0),
         quantization=quantization,
         weight_bytes=weight_bytes,
         multimodal_rope=_has_multimodal_rope(numbers),
     )
-    return _with_blocks(dense, numbers, blocks)
 
 
 def _has_multimodal_rope(numbers: Numbers) -> bool:
     """Whether the config has a `mrope_section`, under the key of transformers 4 or 5."""
     scalings = (numbers.raw(name) for name in ("rope_scaling", "rope_parameters"))
     return any(isinstance(scaling, Mapping) and "mrope_section" in scaling for scaling in scalings)
-
-
-def _with_blocks(shape: ModelShape, numbers: Numbers, blocks: Blocks) -> ModelShape:
-    return shape._replace(
-        linear_layers=blocks.linear_layers,
-        linear_state_bytes=linear_state_bytes(numbers) if blocks.linear_layers else 0.0,
-        dense_layers=blocks.dense_layers,
-        experts=blocks.experts,
-        experts_per_token=blocks.experts_per_token,
-        expert_mlp_size=blocks.expert_mlp_size,
-        shared_expert_mlp_size=blocks.shared_expert_mlp_size,
-        kv_lora_rank=numbers.integer("kv_lora_rank", default=0, least=0),
-        rope_head_dim=numbers.integer("qk_rope_head_dim", default=0, least=0),
-    )
 
 
 def _read_decoder(config: Mapping[str, Any]) -> tuple[str, Numbers, Family]:

@@ -1,8 +1,4 @@
-"""Computes how many tokens a KV cache holds, with vLLM's block arithmetic. Pure.
-
-Source: vLLM v1/core/kv_cache_utils.py (_get_kv_cache_groups_uniform_page_size, get_max_concurrency_for_kv_cache_config,
-estimate_max_model_len); PagedAttention, arXiv 2309.06180, s. 4.
-"""
+"""Computes how many tokens a KV cache holds, with vLLM's block arithmetic. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +55,8 @@ def token_bytes(setup: ServeSetup) -> float:
 
 
 def layout_of(setup: ServeSetup) -> CacheLayout:
-    """The groups into which vLLM divides the layers of one pipeline stage."""
+    """The groups into which vLLM divides the layers of one pipeline stage. Source: v1/core/kv_cache_utils.py,
+    _get_kv_cache_groups_uniform_page_size; PagedAttention, arXiv 2309.06180, s. 4."""
     shape = setup.shape
     share = math.ceil(shape.layers / setup.pipeline_parallel) / shape.layers
     states = math.ceil(shape.linear_layers * share) if setup.shape.linear_state_bytes else 0
@@ -82,17 +79,18 @@ def layout_of(setup: ServeSetup) -> CacheLayout:
 
 
 def capacity_of(setup: ServeSetup, cache_bytes: float) -> CacheCapacity:
-    """The capacity of `cache_bytes` on one GPU for requests of ctx_tokens."""
+    """The capacity of `cache_bytes` on one GPU for requests of ctx_tokens. Source: v1/core/kv_cache_utils.py,
+    get_max_concurrency_for_kv_cache_config and estimate_max_model_len."""
     layout = layout_of(setup)
     blocks = max(0, int(cache_bytes // layout.block_bytes))
     usable = max(0, blocks - setup.engine.null_blocks)
-    concurrency = concurrency_of(setup, cache_bytes)
+    longest = find_largest(0, _LONGEST, lambda length: blocks_per_request(setup, layout, length) <= usable)
     if setup.engine.tokens_by_request:
         # vLLM's log counts the null block, its scheduler does not
         tokens = int(blocks / blocks_per_request(setup, layout, setup.ctx_tokens) * setup.ctx_tokens)
     else:
         tokens = blocks // layout.groups * layout.block_tokens
-    return CacheCapacity(blocks, tokens, concurrency, _longest(setup, layout, usable))
+    return CacheCapacity(blocks, tokens, concurrency_of(setup, cache_bytes), longest)
 
 
 def concurrency_of(setup: ServeSetup, cache_bytes: float) -> float:
@@ -126,8 +124,3 @@ def _block_tokens(setup: ServeSetup) -> int:
     state = setup.shape.linear_state_bytes / setup.tensor_parallel
     needed = math.ceil(state / token_bytes_of_layer(setup) / setup.block_tokens) * setup.block_tokens
     return max(setup.block_tokens, needed)
-
-
-def _longest(setup: ServeSetup, layout: CacheLayout, blocks: int) -> int:
-    """The longest request that fits into `blocks` blocks, not limited by the model's own context."""
-    return find_largest(0, _LONGEST, lambda tokens: blocks_per_request(setup, layout, tokens) <= blocks)

@@ -14,7 +14,7 @@ from prime_train.estimate.serving.server_setup import (
     table_text,
 )
 from prime_train.estimate.serving.server_weights import adapter_term, weight_terms
-from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
+from prime_train.estimate.values import ZERO, Hardware, Interval, RoleMemory, Term
 
 _BUDGET = "vLLM v1/worker/gpu_worker.py determine_available_memory"
 
@@ -53,14 +53,13 @@ def inference_memory(setup: ServeSetup, hardware: Hardware) -> ServeMemory:
     If the weights alone exceed the budget, the cache is empty and `starts` is False.
     """
     needs = _needs_of(setup)
-    others = setup.resident_bytes if setup.engine.counts_others else 0.0
     taken = needs.budgeted
     if setup.cache_bytes:  # vLLM then ignores the fraction
-        budget = others + taken.high + setup.cache_bytes
+        budget = taken.high + setup.cache_bytes
         kv = Interval(*3 * (float(setup.cache_bytes),))
     else:
         budget = setup.gpu_memory_fraction * hardware.usable_bytes
-        kv = Interval(*(max(0.0, budget - others - size) for size in (taken.high, taken.typical, taken.low)))
+        kv = Interval(*(max(0.0, budget - size) for size in (taken.high, taken.typical, taken.low)))
     capacity, low = capacity_of(setup, kv.typical), capacity_of(setup, kv.low)
     return ServeMemory(
         memory=_role(setup, needs, kv),
@@ -70,7 +69,7 @@ def inference_memory(setup: ServeSetup, hardware: Hardware) -> ServeMemory:
         full_length_sequences=min(setup.sequences, int(capacity.concurrency)),
         max_concurrency=capacity.concurrency,
         longest_ctx_tokens=min(capacity.longest_ctx_tokens, setup.shape.ctx_tokens or capacity.longest_ctx_tokens),
-        starts=capacity.concurrency >= 1 and setup.resident_bytes + budget <= hardware.usable_bytes,
+        starts=capacity.concurrency >= 1 and budget <= hardware.usable_bytes,
     )
 
 
@@ -79,9 +78,7 @@ def smallest_fraction(setup: ServeSetup, hardware: Hardware, ctx_tokens: int, re
 
     Uses the upper bound of the profile run. A result above 1 means that no fraction is enough.
     """
-    others = setup.resident_bytes if setup.engine.counts_others else 0.0
-    needed = _needs_of(setup).budgeted.high + others + bytes_for(setup, ctx_tokens, requests)
-    return needed / hardware.usable_bytes
+    return (_needs_of(setup).budgeted.high + bytes_for(setup, ctx_tokens, requests)) / hardware.usable_bytes
 
 
 def budgeted_bytes(setup: ServeSetup) -> Interval:
@@ -100,7 +97,7 @@ def _needs_of(setup: ServeSetup) -> _Needs:
     held = weight_terms(setup) + ((adapters,) if adapters is not None else ())
     held_bytes = sum(term.bytes for term in held)
     activation, rest, graphs = activation_bytes(setup), non_torch_bytes(setup), graph_bytes(setup)
-    counted = graphs if setup.engine.graphs_in_budget else Interval(0.0, 0.0, 0.0)
+    counted = graphs if setup.engine.graphs_in_budget else ZERO
     budgeted = Interval(*(held_bytes + sum(parts) for parts in zip(activation, rest, counted, strict=True)))
     graph_size = graphs.typical if setup.engine.graphs_in_budget else graphs.high
     place = "inside the fraction" if setup.engine.graphs_in_budget else "beyond the fraction"
@@ -132,16 +129,35 @@ def activation_bytes(setup: ServeSetup) -> Interval:
 
     A vision tower runs its largest item too; its peak is known only within wide bounds.
     """
-    peaks = [sampler_bytes(setup), forward_bytes(setup)]
-    if setup.shape.vision_parameters:
-        peaks.append(table_interval_bytes("activation", "vision_encoder"))
-    return Interval(*(max(ends) for ends in zip(*peaks, strict=True)))
+    return Interval(*(max(ends) for ends in zip(*(part.size for part in _activation_parts(setup)), strict=True)))
 
 
-def sampler_bytes(setup: ServeSetup) -> Interval:
-    """Copies of the fp32 logits of a full batch: sequences x vocabulary, complete on every GPU."""
-    rows = min(setup.sequences, setup.batched_tokens)
-    return table_interval("activation", "sampler_copies").times(rows * setup.shape.vocab_size * _FP32_BYTES)
+def explain_activation(setup: ServeSetup) -> tuple[str, str]:
+    """(formula, source) of the largest part of the peak."""
+    largest = max(_activation_parts(setup), key=lambda part: part.size.typical)
+    return largest.formula, table_text("activation", largest.source_key)
+
+
+class _ActivationPart(NamedTuple):
+    size: Interval
+    formula: str
+    source_key: str
+
+
+def _activation_parts(setup: ServeSetup) -> tuple[_ActivationPart, ...]:
+    """The fp32 logits of a full batch, which are whole on every GPU; the forward; the vision tower, if there is one."""
+    rows, vocab = min(setup.sequences, setup.batched_tokens), setup.shape.vocab_size
+    copies = table_interval("activation", "sampler_copies")
+    logits = f"{copies.typical:g} x {rows} sequences x {vocab} x 4 B"
+    tokens = f"{setup.batched_tokens} tokens through one block x {setup.number_bytes:g} B"
+    parts = (
+        _ActivationPart(copies.times(rows * vocab * _FP32_BYTES), logits, "sampler_source"),
+        _ActivationPart(forward_bytes(setup), tokens, "token_source"),
+    )
+    if not setup.shape.vision_parameters:
+        return parts
+    vision = table_interval_bytes("activation", "vision_encoder")
+    return (*parts, _ActivationPart(vision, "the vision tower's largest item", "vision_source"))
 
 
 def forward_bytes(setup: ServeSetup) -> Interval:
@@ -154,22 +170,7 @@ def forward_bytes(setup: ServeSetup) -> Interval:
         routed = shape.experts_per_token * (mlp_rows * shape.expert_mlp_size / share + shape.hidden_size)
         inner = max(inner if shape.dense_layers else 0.0, routed)
     streams = table_interval("activation", "hidden_rows").times(shape.hidden_size)
-    token = Interval(*(inner + stream for stream in streams))
-    return token.times(setup.batched_tokens * setup.number_bytes)
-
-
-def explain_activation(setup: ServeSetup) -> tuple[str, str]:
-    """(formula, source) of the largest part of the peak."""
-    sampler, forward = sampler_bytes(setup).typical, forward_bytes(setup).typical
-    if setup.shape.vision_parameters and activation_bytes(setup).typical > max(sampler, forward):
-        return "the vision tower's largest item", table_text("activation", "vision_source")
-    if sampler >= forward:
-        rows = min(setup.sequences, setup.batched_tokens)
-        copies = table_interval("activation", "sampler_copies").typical
-        formula = f"{copies:g} x {rows} sequences x {setup.shape.vocab_size} x 4 B"
-        return formula, table_text("activation", "sampler_source")
-    formula = f"{setup.batched_tokens} tokens through one block x {setup.number_bytes:g} B"
-    return formula, table_text("activation", "token_source")
+    return streams.plus(Interval(inner, inner, inner)).times(setup.batched_tokens * setup.number_bytes)
 
 
 def non_torch_bytes(setup: ServeSetup) -> Interval:
@@ -183,6 +184,6 @@ def non_torch_bytes(setup: ServeSetup) -> Interval:
 def graph_bytes(setup: ServeSetup) -> Interval:
     """CUDA graphs of the decode batches; none with enforce_eager."""
     if setup.eager:
-        return Interval(0.0, 0.0, 0.0)
+        return ZERO
     kind = "one_gpu" if setup.gpus == 1 else "several_gpus"
     return table_interval_bytes("graphs", kind).times(setup.shape.layers / setup.pipeline_parallel)

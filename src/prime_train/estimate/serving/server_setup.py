@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
-from typing import Any, NamedTuple
-
-import tomli
+from itertools import takewhile
+from typing import NamedTuple
 
 from prime_train.config.prime_rl.features import features_of_generation
-from prime_train.core.paths import shipped
 from prime_train.core.units import GIB
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware, Interval
+from prime_train.registry.gpus import read_table
 from prime_train.spec import RunSpec
 from prime_train.spec.prime_rl_parts import Inference
 
@@ -26,8 +23,8 @@ class ServeSetup(NamedTuple):
 
     `sequences` and `batched_tokens` are max_num_seqs and max_num_batched_tokens; `ctx_tokens` is max_model_len.
     `quantization` is vLLM's name of the method, "" for none. `lora_slots` is 0 without adapters. `multicast`: GPUs of
-    one machine reduce in their switch (NVLink SHARP), for which NCCL keeps buffers. `resident_bytes`: memory that other
-    processes hold when vLLM starts. `cache_bytes`: a fixed size of the KV cache, 0 for the rest of the fraction.
+    one machine reduce in their switch (NVLink SHARP), for which NCCL keeps buffers. `cache_bytes`: a fixed size of the
+    KV cache, 0 for the rest of the fraction.
     """
 
     shape: ModelShape
@@ -47,9 +44,7 @@ class ServeSetup(NamedTuple):
     eager: bool = False
     lora_slots: int = 0
     lora_rank: int = 0
-    vision_replicated: bool = False
     multicast: bool = False
-    resident_bytes: float = 0.0
     cache_bytes: int = 0
 
     @property
@@ -98,8 +93,7 @@ def default_setup(shape: ModelShape, hardware: Hardware, version: str = "", ctx_
 
 def _reduces_in_switch(hardware: Hardware) -> bool:
     """True for data-centre Hopper and Blackwell, not for PCIe cards. Source: NCCL user guide, NCCL_NVLS_ENABLE."""
-    is_card = "pcie" in hardware.id or "nvl" in hardware.id
-    return hardware.compute_capability is not None and hardware.compute_capability[0] in (9, 10) and not is_card
+    return (hardware.compute_capability or (0, 0))[0] in (9, 10) and not hardware.is_card
 
 
 def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version: str = "") -> ServeSetup:
@@ -112,6 +106,7 @@ def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version:
     inference = run.inference or Inference()
     bytes_of_number = _DTYPE_BYTES.get((inference.dtype or "auto").removeprefix("torch."), 2.0)
     tensor, pipeline = inference.tensor_parallel or 1, inference.pipeline_parallel or 1
+    gpus = (run.deployment.infer_gpus if run.deployment is not None else None) or 1
     slots, rank = _adapters(run, inference)
     return setup._replace(
         gpu_memory_fraction=inference.gpu_memory_fraction or setup.gpu_memory_fraction,
@@ -120,7 +115,7 @@ def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version:
         batched_tokens=inference.batched_tokens or setup.batched_tokens,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
-        data_parallel=inference.data_parallel or _data_parallel(run, tensor * pipeline),
+        data_parallel=inference.data_parallel or max(1, gpus // (tensor * pipeline)),
         expert_parallel=bool(inference.expert_parallel),
         number_bytes=bytes_of_number,
         cache_number_bytes=_cache_number_bytes(inference.cache_dtype, bytes_of_number),
@@ -139,11 +134,6 @@ def _cache_number_bytes(dtype: str | None, weight_number_bytes: float) -> float:
     return 1.0 if dtype.startswith("fp8") else _DTYPE_BYTES.get(dtype, 2.0)
 
 
-def _data_parallel(run: RunSpec, gpus_per_replica: int) -> int:
-    gpus = run.deployment.infer_gpus if run.deployment is not None else None
-    return max(1, (gpus or 1) // gpus_per_replica)
-
-
 def _adapters(run: RunSpec, inference: Inference) -> tuple[int, int]:
     """(slots, rank) that vLLM allocates. prime-rl enables adapters if the trainer trains one."""
     if not inference.enable_lora and run.lora is None:
@@ -152,6 +142,7 @@ def _adapters(run: RunSpec, inference: Inference) -> tuple[int, int]:
     return inference.max_loras or _LORA_SLOTS, inference.max_lora_rank or trained or _LORA_RANK
 
 
+_TABLES = "vllm_memory.toml"
 NEWEST = "0.32"  # the version whose source the newest entry was read from
 
 
@@ -174,7 +165,7 @@ class Engine(NamedTuple):
 def engine_of(version: str) -> Engine:
     """The entry of a vLLM version: "0.22.0", "0.32.1.dev3". An unreadable version counts as the newest."""
     wanted = _numbers(version) or _numbers(NEWEST)
-    rows = [row for row in _tables()["engine"] if _numbers(row["from"]) <= wanted]
+    rows = [row for row in read_table(_TABLES)["engine"] if _numbers(row["from"]) <= wanted]
     row = {key: value for key, value in rows[-1].items() if key not in ("from", "as_of")}
     return Engine(version=version, **row)
 
@@ -186,24 +177,25 @@ def version_of_generation(generation: str | None) -> str:
 
 def table_interval_bytes(table: str, key: str) -> Interval:
     """An interval in bytes; the registry holds it in GiB."""
-    return Interval(*(float(value) * GIB for value in _tables()[table][key]))
+    return table_interval(table, key).times(GIB)
 
 
 def table_interval(table: str, key: str) -> Interval:
-    return Interval(*(float(value) for value in _tables()[table][key]))
+    return Interval(*(float(value) for value in read_table(_TABLES)[table][key]))
 
 
 def table_number(table: str, key: str) -> int:
-    return int(_tables()[table][key])
+    return int(read_table(_TABLES)[table][key])
 
 
 def table_text(table: str, key: str) -> str:
-    return str(_tables()[table][key])
+    return str(read_table(_TABLES)[table][key])
 
 
 def quantized_bytes(method: str) -> float | None:
     """Bytes of one quantised number of a matrix, scales included; None for an unknown method."""
-    value = _tables()["quantized"].get(method.lower().replace("-", "_"), _tables()["quantized"].get(method.lower()))
+    table = read_table(_TABLES)["quantized"]
+    value = table.get(method.lower().replace("-", "_"), table.get(method.lower()))
     return None if value is None else float(value)
 
 
@@ -213,15 +205,4 @@ def is_at_least(version: str, threshold: str) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version: (0, 22, 0); () if there are none."""
-    numbers = []
-    for part in version.strip().lstrip("v").split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)
-
-
-@cache
-def _tables() -> Mapping[str, Any]:
-    with open(shipped("vllm_memory.toml"), "rb") as file:
-        return tomli.load(file)
+    return tuple(map(int, takewhile(str.isdigit, version.strip().lstrip("v").split("."))))

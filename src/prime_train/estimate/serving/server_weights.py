@@ -97,11 +97,13 @@ def weight_terms(setup: ServeSetup) -> tuple[Term, ...]:
     ]
     if parts.experts:
         width = _expert_number_bytes(setup, packed)
-        experts = stage * width * parts.experts * _expert_share(setup)
+        share = 1 / setup.expert_gpus
+        if setup.expert_parallel:  # whole experts instead of a slice of each
+            share = math.ceil(setup.shape.experts / setup.expert_gpus) / setup.shape.experts
+        experts = stage * width * parts.experts * share
         terms.append(Term("experts", experts, f"{parts.experts:.4g} / {setup.expert_gpus} x {width:.4g} B", _SHARDING))
     if parts.vision:
-        share = 1 if setup.vision_replicated else tensor
-        terms.append(Term("vision_tower", parts.vision * whole / share, f"/ {share}", "vLLM mm_encoder_tp_mode"))
+        terms.append(Term("vision_tower", parts.vision * whole / tensor, f"/ {tensor}", "vLLM mm_encoder_tp_mode"))
     if parts.latent and packed < whole:
         terms.append(_absorbed_projections(setup, stage))
     terms.append(Term("block_rounding", _rounding_bytes(setup, packed), "blocks of 2 MiB from 10 MiB on", _ALLOCATOR))
@@ -121,10 +123,9 @@ def adapter_term(setup: ServeSetup) -> Term | None:
     queries = shape.heads * shape.head_dim / tensor
     keys = math.ceil(shape.kv_heads / tensor) * shape.head_dim
     attention = (hidden + queries) + 2 * (hidden + keys) + (queries + hidden)
-    rows = shape.layers * attention + shape.dense_layers * _mlp_rows(shape, shape.mlp_size / tensor)
-    if not shape.is_moe:
-        rows += (shape.layers - shape.dense_layers) * _mlp_rows(shape, shape.mlp_size / tensor)
-    elif shape.expert_mlp_size:
+    dense_layers = shape.dense_layers if shape.is_moe else shape.layers
+    rows = shape.layers * attention + dense_layers * _mlp_rows(shape, shape.mlp_size / tensor)
+    if shape.is_moe and shape.expert_mlp_size:
         local = math.ceil(shape.experts / setup.expert_gpus) if setup.expert_parallel else shape.experts
         width = shape.expert_mlp_size / (1 if setup.expert_parallel else setup.expert_gpus)
         rows += (shape.layers - shape.dense_layers) * local * _mlp_rows(shape, width)
@@ -155,13 +156,6 @@ def _rotary_bytes(setup: ServeSetup) -> float:
     tables = 4 if shape.multimodal_rope else 2 if 0 < shape.sliding_layers < shape.layers else 1
     positions = max(shape.ctx_tokens, setup.ctx_tokens)
     return tables * positions * (shape.rope_head_dim or shape.head_dim) * setup.number_bytes
-
-
-def _expert_share(setup: ServeSetup) -> float:
-    """The share of all experts on one GPU: full experts with expert parallelism, a slice of each without."""
-    if setup.expert_parallel:
-        return math.ceil(setup.shape.experts / setup.expert_gpus) / setup.shape.experts
-    return 1 / setup.expert_gpus
 
 
 def _absorbed_projections(setup: ServeSetup, stage: float) -> Term:

@@ -1,8 +1,4 @@
-"""Computes the bytes that each GPU sends in one optimizer step, per collective, and their least time. Pure.
-
-A ring over n GPUs sends (n-1)/n of a tensor to gather or to reduce-scatter it, and twice that to all-reduce it.
-Source: Patarasuk and Yuan, Bandwidth optimal all-reduce, J. Parallel Distrib. Comput. 69 (2009), s. 3.
-"""
+"""Computes the bytes that each GPU sends in one optimizer step, per collective, and their least time. Pure."""
 
 from __future__ import annotations
 
@@ -33,18 +29,13 @@ class Transfer(NamedTuple):
     formula: str
     source: str
 
-    @property
-    def crosses_nodes(self) -> bool:
-        return self.members > self.members_per_node
 
-
-def _group(members: int, stride: int, gpus_per_node: int) -> tuple[int, int]:
-    """(members, members per machine) of a collective whose ranks are `stride` apart."""
-    return members, max(1, min(members, gpus_per_node // stride))
+_Sent = tuple[str, float, int, int, str, str]  # name, bytes, members, distance of their ranks, formula, source
 
 
 def gather_bytes(size_bytes: float, members: int) -> float:
-    """Bytes that each member sends to all-gather or reduce-scatter a tensor of `size_bytes`."""
+    """Bytes that each member of a ring sends to all-gather or reduce-scatter a tensor of `size_bytes`.
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce, J. Parallel Distrib. Comput. 69 (2009), s. 3."""
     return size_bytes * (members - 1) / members
 
 
@@ -56,14 +47,13 @@ def all_reduce_bytes(size_bytes: float, members: int) -> float:
 def traffic_of(setup: TrainSetup, gpus_per_node: int = 8) -> tuple[Transfer, ...]:
     """What one GPU sends in one step; () on a single GPU. Ranks are ordered by tensor parallelism first, then shards,
     then replicas."""
-    transfers = (
-        *_shard_transfers(setup, gpus_per_node),
-        *_replica_transfers(setup, gpus_per_node),
-        *_tensor_transfers(setup, gpus_per_node),
-        *_context_transfers(setup, gpus_per_node),
-        *_expert_transfers(setup, gpus_per_node),
+    kinds = (_shard_transfers, _replica_transfers, _tensor_transfers, _context_transfers, _expert_transfers)
+    return tuple(
+        Transfer(name, size, members, max(1, min(members, gpus_per_node // stride)), formula, source)
+        for kind in kinds
+        for name, size, members, stride, formula, source in kind(setup)
+        if size > 0
     )
-    return tuple(transfer for transfer in transfers if transfer.bytes > 0)
 
 
 def least_seconds(transfer: Transfer, hardware: Hardware) -> float:
@@ -72,59 +62,47 @@ def least_seconds(transfer: Transfer, hardware: Hardware) -> float:
     Rings over full machines use all network ports of a machine together, up to the rate of the links inside it.
     """
     links = links_of(hardware)
-    rate = links.node
-    if transfer.crosses_nodes:
-        rate = min(links.node, links.network * transfer.members_per_node)
-    return transfer.bytes / rate
+    crosses_nodes = transfer.members > transfer.members_per_node
+    return transfer.bytes / (
+        min(links.node, links.network * transfer.members_per_node) if crosses_nodes else links.node
+    )
 
 
-def _weight_numbers(setup: TrainSetup) -> float:
-    """Weights of one tensor- and pipeline-parallel rank."""
-    return setup.shape.parameters / (setup.layout.tensor * setup.layout.pipeline)
-
-
-def _gradient_numbers(setup: TrainSetup) -> float:
-    if setup.adapter is None:
-        return _weight_numbers(setup)
-    return setup.adapter.parameters / (setup.layout.tensor * setup.layout.pipeline)
-
-
-def _shard_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+def _shard_transfers(setup: TrainSetup) -> Iterator[_Sent]:
     """FSDP and ZeRO-3 gather the weights in every forward, and in every backward if they were dropped, and
     reduce-scatter the gradients of every micro-batch. ZeRO-1 and ZeRO-2 do both once per step."""
     layout, numerics = setup.layout, setup.numerics
-    group = _group(layout.shards, layout.tensor, gpus_per_node)
     if layout.shards == 1 or layout.sharding in ("none", "ddp", "device_map"):
         return
-    weights = _weight_numbers(setup) * numerics.compute
-    gradients = _gradient_numbers(setup) * numerics.reduce
+    ranks = layout.tensor * layout.pipeline  # that hold different parts of the model
+    weights = setup.shape.parameters / ranks * numerics.compute
+    gradients = setup.trained / ranks * numerics.reduce
     once = layout.sharding in ("zero1", "zero2")
     times = 1 if once else setup.micro_batches
     passes = times * (2 if layout.reshards and not once else 1)
     source = _ZERO if layout.sharding.startswith("zero") else _FSDP
     ring = f"({layout.shards}-1)/{layout.shards}"
     sent, formula = passes * gather_bytes(weights, layout.shards), f"{passes} x {ring} x {weights:.4g} B"
-    yield Transfer("weight all-gather", sent, *group, formula, source)
+    yield "weight all-gather", sent, layout.shards, layout.tensor, formula, source
     sent, formula = times * gather_bytes(gradients, layout.shards), f"{times} x {ring} x {gradients:.4g} B"
-    yield Transfer("gradient reduce-scatter", sent, *group, formula, source)
+    yield "gradient reduce-scatter", sent, layout.shards, layout.tensor, formula, source
 
 
-def _replica_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+def _replica_transfers(setup: TrainSetup) -> Iterator[_Sent]:
     """Replicas all-reduce gradients: DDP all of them once per step, HSDP each GPU's shard in every micro-batch."""
     layout = setup.layout
     if layout.replicas == 1:
         return
-    group = _group(layout.replicas, layout.shards * layout.tensor * layout.pipeline, gpus_per_node)
     sharded = layout.shards > 1
     times = setup.micro_batches if sharded else 1
     width = setup.numerics.reduce if sharded else setup.numerics.gradient
-    size = _gradient_numbers(setup) * width / layout.shards
+    size = setup.trained / (layout.tensor * layout.pipeline) * width / layout.shards
     sent, source = times * all_reduce_bytes(size, layout.replicas), _FSDP if sharded else _ZERO
     formula = f"{times} x 2 x ({layout.replicas}-1)/{layout.replicas} x {size:.4g} B"
-    yield Transfer("gradient all-reduce", sent, *group, formula, source)
+    yield "gradient all-reduce", sent, layout.replicas, layout.state_parts, formula, source
 
 
-def _tensor_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+def _tensor_transfers(setup: TrainSetup) -> Iterator[_Sent]:
     """Each layer all-reduces the residual stream twice in its forward, its backward and its recompute."""
     layout = setup.layout
     if layout.tensor == 1:
@@ -133,11 +111,10 @@ def _tensor_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfe
     size = setup.tokens * setup.shape.hidden_size * setup.numerics.compute
     calls = passes * setup.micro_batches * setup.shape.layers // layout.pipeline
     formula = f"{calls} x 2 x ({layout.tensor}-1)/{layout.tensor} x {setup.tokens} tokens x {setup.shape.hidden_size}"
-    sent, group = calls * all_reduce_bytes(size, layout.tensor), _group(layout.tensor, 1, gpus_per_node)
-    yield Transfer("activation all-reduce", sent, *group, formula, _TENSOR)
+    yield "activation all-reduce", calls * all_reduce_bytes(size, layout.tensor), layout.tensor, 1, formula, _TENSOR
 
 
-def _context_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+def _context_transfers(setup: TrainSetup) -> Iterator[_Sent]:
     """Keys and values pass around the ring in the forward; they and their gradients in the backward."""
     layout, shape = setup.layout, setup.shape
     if layout.context == 1:
@@ -147,11 +124,10 @@ def _context_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transf
     layers = shape.layers - shape.linear_layers
     sent = rounds * setup.micro_batches * layers * (layout.context - 1) * size
     formula = f"{rounds} x {layers} layers x ({layout.context}-1) x {size:.4g} B of keys and values"
-    group = _group(layout.context, layout.tensor, gpus_per_node)
-    yield Transfer("key-value ring", sent, *group, formula, _CONTEXT)
+    yield "key-value ring", sent, layout.context, layout.tensor, formula, _CONTEXT
 
 
-def _expert_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfer]:
+def _expert_transfers(setup: TrainSetup) -> Iterator[_Sent]:
     """Tokens travel to their experts and back in the forward, in the backward, and in a recompute."""
     layout, shape = setup.layout, setup.shape
     if layout.expert == 1 or not shape.is_moe:
@@ -162,5 +138,4 @@ def _expert_transfers(setup: TrainSetup, gpus_per_node: int) -> Iterator[Transfe
     size = rows * shape.hidden_size * setup.numerics.compute
     sent = passes * setup.micro_batches * layers * gather_bytes(size, layout.expert)
     formula = f"{passes} x {layers} layers x ({layout.expert}-1)/{layout.expert} x {rows} rows x {shape.hidden_size}"
-    group = _group(layout.expert, layout.tensor, gpus_per_node)
-    yield Transfer("token all-to-all", sent, *group, formula, _EXPERTS)
+    yield "token all-to-all", sent, layout.expert, layout.tensor, formula, _EXPERTS

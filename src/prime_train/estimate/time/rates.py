@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import tomli
-
-from prime_train.core.paths import shipped
 from prime_train.estimate.values import Hardware
+from prime_train.registry.gpus import read_table
 
 Costs = Mapping[str, Mapping[str, float]]  # term -> key -> multiple of the ideal time, or milliseconds per visit
 
@@ -57,35 +54,33 @@ class Rates(NamedTuple):
 
 def gpu_class(hardware: Hardware) -> str:
     """The class of GPUs with the same kernels and limits: "ampere", "workstation", "hopper", "blackwell" or "other"."""
-    capability = hardware.compute_capability
-    if capability is None:
-        return "other"
-    if capability == (8, 0):
-        return "ampere"
-    if capability[0] == 9:
-        return "hopper"
-    if capability[0] == 10:
-        return "blackwell"
-    return "workstation" if capability in ((8, 6), (8, 9), (12, 0)) else "other"
+    match hardware.compute_capability:
+        case (8, 0):
+            return "ampere"
+        case (9, _):
+            return "hopper"
+        case (10, _):
+            return "blackwell"
+        case (8, 6) | (8, 9) | (12, 0):
+            return "workstation"
+    return "other"
 
 
 def links_of(hardware: Hardware) -> Links:
     """The links of a GPU. Cards without a switch between them (PCIe) use the key "any"."""
-    links, name = _published_table()["links"], gpu_class(hardware)
-    if "pcie" in hardware.id or "nvl" in hardware.id:
-        name = "any"
+    links, name = read_table("throughput.toml")["links"], "any" if hardware.is_card else gpu_class(hardware)
     one = [links[f"{part}_bytes_per_s"] for part in ("node", "network", "host")]
     return Links(*(float(rates.get(name, rates["any"])) for rates in one))
 
 
 def published_costs() -> Costs:
     """Term -> key -> cost, from publications only."""
-    return {term: entry["value"] for term, entry in _published_table()["cost"].items()}
+    return {term: entry["value"] for term, entry in read_table("throughput.toml")["cost"].items()}
 
 
 def rates_of(trainer: str) -> Rates:
     """The rates of a trainer: fitted to its measured rows if there are any, else published ones only."""
-    table = _fitted_table()
+    table = read_table("throughput_fitted.toml")
     entry = table["trainer"].get(trainer)
     if entry is None:
         return Rates({}, published_costs(), Spread(**table["unmeasured"]["spread"]))
@@ -97,15 +92,3 @@ def rates_of(trainer: str) -> Rates:
         recompute_share=entry["recompute_share"],
         fitted_on=entry["fitted_on"],
     )
-
-
-@cache
-def _published_table() -> Mapping[str, Any]:
-    with open(shipped("throughput.toml"), "rb") as file:
-        return tomli.load(file)
-
-
-@cache
-def _fitted_table() -> Mapping[str, Any]:
-    with open(shipped("throughput_fitted.toml"), "rb") as file:
-        return tomli.load(file)

@@ -1,4 +1,4 @@
-"""Combines the times of trainer and inference into the time of an RL step and the idle shares. Pure."""
+"""Estimates the time of an RL step: rollouts by a roofline, the transfer of weights, idle shares. Pure."""
 
 from __future__ import annotations
 
@@ -60,14 +60,8 @@ _FILESYSTEM_BYTES_PER_S = Interval(0.5e9, 1.5e9, 3.0e9)  # a network disk; measu
 _NCCL_SHARE = Interval(0.1, 0.4, 0.8)  # share of the link, because one GPU sends one layer at a time
 
 
-def broadcast_s(
-    shape: ModelShape, trainer: Hardware, way: Way = "filesystem", lora_rank: int = 0, one_machine: bool = True
-) -> Interval:
+def broadcast_s(shape: ModelShape, trainer: Hardware, way: Way = "filesystem", lora_rank: int = 0) -> Interval:
     """Seconds from the end of a step until inference can load the weights. With LoRA only the adapters are sent."""
     size = _WEIGHT_BYTES * (adapter_parameters(shape, lora_rank) if lora_rank else float(shape.parameters))
-    if way == "filesystem":
-        rate = _FILESYSTEM_BYTES_PER_S
-    else:
-        links = links_of(trainer)
-        rate = _NCCL_SHARE.times(links.node if one_machine else links.network)
-    return Interval(size / rate.high, size / rate.typical, size / rate.low)
+    rate = _FILESYSTEM_BYTES_PER_S if way == "filesystem" else _NCCL_SHARE.times(links_of(trainer).node)
+    return rate.divide(size)

@@ -69,21 +69,24 @@ class _Speed(NamedTuple):
 
 
 def rollout_time(setup: RolloutSetup, hardware: Hardware) -> RolloutTime:
-    """The time of one step's rollouts. Raises UserError if a count is not positive or no rollout fits."""
-    _check_setup(setup)
+    """The time of one step's rollouts. Raises UserError if a count is not positive.
+
+    The caller makes sure that the cache holds one rollout of the longest completion, and that `tp` divides `gpus`.
+    """
+    _check_counts(setup)
     concurrency, limited_by = concurrency_of(setup)
-    fast, typical, slow = (_speed(setup, hardware, *shares) for shares in _shares())
-    prefill = Interval(*(_prefill_s(setup, speed) for speed in (fast, typical, slow)))
-    decode = Interval(*(_decode_s(setup, concurrency, speed) for speed in (fast, typical, slow)))
-    seconds = Interval(*(first + then for first, then in zip(prefill, decode, strict=True)))
-    tokens = setup.rollouts * setup.completion_tokens
+    shares = zip(reversed(_BANDWIDTH_SHARE), reversed(_PEAK_SHARE), _STEP_S, strict=True)  # the fastest first
+    speeds = [_speed(setup, hardware, *share) for share in shares]
+    prefill = Interval(*(_prefill_s(setup, speed) for speed in speeds))
+    decode = Interval(*(_decode_s(setup, concurrency, speed) for speed in speeds))
+    seconds = prefill.plus(decode)
     return RolloutTime(
         seconds=seconds,
-        tokens_per_s=Interval(tokens / seconds.high, tokens / seconds.typical, tokens / seconds.low),
+        tokens_per_s=seconds.divide(setup.rollouts * setup.completion_tokens),
         concurrency=concurrency,
         limited_by=limited_by,
         prefill_s=prefill,
-        decode_step_s=Interval(*(decode_step_s(setup, concurrency, speed) for speed in (fast, typical, slow))),
+        decode_step_s=Interval(*(decode_step_s(setup, concurrency, speed) for speed in speeds)),
         basis="roofline: weights and KV cache read once per decoded token; no measurement nearby",
     )
 
@@ -143,15 +146,6 @@ def _prefill_s(setup: RolloutSetup, speed: _Speed) -> float:
     return prompts * setup.prompt_tokens * (products + scores) / speed.flops_per_s
 
 
-def _shares() -> tuple[tuple[float, float, float], ...]:
-    bandwidth, peak, step = _BANDWIDTH_SHARE, _PEAK_SHARE, _STEP_S
-    return (
-        (bandwidth.high, peak.high, step.low),
-        (bandwidth.typical, peak.typical, step.typical),
-        (bandwidth.low, peak.low, step.high),
-    )
-
-
 def _speed(setup: RolloutSetup, hardware: Hardware, bandwidth_share: float, peak_share: float, step_s: float) -> _Speed:
     exchanges = 2 * setup.shape.layers if setup.tp > 1 else 0
     # The activations of a batch are small, so an exchange costs only its latency, which is higher without a switch.
@@ -163,7 +157,7 @@ def _speed(setup: RolloutSetup, hardware: Hardware, bandwidth_share: float, peak
     )
 
 
-def _check_setup(setup: RolloutSetup) -> None:
+def _check_counts(setup: RolloutSetup) -> None:
     counts = {
         "rollouts": setup.rollouts,
         "prompt_tokens": setup.prompt_tokens,
@@ -175,27 +169,5 @@ def _check_setup(setup: RolloutSetup) -> None:
     }
     for name, value in counts.items():
         if value < 1:
-            raise _error(f"{name} = {value}", "a step needs at least one", f"{name} = 1 or more")
-    if setup.longest_completion_tokens < setup.completion_tokens:
-        raise _error(
-            f"completions of {setup.completion_tokens} tokens under a cap of {setup.longest_completion_tokens}",
-            "the mean cannot exceed the cap",
-            f"a mean of {setup.longest_completion_tokens} tokens or less",
-        )
-    if setup.gpus % setup.tp:
-        raise _error(
-            f"{setup.gpus} inference GPUs for engines of {setup.tp}",
-            "every engine needs all its GPUs",
-            f"inference GPUs = {max(1, setup.gpus // setup.tp) * setup.tp}",
-        )
-    one = setup.prompt_tokens + setup.longest_completion_tokens
-    if setup.kv_tokens < one:
-        raise _error(
-            f"a KV cache of {setup.kv_tokens} tokens for a rollout of {one}",
-            "one rollout must fit at its longest",
-            "a larger gpu_memory_utilization, more GPUs per engine, or shorter completions",
-        )
-
-
-def _error(what: str, why: str, fix: str) -> UserError:
-    return UserError(what=what, where="the rollouts of a step", why=why, fix=fix)
+            why = "a step needs at least one"
+            raise UserError(f"{name} = {value}", "the rollouts of a step", why, f"{name} = 1 or more")

@@ -9,12 +9,14 @@ from prime_train.estimate.memory.roles import Memory
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.serving.kv_cache import token_bytes
 from prime_train.estimate.serving.server_setup import serve_setup_of
+from prime_train.estimate.time.rates import gpu_class
 from prime_train.estimate.time.rl_step_time import Overlap, Way, overlap_of
 from prime_train.estimate.time.rollouts import RolloutSetup, RolloutTime, rollout_time
 from prime_train.estimate.time.step_flops import Kernel, Objective, StepSetup
-from prime_train.estimate.time.throughput import Throughput, throughput_of
-from prime_train.estimate.values import Hardware, Interval
+from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
+from prime_train.estimate.values import ZERO, Hardware, Interval
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.prime_rl_parts import Rollout
 
 STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
 _LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
@@ -52,10 +54,10 @@ def time_of(
 ) -> Time:
     """The time of a run on the GPUs it uses. Raises UserError if their speed is not known."""
     work, assumptions = step_setup_of(run, setup, hardware)
-    throughput = throughput_of(work, hardware._replace(gpus=work.gpus), _way(run))
-    throughput = _calibrate(throughput, calibration)
-    handover = throughput.broadcast_s or Interval(0.0, 0.0, 0.0)
-    step = Interval(*(part + more for part, more in zip(throughput.step_s, handover, strict=True)))
+    way: Way = "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
+    throughput = _calibrate(throughput_of(work, hardware._replace(gpus=work.gpus), way), calibration)
+    handover = throughput.broadcast_s or ZERO
+    step = throughput.step_s.plus(handover)
     rollouts = _rollouts(run, setup, hardware, memory)
     overlap = None
     if rollouts is not None:
@@ -71,25 +73,18 @@ def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throu
     if calibration is None or calibration.step_ratio is None:
         return throughput
     before, step = throughput.step_s, calibrate_step(throughput.step_s, calibration)
-    wait = throughput.broadcast_s.typical if throughput.broadcast_s is not None else 0.0
-    tokens = throughput.tokens_per_s.typical * (before.typical + wait)
+    tokens = throughput.tokens_per_s.typical * before.plus(throughput.broadcast_s or ZERO).typical
     return throughput._replace(
         step_s=step,
-        tokens_per_s=Interval(*(tokens / (seconds + wait) for seconds in (step.high, step.typical, step.low))),
+        tokens_per_s=tokens_per_s(tokens, step, throughput.broadcast_s),
         mfu=throughput.mfu * before.typical / step.typical,
         basis=f"measured by {calibration.source}; before: {throughput.basis}",
     )
 
 
-def _way(run: RunSpec) -> Way:
-    return "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
-
-
 def _async_level(run: RunSpec) -> int:
     """How many steps inference may be ahead of the trainer; one if the generation has no such key."""
-    rollout = run.rollout
-    if rollout is None:
-        return 1
+    rollout = run.rollout or Rollout()
     levels = (rollout.max_async_level, rollout.max_off_policy_steps)
     return next((level for level in levels if level is not None), 1)
 
@@ -140,8 +135,9 @@ def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memor
 def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[StepSetup, tuple[str, ...]]:
     """What the time of a step depends on, and the assumptions made for it."""
     layout = setup.layout
-    micro_batches, assumptions = _micro_batches(run, setup)
-    objective: Objective = "rl" if _is_rl(run) else "sft" if run.finetune is not None else "pretrain"
+    is_rl = run.config_format == "prime-rl" and run.finetune is None
+    micro_batches, assumptions = _pack_rollouts(run, setup) if is_rl else (setup.micro_batches, ())
+    objective: Objective = "rl" if is_rl else "sft" if run.finetune is not None else "pretrain"
     return (
         StepSetup(
             shape=setup.shape,
@@ -172,14 +168,10 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
     )
 
 
-def _is_rl(run: RunSpec) -> bool:
-    return run.config_format == "prime-rl" and run.finetune is None
-
-
-def _micro_batches(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:
+def _pack_rollouts(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:
     """Micro-batches of one step on one data-parallel rank, and assumptions: RL packs rollouts of unknown length."""
     batch = run.rollout.batch_rollouts if run.rollout is not None else None
-    if not _is_rl(run) or not batch:
+    if not batch:
         return setup.micro_batches, ()
     layout, lengths = setup.layout, _lengths(run, setup.ctx_tokens)
     ranks = max(1, layout.shards // layout.context * layout.replicas)
@@ -192,8 +184,5 @@ def _micro_batches(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...
 
 def _kernel(setup: TrainSetup, hardware: Hardware) -> Kernel:
     """The attention kernel of the config; prime-rl's "auto" is FlashAttention 3 on Hopper and 2 elsewhere."""
-    named = _KERNELS.get(setup.attention)
-    if named is not None:
-        return named
-    is_hopper = hardware.compute_capability is not None and hardware.compute_capability[0] == 9
-    return "fa3" if is_hopper and setup.program == "prime-rl" else "fa2"
+    default: Kernel = "fa3" if gpu_class(hardware) == "hopper" and setup.program == "prime-rl" else "fa2"
+    return _KERNELS.get(setup.attention, default)

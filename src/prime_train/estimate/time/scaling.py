@@ -1,4 +1,4 @@
-"""Estimates one training on 1 to N GPUs with each strategy: memory, traffic, and the largest micro-batch. Pure."""
+"""Estimates one training on 1 to N GPUs with each strategy: memory, largest micro-batch, bytes per collective. Pure."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class ScaledLayout(NamedTuple):
     least_s: float
 
 
-def scale(setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf, most_gpus: int = 0) -> tuple[ScaledLayout, ...]:
-    """Every strategy on 1, 2, 4 ... `most_gpus` GPUs (0: the GPUs of the hardware)."""
-    most = most_gpus or hardware.gpus
+def scale(setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf) -> tuple[ScaledLayout, ...]:
+    """Every strategy on 1, 2, 4 ... GPUs of the hardware, with the same micro-batch on each data-parallel rank."""
+    tokens = setup.tokens * setup.layout.context
     return tuple(
-        _estimate(strategy, _with_layout(setup, layout), hardware, memory_of)
-        for gpus in counts(most)
+        _estimate(strategy, setup._replace(layout=layout, tokens=tokens), hardware, memory_of)
+        for gpus in counts(hardware.gpus)
         for strategy, layout in layouts(setup, gpus, hardware.gpus_per_node)
     )
 
@@ -77,11 +77,6 @@ def largest_micro_batch(setup: TrainSetup, usable_bytes: float, memory_of: Memor
         return memory_of(setup._replace(tokens=tokens)).needed_bytes <= usable_bytes
 
     return find_largest(0, _MOST_SEQUENCES, fits)
-
-
-def _with_layout(setup: TrainSetup, layout: Layout) -> TrainSetup:
-    """The training in another layout, with the same micro-batch on each data-parallel rank."""
-    return setup._replace(layout=layout, tokens=setup.tokens * setup.layout.context)
 
 
 def _estimate(strategy: str, setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf) -> ScaledLayout:

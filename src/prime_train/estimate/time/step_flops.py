@@ -25,13 +25,8 @@ _BF16, _FP32 = 2, 4  # bytes
 # operation of the online log-sum-exp, of the entropy and of the recomputed softmax reads and writes an fp32 chunk.
 # Chunked over tokens only (torchtune, Liger): a log-softmax and its gradient.
 # Source: prime-rl src/prime_rl/trainer/models/layers/lm_head.py@049a80afe, counted operation by operation.
-_HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {
-    "full": 60,
-    "in_place": 30,
-    "vocab_chunked": 120,
-    "token_chunked": 30,
-    "tiled": 120,
-}
+_HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {"full": 60, "in_place": 30, "vocab_chunked": 120, "token_chunked": 30,
+                                              "tiled": 120}  # fmt: skip
 # Matrix products of the head. A head that is chunked over the vocabulary recomputes its logits in the backward.
 _HEAD_PRODUCTS: dict[HeadKind, int] = {"full": 3, "in_place": 3, "vocab_chunked": 4, "token_chunked": 3, "tiled": 4}
 # Bytes that a low-rank adapter moves per input and output feature of its linear layer, over forward, recompute and
@@ -98,9 +93,7 @@ class Flops(NamedTuple):
     once: float
     again: float = 0.0
 
-    def __mul__(self, factor: object) -> Flops:
-        if not isinstance(factor, int | float):
-            return NotImplemented
+    def times(self, factor: float) -> Flops:
         return Flops(self.once * factor, self.again * factor)
 
 
@@ -133,8 +126,8 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
     shape, lora = setup.shape, setup.lora_rank > 0
     tokens = setup.micro_batch_tokens * setup.micro_batches / setup.cp
     layers = 1 / (setup.tp * setup.pp)  # share of all layers' work on one GPU
-    linear = _passes(setup, 2 * tokens * linear_parameters(shape), lora) * layers
-    experts = _passes(setup, 2 * tokens * active_expert_parameters(shape), lora) * layers
+    linear = _passes(setup, 2 * tokens * linear_parameters(shape), lora).times(layers)
+    experts = _passes(setup, 2 * tokens * active_expert_parameters(shape), lora).times(layers)
     forward = attention_flops(shape, setup.ctx_tokens) * tokens * layers
     # The backward recomputes the scores: 5 matrix products against 2. Source: FlashAttention-2, arXiv 2307.08691, s. 4.
     attention = Flops(3.5 * forward, forward if setup.recompute == "full" else 0.0)

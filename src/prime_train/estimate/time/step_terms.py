@@ -1,4 +1,4 @@
-"""Converts the work of a step into seconds at the peak of the hardware, term by term. Fits nothing."""
+"""Converts the work of a step into seconds, term by term, with the published and fitted rates. Fits nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
     """
     name = gpu_class(hardware)
     is_moe_sft = setup.trainer == "prime-rl" and setup.objective == "sft" and setup.shape.is_moe
-    if is_moe_sft and setup.kernel in ("fa3", "fa4") and _has_slow_attention(setup.generation):
+    is_slow = is_moe_sft and features_of_generation(setup.generation or None).slow_moe_attention
+    if is_slow and setup.kernel in ("fa3", "fa4"):
         return "fa2"
     if setup.kernel == "fa4":
         return {"blackwell": "fa4", "hopper": "fa3"}.get(name, "fa2")  # type: ignore[return-value]
@@ -58,15 +59,11 @@ def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
     return setup.kernel
 
 
-def _has_slow_attention(generation: str) -> bool:
-    return features_of_generation(generation or None).slow_moe_attention
-
-
 def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1.0) -> list[IdealTerm]:
     """Every part of a step that takes time, at the peak of the hardware."""
     work = work_of(setup, hardware.gpus_per_node)
-    terms = [*_compute_terms(setup, hardware, work, recompute_share), *_memory_terms(hardware, work)]
-    terms += [*_link_terms(hardware, work), *_visit_terms(setup, hardware, work)]
+    terms = [*_compute_terms(setup, hardware, work, recompute_share), *_byte_terms(hardware, work)]
+    terms += _visit_terms(setup, hardware, work)
     return [term for term in terms if term.seconds > 0]
 
 
@@ -120,48 +117,37 @@ def _narrow_head_cost(kernel: Kernel, head_dim: int) -> float:
     return 1 - share + share * 128 / max(1, head_dim)
 
 
-def _memory_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
-    bandwidth = hardware.bandwidth_bytes_per_s
-    moved = {
-        "logits and loss": ("head", work.head_bytes),
-        "norms, gates and sums": ("elementwise", work.elementwise_bytes),
-        "adapters": ("adapters", work.adapter_bytes),
-        "expert dispatch": ("dispatch", work.dispatch_bytes),
-        "weights and their gradients": ("weights", work.weight_bytes),
-        "optimizer": ("optimizer", work.optimizer_bytes),
-    }
-    return [
-        IdealTerm(label, cost, ("any",), size / bandwidth, f"{size:.3g} B / {bandwidth:.3g} B/s")
-        for label, (cost, size) in moved.items()
-    ]
-
-
-def _link_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
-    name, links = gpu_class(hardware), links_of(hardware)
+def _byte_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
+    """Bytes through the GPU's memory, and bytes that it sends to the host and to other GPUs."""
+    memory, links = hardware.bandwidth_bytes_per_s, links_of(hardware)
     # A ring over full machines uses all network ports of a machine together.
     between = min(links.node, links.network * hardware.gpus_per_node)
-    sent = {
-        "activations to the host": ("offload", work.offload_bytes, links.host),
-        "exchange within the machine": ("node", work.node_bytes, links.node),
-        "exchange between machines": ("network", work.network_bytes, between),
-    }
+    any_gpu, by_class = ("any",), (gpu_class(hardware), "any")
+    moved = (
+        ("logits and loss", "head", any_gpu, work.head_bytes, memory),
+        ("norms, gates and sums", "elementwise", any_gpu, work.elementwise_bytes, memory),
+        ("adapters", "adapters", any_gpu, work.adapter_bytes, memory),
+        ("expert dispatch", "dispatch", any_gpu, work.dispatch_bytes, memory),
+        ("weights and their gradients", "weights", any_gpu, work.weight_bytes, memory),
+        ("optimizer", "optimizer", any_gpu, work.optimizer_bytes, memory),
+        ("activations to the host", "offload", by_class, work.offload_bytes, links.host),
+        ("exchange within the machine", "node", by_class, work.node_bytes, links.node),
+        ("exchange between machines", "network", by_class, work.network_bytes, between),
+    )
     return [
-        IdealTerm(label, cost, (name, "any"), size / rate, f"{size:.3g} B / {rate:.3g} B/s")
-        for label, (cost, size, rate) in sent.items()
+        IdealTerm(name, cost, keys, size / rate, f"{size:.3g} B / {rate:.3g} B/s")
+        for name, cost, keys, size, rate in moved
     ]
 
 
 def _visit_terms(setup: StepSetup, hardware: Hardware, work: Work) -> list[IdealTerm]:
-    name = gpu_class(hardware)
-    counted: dict[str, tuple[str, tuple[str, ...], float]] = {
-        "collectives": ("network_visits", ("any",), work.network_visits),
-        "kernel launches": ("layer_visits", ("any",), work.layer_visits),
-        "routing": ("moe_visits", ("any",), work.moe_visits),
-        "adapter launches": ("adapter_visits", (name, "any"), work.adapter_visits),
-        "adapters of experts": ("expert_visits", (f"{name}/{setup.generation}", name, "any"), work.expert_visits),
-        "the step itself": ("step", (setup.objective, "any"), 1.0),
-    }
-    return [
-        IdealTerm(label, cost, keys, count * 1e-3, f"{count:.4g} x 1 ms")
-        for label, (cost, keys, count) in counted.items()
-    ]
+    gpus = gpu_class(hardware)
+    counted: tuple[tuple[str, str, tuple[str, ...], float], ...] = (
+        ("collectives", "network_visits", ("any",), work.network_visits),
+        ("kernel launches", "layer_visits", ("any",), work.layer_visits),
+        ("routing", "moe_visits", ("any",), work.moe_visits),
+        ("adapter launches", "adapter_visits", (gpus, "any"), work.adapter_visits),
+        ("adapters of experts", "expert_visits", (f"{gpus}/{setup.generation}", gpus, "any"), work.expert_visits),
+        ("the step itself", "step", (setup.objective, "any"), 1.0),
+    )
+    return [IdealTerm(name, cost, keys, count * 1e-3, f"{count:.4g} x 1 ms") for name, cost, keys, count in counted]

@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.core.paths import shipped
@@ -54,23 +54,21 @@ def throughput_of(
     typical = sum(term.seconds for term in terms)
     low, high = spread_factors(rates.spread, around)
     step = Interval(typical * low, typical, typical * high)
-    handover = None
-    if setup.objective == "rl":
-        handover = broadcast_s(setup.shape, hardware, way, setup.lora_rank)
-    wait = handover or Interval(0.0, 0.0, 0.0)
-    tokens = setup.tokens_per_step
+    handover = broadcast_s(setup.shape, hardware, way, setup.lora_rank) if setup.objective == "rl" else None
     return Throughput(
         step_s=step,
-        tokens_per_s=Interval(
-            tokens / (step.high + wait.typical),
-            tokens / (step.typical + wait.typical),
-            tokens / (step.low + wait.typical),
-        ),
+        tokens_per_s=tokens_per_s(setup.tokens_per_step, step, handover),
         mfu=work_of(setup, hardware.gpus_per_node).model_flops / typical / hardware.peak_flops_bf16,
         basis=_basis(setup, hardware, rates, around, terms),
         broadcast_s=handover,
         terms=terms,
     )
+
+
+def tokens_per_s(tokens: float, step_s: Interval, handover_s: Interval | None) -> Interval:
+    """Tokens per second of steps that are each followed by a transfer of weights."""
+    wait_s = handover_s.typical if handover_s is not None else 0.0
+    return Interval(*(seconds + wait_s for seconds in step_s)).divide(tokens)
 
 
 def spread_factors(spread: Spread, around: Nearby | None) -> tuple[float, float]:
@@ -110,32 +108,24 @@ def _basis(setup: StepSetup, hardware: Hardware, rates: Rates, around: Nearby | 
 
 
 def _check_sizes(setup: StepSetup, hardware: Hardware) -> None:
-    sizes = {
-        "ctx_tokens": setup.ctx_tokens,
-        "micro_batch_tokens": setup.micro_batch_tokens,
-        "micro_batches": setup.micro_batches,
-        "gpus": setup.gpus,
-    }
-    for name, value in sizes.items():
+    for name in ("ctx_tokens", "micro_batch_tokens", "micro_batches", "gpus"):
+        value = getattr(setup, name)
         if value < 1:
-            raise UserError(
-                what=f"{name} = {value}",
-                where="the batch and the mesh",
-                why="a step needs tokens and GPUs",
-                fix=f"{name} = 1 or more",
-            )
+            why = "a step needs tokens and GPUs"
+            raise UserError(f"{name} = {value}", "the batch and the mesh", why, f"{name} = 1 or more")
     if not hardware.peak_flops_bf16 > 0 or not hardware.bandwidth_bytes_per_s > 0:
-        raise UserError(
-            what=f"peak {hardware.peak_flops_bf16:g} FLOP/s, bandwidth {hardware.bandwidth_bytes_per_s:g} B/s",
-            where=f"the GPU {hardware.id}",
-            why="the time of a step is computed from both",
-            fix="--gpus 8xh100-80gb, or another GPU of registry/gpus.toml",
-        )
+        what = f"peak {hardware.peak_flops_bf16:g} FLOP/s, bandwidth {hardware.bandwidth_bytes_per_s:g} B/s"
+        fix = "--gpus 8xh100-80gb, or another GPU of registry/gpus.toml"
+        raise UserError(what, f"the GPU {hardware.id}", "the time of a step is computed from both", fix)
 
 
 NEARBY = 3.0  # largest distance of a nearby row: a factor of 8 in one size, or of 2 in each of three
 _CLASS_APART, _KERNEL_APART, _ADAPTER_APART, _MOE_APART, _PRECISION_APART = 4.0, 1.5, 1.5, 2.0, 2.0
 _HEAD_APART, _RECOMPUTE_APART, _MODEL_APART = 0.5, 0.5, 0.25
+# Columns of measured_rows/throughput.csv that are fields of StepSetup.
+_ROW_NUMBERS = ("ctx_tokens", "micro_batch_tokens", "micro_batches", "lora_rank")
+_ROW_FLAGS = ("reshard", "activation_offload", "optimizer_offload", "parameter_offload", "fused")
+_ROW_WORDS = ("trainer", "generation", "objective", "recompute", "head", "kernel", "precision")
 
 
 class MeasuredRow(NamedTuple):
@@ -172,27 +162,11 @@ def row_from_columns(row: Mapping[str, str]) -> MeasuredRow:
     shape = shape_from_registry(row["model"])
     if shape is None:
         raise ValueError(f"{row['model']} has no shape in the registry")
+    fields: dict[str, Any] = {name: row[name] for name in _ROW_WORDS}
+    fields |= {name: int(row[name]) for name in _ROW_NUMBERS}
+    fields |= {name: row[name] == "yes" for name in _ROW_FLAGS}
     return MeasuredRow(
-        StepSetup(
-            shape=shape,
-            ctx_tokens=int(row["ctx_tokens"]),
-            micro_batch_tokens=int(row["micro_batch_tokens"]),
-            micro_batches=int(row["micro_batches"]),
-            dp_shard=int(row["gpus"]),
-            trainer=row["trainer"],
-            generation=row["generation"],
-            objective=row["objective"],  # type: ignore[arg-type]
-            recompute=row["recompute"],  # type: ignore[arg-type]
-            reshard=row["reshard"] == "yes",
-            activation_offload=row["activation_offload"] == "yes",
-            optimizer_offload=row["optimizer_offload"] == "yes",
-            parameter_offload=row["parameter_offload"] == "yes",
-            lora_rank=int(row["lora_rank"]),
-            head=row["head"],  # type: ignore[arg-type]
-            kernel=row["kernel"],  # type: ignore[arg-type]
-            fused=row["fused"] == "yes",
-            precision=row["precision"],  # type: ignore[arg-type]
-        ),
+        StepSetup(shape=shape, dp_shard=int(row["gpus"]), **fields),
         hardware_from_name(f"{row['gpus']}x{row['gpu']}"),
         float(row["tokens_per_s"]),
         row["source"],

@@ -19,8 +19,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
 from prime_train.programs.prime_rl.settings import Setting, settings, written
 from prime_train.spec import RunSpec
-from prime_train.supervise.launch.environment import ALLOCATOR, Host, Needs, Told, flight_recorder, gpu_order, python
-from prime_train.supervise.launch.launch import Launch, Variable, guarded
+from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, flight_recorder, gpu_order, python
+from prime_train.supervise.launch.launch import Launch, Variable, add_guard
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.
 # Source: prime-rl, utils/process.py, cleanup_threads and cleanup_processes.
@@ -56,7 +56,7 @@ class Launcher:
         return (
             Launch(
                 role=ROLE,
-                argv=guarded((*self.installed.argv, "@", str(copy))),
+                argv=add_guard((*self.installed.argv, "@", str(copy))),
                 cwd=self.cwd,
                 log=run_dir.log(attempt, ROLE),
                 variables=self._variables(),
@@ -136,8 +136,8 @@ def needs(run_dir: RunDir, attempt: int, host: Host) -> Needs:
     )
 
 
-def _not_set(name: str, given: Mapping[str, str], reason: str) -> Told:
-    return Told("ignored", name, given[name], reason) if name in given else Told("left out", name, "", reason)
+def _not_set(name: str, given: Mapping[str, str], reason: str) -> EnvNote:
+    return EnvNote("ignored", name, given[name], reason) if name in given else EnvNote("left out", name, "", reason)
 
 
 _HEAD_BYTES = 4096

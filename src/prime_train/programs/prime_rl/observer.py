@@ -24,8 +24,13 @@ from prime_train.programs.prime_rl.lines import Ended, PartFailed
 from prime_train.programs.prime_rl.parts import INFERENCE, TAIL, parts
 from prime_train.programs.prime_rl.tails import Tails
 from prime_train.spec import RunSpec
-from prime_train.supervise.diagnose import tail
-from prime_train.supervise.exit_signals import killed_rank, meaning, name_of, number_of
+from prime_train.supervise.diagnose import (
+    explain_signal,
+    find_killed_rank,
+    find_signal_number,
+    name_signal,
+    read_tail,
+)
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 
@@ -90,8 +95,8 @@ class Observer:
         live = state.live
         if live is None or live.number != self._run.attempt:
             return
-        self._stop_asked = state.stop_asked_s is not None
-        self._doomed = live.doom is not None  # what the supervisor ends an attempt for is its cause
+        self._stop_asked = state.stop_requested_s is not None
+        self._doomed = live.pending_kill is not None  # what the supervisor ends an attempt for is its cause
         child = next((child for child in live.children if child.role == layout.ROLE), None)
         self._guard = Identity(child.pid, child.start_ticks) if child is not None else None
 
@@ -208,17 +213,17 @@ class Observer:
 
     def _account(self, told: PartFailed | None) -> None:
         """That a part has failed, at once: the launcher needs a while to end the rest. Why, the logs tell."""
-        killed = killed_rank(tail(Path(self._tails.paths.get("trainer", ""))))
+        killed = find_killed_rank(read_tail(Path(self._tails.paths.get("trainer", ""))))
         if killed is None and told is None:
             return
         self._failed = True
-        number = killed[1] if killed is not None else number_of(told.code) if told is not None else 0
+        number = killed[1] if killed is not None else find_signal_number(told.code) if told is not None else 0
         part = "trainer" if killed is not None or told is None else told.part
         where = self._tails.paths.get(part, str(self._own_log))
         if number:
             who = f"rank {killed[0]}" if killed is not None else part
-            why, fix = meaning(number)
-            self._say(self._failure("signal", f"{who} was killed by signal {name_of(number)}", why, fix, where))
+            why, fix = explain_signal(number)
+            self._say(self._failure("signal", f"{who} was killed by signal {name_signal(number)}", why, fix, where))
         elif told is not None:
             found = judge([_scanned(path) for path in layout.logs(self._spec, self._run_dir, self._run.attempt)]).cause
             what, why = f"{part} failed with exit code {told.code}", "the launcher tells no more of it"
@@ -232,5 +237,5 @@ class Observer:
 
 def _scanned(path: Path) -> Scan:
     scanner = Scanner(str(path))
-    scanner.feed(tail(path).encode())
+    scanner.feed(read_tail(path).encode())
     return scanner.finish()

@@ -23,12 +23,12 @@ from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.run_directory import (
     Opened,
     Resume,
+    find_newer_checkpoints,
     is_finished,
     make_writable,
-    newer_than,
-    resolved,
+    read_run_spec,
     set_aside,
-    write,
+    write_config,
 )
 
 _LAUNCHERS_OWN = ("configs", "rl.sbatch", "sft.sbatch")  # prime-rl passes over these: utils/pathing.py
@@ -47,7 +47,7 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     The caller holds the run's lock. Raises UserError where the run cannot go on; nothing has been changed then.
     """
     make_writable(run_dir)
-    before = resolved(run_dir)
+    before = read_run_spec(run_dir)
     state = fold_all(read(run_dir.events))
     found = layout.checkpoints(run)
     if before is not None and found:
@@ -55,9 +55,9 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     if not state.attempts:
         _refuse_foreign(run, found)
     wanted = _asked(run, resume) if not state.attempts else resume
-    aside = newer_than(wanted, found, run_dir, layout.folder(run), hashes=False)
+    aside = find_newer_checkpoints(wanted, found, run_dir, layout.folder(run), hashes=False)
     notes = [_set_aside(part) for checkpoint in aside for part in layout.parts_of(run, checkpoint)]
-    write(text, run, run_dir, before)
+    write_config(text, run, run_dir, before)
     finished = not aside and is_finished(state, run)
     if finished:
         notes.append(f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}")

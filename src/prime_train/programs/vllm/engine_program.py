@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from prime_train.programs.vllm.engine_metrics import engines
-from prime_train.supervise.local_http import Answer, ask
+from prime_train.supervise.local_http import Answer, send_request
 
 _DEADLINE_S = 5.0  # for one answer; an API server that is starved of CPU may take a second
 _ASK_AFTER_S = 15.0  # of no token
@@ -41,14 +41,14 @@ class Asked:
 
     def _send(self, url: str, model: str) -> None:
         body = {"model": model, "prompt": "a", "max_tokens": 1}
-        self.status = ask("POST", f"{url}/v1/completions", _GIVE_UP_S, body).status
+        self.status = send_request("POST", f"{url}/v1/completions", _GIVE_UP_S, body).status
         self.since_s = None
 
 
 def sample(url: str, asked: Asked) -> dict[str, Any]:
     """One look. What a server outside development mode does not have (a weight version, a pause) is null."""
-    health = ask("GET", f"{url}/health", _DEADLINE_S)
-    metrics = ask("GET", f"{url}/metrics", _DEADLINE_S) if health.status else Answer(0, "")
+    health = send_request("GET", f"{url}/health", _DEADLINE_S)
+    metrics = send_request("GET", f"{url}/metrics", _DEADLINE_S) if health.status else Answer(0, "")
     development = os.environ.get("VLLM_SERVER_DEV_MODE") == "1" and health.status == 200
     return {
         "at_s": time.monotonic(),
@@ -64,7 +64,7 @@ def sample(url: str, asked: Asked) -> dict[str, Any]:
 
 
 def _field(url: str, name: str) -> object:
-    answer = ask("GET", url, _DEADLINE_S)
+    answer = send_request("GET", url, _DEADLINE_S)
     try:
         found = json.loads(answer.text) if answer.status == 200 else None
     except json.JSONDecodeError:

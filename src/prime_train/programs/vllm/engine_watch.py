@@ -275,7 +275,7 @@ class EngineWatch:
         for one in seen:
             if one.at_s >= self._since_s:
                 self._memory = learn(self._memory, one, self._limits)
-        if live.sent or live.word is not None or state.stop_asked_s is not None:
+        if live.sent or live.trainer_exit is not None or state.stop_requested_s is not None:
             return ()
         blind = self._blind()
         return (blind,) if blind is not None else judge(self._memory, self._subject, self._limits, state.step)

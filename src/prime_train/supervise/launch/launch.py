@@ -1,4 +1,4 @@
-"""What is to be started, as values. Starts nothing."""
+"""The values that describe a process to start. Starts nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GUARD = Path(__file__).with_name("guard.py")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One addition to the environment of a child, and why it is made."""
+    """One addition to the environment of a child, and its reason."""
 
     name: str
     value: str
@@ -22,11 +22,11 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """How a service tells that it works: its health, and an answer of the kind it is there for."""
+    """How to check that a service works: by its health and by one completion."""
 
     health_url: str
     completion_url: str
-    model: str  # as the server calls it
+    model: str  # its name at the server
     limit_s: float  # from its start; a service that does not answer by then has failed
 
 
@@ -39,21 +39,21 @@ class Launch:
     cwd: Path
     log: Path
     variables: tuple[Variable, ...] = ()
-    ready: Ready | None = None  # of a service; what is launched after it waits until it answers
+    ready: Ready | None = None  # only of a service; the next launch waits until it is ready
     files: tuple[tuple[Path, str], ...] = ()  # written before it starts
-    aside: tuple[Path, ...] = ()  # what may not be there when it starts: renamed then, never deleted
+    aside: tuple[Path, ...] = ()  # paths that must not exist when it starts; they are renamed
 
 
-def guarded(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The command below guard.py, which ends its whole tree where the supervisor dies.
+def add_guard(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The command run by guard.py, which ends its whole tree if the supervisor dies.
 
-    For a program whose parts outlive the process that was started, and would hold their GPUs.
+    Needed for a program whose processes outlive the one that was started, and hold their GPUs.
     """
     return (sys.executable, "-I", "-S", str(_GUARD), *argv)
 
 
 def to_json(launch: Launch) -> str:
-    """The text of launch-ROLE.json. Of the environment it holds the additions alone, never what was inherited."""
+    """The text of launch-ROLE.json. It holds only the additions to the environment, never inherited variables."""
     document = {
         "version": 1,
         "role": launch.role,

@@ -1,4 +1,4 @@
-"""The Program protocol: everything the other packages need to know of one external program that trains or serves."""
+"""The Program protocol: everything the other packages need to know about one external program."""
 
 from __future__ import annotations
 
@@ -24,60 +24,57 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config as written, and what was read from it."""
+    """The text of a config, and its RunSpec."""
 
     text: str
     path: str  # for messages
     run: RunSpec
-    root: str = ""  # which command of its program reads the file: "rl"; "" where the program has only one
+    root: str = ""  # the command of the program that reads the file: "rl"; "" if there is only one
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One process tree of an attempt, and what it takes."""
+    """One process tree of an attempt and the GPUs that it needs."""
 
     name: str
     gpus: int
-    serves: bool = False  # it is a service: others wait for it, and its GPU memory must be free before the next attempt
+    serves: bool = False  # a service: others wait for it, and the next attempt waits for its GPU memory
 
 
 class Observer(Watch, Protocol):
-    """A watch that writes the trainer's kinds of events for a program that writes none itself.
-
-    It begins before the first process starts.
-    """
+    """A watch that writes the trainer's events for a program that writes none. It begins before the first process."""
 
     def end(self, state: State | None = None) -> None:
-        """With `state`: all processes are gone, and the attempt is judged after this. Without: it has been judged."""
+        """Called with `state` when all processes have ended, and without it when the attempt is judged."""
 
 
 class Program(Protocol):
-    """One external program. `programs.program_of` chooses it once per command; every other package gets it from there.
+    """One external program, which `programs.program_of` chooses once per command.
 
-    A `Program` starts, writes and deletes nothing but in `open_run` and `configured`.
+    Only `open_run` and `configured` write files. A Program starts and deletes nothing.
     """
 
     @property
     def name(self) -> str:
-        """Its folder in prime_train.programs, and the value of `run.program`."""
+        """The value of `run.program`, and the name of its folder in prime_train.programs."""
 
     @property
     def title(self) -> str:
         """Its name in messages."""
 
-    # --- how it behaves ---
+    # --- features ---
 
     @property
     def stops_by_file(self) -> bool:
-        """It looks for RunDir.stop_request, saves and ends. Otherwise it gets SIGTERM and may not save."""
+        """It looks for RunDir.stop_request, saves and ends. Other programs get SIGTERM and may not save."""
 
     @property
     def reports(self) -> bool:
-        """It writes events from its start on, so that silence means something before its first step too."""
+        """It writes events from its start, so silence before its first step has a meaning too."""
 
     @property
     def shrinks(self) -> bool:
-        """It trains with the micro-batch of resolved.json, which the supervisor halves where memory runs out."""
+        """It trains with the micro-batch of resolved.json, which the supervisor reduces when memory runs out."""
 
     @property
     def keeps_hashes(self) -> bool:
@@ -89,64 +86,64 @@ class Program(Protocol):
 
     @property
     def cured(self) -> tuple[str, ...]:
-        """Codes of rules about faults that its own launch repairs."""
+        """Codes of the rules whose faults its launch corrects."""
 
     # --- before a run ---
 
     def refuse(self, config: Config) -> None:
-        """Raise UserError for a config that this program does not run under supervision."""
+        """Raise UserError for a config that this program cannot run under supervision."""
 
     def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
-        """The run as it will be supervised, and its directory. `run_name`: the name that the command line gives."""
+        """The run that is supervised, and its directory. `run_name`: the name from the command line."""
 
     def write_dir(self, run: RunSpec, run_dir: RunDir) -> Path:
-        """The folder that the rules about disk and folders judge."""
+        """The folder that the rules about disk and folders check."""
 
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
-        """What is in the folder that the run will write to, for `validate`. Raises OSError."""
+        """The content of the folder that the run will write to, for `validate`. Raises OSError."""
 
     def open_run(self, text: str, run: RunSpec, run_dir: RunDir, resume: Resume) -> Opened:
-        """Create the directory of a run, or go on in it. Raises UserError where the run cannot go on."""
+        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue."""
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> Program:
-        """The program with all that `plan` needs. Raises UserError where it is not installed.
+        """The program with everything that `plan` needs. Raises UserError if it is not installed.
 
-        `writes`: it may keep an id of its own in the run directory.
+        `writes`: it may write an id into the run directory.
         """
 
     def notes(self, run: RunSpec) -> tuple[str, ...]:
-        """What a person should know of how this program trains the run."""
+        """Messages for the user about how this program trains the run."""
 
     def plan_lines(self, run: RunSpec, resume_step: int) -> Sequence[tuple[str, str]]:
-        """Label and text of what `--dry-run` shows beside the launches."""
+        """Label and text of the extra lines of `--dry-run`."""
 
     # --- an attempt ---
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        """Who takes GPUs, in the order in which the GPUs are given out."""
+        """The roles that use GPUs, in the order in which they get them."""
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        """What an attempt starts, in order. Services come first, and what follows waits until they answer."""
+        """The launches of an attempt, in order. Services come first, and later launches wait until they are ready."""
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-        """What one role needs in its environment."""
+        """The environment variables that one role needs."""
 
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
-        """Folders in which it writes logs of its own, beside those that its launches name."""
+        """Folders of its own logs, besides the logs of its launches."""
 
     def observer(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Observer | None:
-        """What writes events for it; None where it writes them itself."""
+        """The observer that writes its events; None if it writes them itself."""
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
-        """Watches beside those of the machine, as the config asks for them."""
+        """Its own watches, besides those of the machine."""
 
-    # --- what it leaves on disk ---
+    # --- files on disk ---
 
     def places(self, run: RunSpec, run_dir: RunDir) -> Places:
-        """Where it keeps what grows with its steps, and when a checkpoint is complete."""
+        """Where its per-step files are, and how to check that a checkpoint is complete."""
 
     def keep(self, run: RunSpec) -> Keep:
-        """What must stay on disk while the run does not run."""
+        """The files that must not be deleted while the run is stopped."""
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
-        """Every checkpoint, newest first, each judged by the layout of `places`."""
+        """Every checkpoint, newest first, each checked by the layout of `places`."""

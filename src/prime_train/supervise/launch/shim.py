@@ -1,4 +1,4 @@
-"""Becomes the trainer, after asking the kernel to end it together with the supervisor. Standard library only.
+"""Makes the kernel end this process with the supervisor, then becomes the trainer. Standard library only.
 
 python -I -S shim.py SUPERVISOR_PID PROGRAM [ARGUMENT...]
 """
@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h; kept over exec
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h; exec keeps it
 
 
 def main() -> None:
@@ -17,10 +17,10 @@ def main() -> None:
     program = sys.argv[2:]
     if ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         sys.exit("prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != supervisor:  # it ended before the line above
+    if os.getppid() != supervisor:  # the supervisor ended before prctl
         sys.exit("the supervisor is gone")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Loader workers share tensors by file descriptors; the usual soft limit of 1,024 is soon reached.
+    # Loader workers share tensors by file descriptors; the usual soft limit of 1,024 is too low.
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
         os.execvp(program[0], program)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.process_id import Identity
-from prime_train.supervise.policy import Policy, silence_limit_s
+from prime_train.supervise.policy import Policy, find_silence_limit_s
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 
@@ -21,9 +21,9 @@ class SilenceWatch:
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         live = state.live
-        if live is None or live.word is not None or live.serves_only or not live.all_started:
+        if live is None or live.trainer_exit is not None or live.serves_only or not live.all_started:
             return ()
-        limit_s, silent_s = silence_limit_s(state, live, self._policy), now_s - live.last_sign_s
+        limit_s, silent_s = find_silence_limit_s(state, live, self._policy), now_s - live.last_sign_s
         if silent_s < limit_s:
             return ()
         what = f"no sign of life for {silent_s:.0f} s in phase {live.phase}; the limit is {limit_s:.0f} s"
