@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import sys
@@ -9,18 +10,21 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.render import json_text, message, painter
 from prime_train.core.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from prime_train.diagnose.cause import Diagnosis
-    from prime_train.diagnose.log_scanner import Scanner
-    from prime_train.diagnose.scan_result import Scan
-    from prime_train.events import AttemptEnded
+from prime_train.core.redaction import redact, redact_all, secrets
+from prime_train.core.rundir import RunDir
+from prime_train.diagnose.cause import Diagnosis, judge
+from prime_train.diagnose.log_scanner import Scanner
+from prime_train.diagnose.scan_result import Scan
+from prime_train.events import AttemptEnded, read
+from prime_train.views import diagnosis as view
+from prime_train.views.runs import find
 
 _CHUNK_BYTES = 1024 * 1024
 _GZIP = b"\x1f\x8b"
@@ -63,28 +67,22 @@ def diagnose(
 
       dmesg | prime-train diagnose - trainer.log
     """
-    from prime_train.cli.render import message, paint
-    from prime_train.core.redaction import redact, redact_all, secrets
-    from prime_train.views import diagnosis as view
-
     with _show_progress() as count:
         result = diagnose_logs(logs, count)
     names = [scan.name for scan in result.scans]
     hidden = secrets(os.environ)
     if as_json:
-        import json
-
         document = redact_all(view.as_json(result.diagnosis, names, result.unread), hidden)
-        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        typer.echo(json_text(document))
     elif names:
-        text = view.text(result.diagnosis, len(names), lambda text, style: paint(text, style, sys.stdout))
-        print(redact(text, hidden))  # noqa: T201 - the result goes to stdout
+        text = view.text(result.diagnosis, len(names), painter(sys.stdout))
+        typer.echo(redact(text, hidden))
     for error in result.unread:
         typer.echo(message(error, sys.stderr), err=True)
     if result.diagnosis.cause is not None:
         raise typer.Exit(ExitCode.FINDINGS)
     if not result.unread and (ended := _last_failure(logs)) is not None:
-        lines = view.attempt_lines(ended, lambda text, style: paint(text, style, sys.stderr))
+        lines = view.attempt_lines(ended, painter(sys.stderr))
         typer.echo(redact("its supervisor reports:\n" + "\n".join(lines), hidden), err=True)
         raise typer.Exit(ExitCode.FINDINGS)
     if result.unread:
@@ -119,9 +117,6 @@ class Diagnosed(NamedTuple):
 
 def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> Diagnosed:
     """The diagnosis over all logs that the names stand for. An unreadable log does not stop the others."""
-    from prime_train.diagnose.cause import judge
-    from prime_train.diagnose.log_scanner import Scanner
-
     scans: list[Scan] = []
     unread: list[UserError] = []
     seen: set[str] = set()
@@ -146,10 +141,6 @@ def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> 
 
 def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], count: _CountBytes) -> None:
     """Append the scan of a log. If reading fails midway (a cut archive, a failing disk), the part before counts."""
-    import gzip
-
-    from prime_train.diagnose.log_scanner import Scanner
-
     try:
         with open(path, "rb") as file:
             scanner = Scanner(str(path), os.fstat(file.fileno()).st_mtime)
@@ -200,9 +191,6 @@ def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
 
     The log of a killed process does not contain its cause; the supervisor's events do.
     """
-    from prime_train.core.rundir import RunDir
-    from prime_train.events import AttemptEnded, read
-
     if len(names) != 1 or names[0] == "-":
         return None
     path = Path(names[0])
@@ -215,8 +203,6 @@ def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
 
 
 def _run_folder(name: str) -> Path:
-    from prime_train.views.runs import find
-
     return find(name, Path.cwd()).path
 
 

@@ -87,29 +87,22 @@ def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> li
 
 
 def _render(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsafe_left: int = 0) -> str:
-    from prime_train.cli.render import paint
+    from prime_train.cli.render import json_text, painter
     from prime_train.views import findings as view
-
-    def paint_text(text: str, style: str) -> str:
-        return paint(text, style, sys.stdout)
 
     match output_format:
         case "json":
-            import json
-
-            return json.dumps(view.lint_json(verdicts), indent=1, ensure_ascii=False)
+            return json_text(view.lint_json(verdicts))
         case "sarif":
-            import json
-
             from prime_train.views.sarif import sarif
 
-            return json.dumps(sarif(verdicts), indent=1, ensure_ascii=False)
+            return json_text(sarif(verdicts))
         case "github":
             blocks = [view.github(verdict) for verdict in verdicts]
         case "concise":
-            blocks = [view.concise(verdict, paint_text) for verdict in verdicts]
+            blocks = [view.concise(verdict, painter(sys.stdout)) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, paint_text) for verdict in verdicts] + [
+            blocks = [view.full(verdict, painter(sys.stdout)) for verdict in verdicts] + [
                 view.summary(verdicts, fixed, unsafe_left=unsafe_left)
             ]
     return "\n".join(block for block in blocks if block)

@@ -3,14 +3,14 @@
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor, RunName
-
-if TYPE_CHECKING:
-    from prime_train.views.logs import Tail
+from prime_train.views import logs as view
+from prime_train.views.logs import Tail
+from prime_train.views.runs import find
 
 _POLL_S = 0.25
 
@@ -38,9 +38,6 @@ def logs(
 
       prime-train logs quickstart --follow
     """
-    from prime_train.views import logs as view
-    from prime_train.views.runs import find
-
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
     run_dir = find(run, Path.cwd())
     shown = view.attempt_or_latest(run_dir, attempt)
@@ -60,6 +57,6 @@ def logs(
         time.sleep(_POLL_S)
 
 
-def _show(tail: "Tail") -> None:
+def _show(tail: Tail) -> None:
     for chunk in tail.more():
         typer.echo(chunk, nl=False)

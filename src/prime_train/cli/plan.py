@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.render import labelled
@@ -17,11 +16,9 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch import environment as surroundings
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.lock import holder
 from prime_train.views.status import fold_events
-
-if TYPE_CHECKING:
-    from prime_train.supervise.launch.run_directory import Resume
 
 Line = tuple[str, str]
 

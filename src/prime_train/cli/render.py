@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
 
@@ -28,6 +28,11 @@ def paint(text: str, style: str, stream: TextIO) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
+def painter(stream: TextIO) -> Callable[[str, str], str]:
+    """A function that paints a text in a style for `stream`, for the views."""
+    return lambda text, style: paint(text, style, stream)
+
+
 def message(error: UserError, stream: TextIO) -> str:
     """The four parts of an error, as lines: where, what, why, fix."""
     parts = [f"{paint('error:', 'red', stream)} {error.where}"]
@@ -37,7 +42,14 @@ def message(error: UserError, stream: TextIO) -> str:
     return "\n".join(parts)
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset[int] = frozenset()) -> str:
+def json_text(document: Any) -> str:
+    """The text of a --json document, with letters of all languages as they are."""
+    import json  # here, because a plain lint does not need it
+
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: Container[int] = ()) -> str:
     """Columns two spaces apart, right-aligned where their index is in `right`. No trailing blanks."""
     whole = [list(header), *(list(row) for row in rows)]
     widths = [max(len(_ANSI.sub("", row[column])) for row in whole) for column in range(len(header))]

@@ -1,16 +1,22 @@
 """`prime-train stop`: requests a checkpoint and the end of a run, and waits until the run has ended."""
 
+import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor, RunName
-
-if TYPE_CHECKING:
-    from prime_train.core.process_id import Holder
-    from prime_train.core.rundir import RunDir
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.process_id import Holder
+from prime_train.core.rundir import RunDir
+from prime_train.events import Follower
+from prime_train.spec.supervision import PrimeTrain
+from prime_train.supervise.event_text import describe
+from prime_train.supervise.stop_request import request_stop
+from prime_train.views import status
+from prime_train.views.runs import find
 
 _POLL_S = 0.1
 _REPORT_EVERY_S = 5.0
@@ -35,10 +41,6 @@ def stop(
 
       prime-train stop quickstart --timeout 30
     """
-    from prime_train.supervise.stop_request import request_stop
-    from prime_train.views import status
-    from prime_train.views.runs import find
-
     run_dir = find(run, Path.cwd())
     holder = request_stop(run_dir)
     typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
@@ -50,12 +52,8 @@ def stop(
     typer.echo(f"{found.name} {found.word} at step {found.state.step:,}; {newest}")
 
 
-def _wait(run_dir: "RunDir", holder: "Holder", timeout_s: float) -> None:
+def _wait(run_dir: RunDir, holder: Holder, timeout_s: float) -> None:
     """Print the events of the run until its supervisor has ended. Raises UserError after `timeout_s`."""
-    from prime_train.core.errors import ExitCode, UserError
-    from prime_train.events import Follower
-    from prime_train.supervise.event_text import describe
-
     follower = Follower(run_dir.events)
     follower.poll()
     began_s = printed_s = time.monotonic()
@@ -81,12 +79,8 @@ def _wait(run_dir: "RunDir", holder: "Holder", timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _grace_s(run_dir: "RunDir") -> float:
+def _grace_s(run_dir: RunDir) -> float:
     """The run's prime_train.stop_grace_s; the default if its config cannot be read."""
-    import json
-
-    from prime_train.spec.supervision import PrimeTrain
-
     try:
         return float(json.loads(run_dir.resolved.read_text(encoding="utf-8"))["prime_train"]["stop_grace_s"])
     except (OSError, ValueError, KeyError, TypeError):
