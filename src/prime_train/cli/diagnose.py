@@ -178,12 +178,19 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 def _find_logs(name: str) -> Iterator[Path]:
     """The logs that an argument stands for: a file, the logs of a folder, or those of a run's newest attempt."""
     path = Path(name)
-    if path.is_dir():
-        yield from _find_in_folder(path)
-    elif path.exists() or "/" in name or "." in name:
+    if not path.is_dir() and (path.exists() or "/" in name or "." in name):
         yield path
-    else:
-        yield from _find_in_folder(_run_folder(name))
+        return
+    folder = path if path.is_dir() else find(name, Path.cwd()).path
+    found = sorted(_walk(_newest_attempt(folder)))
+    if not found:
+        raise UserError(
+            what="there is no log in it",
+            where=str(folder),
+            why="a log is a file called *.log, *.out, *.err or *.txt, also with .gz",
+            fix=f"name the files themselves: prime-train diagnose {folder}/FILE",
+        )
+    yield from found
 
 
 def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
@@ -195,27 +202,11 @@ def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
         return None
     path = Path(names[0])
     if not path.exists() and "/" not in names[0]:
-        path = _run_folder(names[0])
+        path = find(names[0], Path.cwd()).path
     if not path.is_dir():
         return None
     ended = [record.event for record in read(RunDir(path).events) if isinstance(record.event, AttemptEnded)]
     return ended[-1] if ended and ended[-1].outcome == "failed" else None
-
-
-def _run_folder(name: str) -> Path:
-    return find(name, Path.cwd()).path
-
-
-def _find_in_folder(folder: Path) -> Iterator[Path]:
-    found = sorted(_walk(_newest_attempt(folder)))
-    if not found:
-        raise UserError(
-            what="there is no log in it",
-            where=str(folder),
-            why="a log is a file called *.log, *.out, *.err or *.txt, also with .gz",
-            fix=f"name the files themselves: prime-train diagnose {folder}/FILE",
-        )
-    yield from found
 
 
 def _newest_attempt(folder: Path) -> Path:

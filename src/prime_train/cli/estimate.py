@@ -80,7 +80,8 @@ def estimate(
         typer.echo(json_text(document(found.estimate, more)))
     else:
         typer.echo(_text(found.estimate, more, by_term=by_term))
-    _warn_of_old_prices(found)
+    if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
+        typer.echo(warning, err=True)
     if not found.estimate.fits:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -136,15 +137,6 @@ def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
         )
     setup = setup_of(found.run, hardware, found.estimate.shape)
     return scale(setup, hardware, lambda other: training_memory(other, hardware))
-
-
-def _warn_of_old_prices(found: _Found) -> None:
-    """Warn if the cost rests on prices that are old or undated."""
-    if not found.estimate.costs:
-        return
-    warning = stale_warning(found.prices, store.today())
-    if warning:
-        typer.echo(warning, err=True)
 
 
 def _text(estimate: Estimate, more: More, *, by_term: bool) -> str:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from prime_train.core.errors import UserError
 from prime_train.rules.judge import Verdict, lint, lint_merged
 
-FORMATS = ("full", "concise", "json", "github", "sarif")
 _MERGE = "+"  # between files to merge; the later one overrules the earlier
 _STDIN = "-"
 _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})

@@ -13,7 +13,6 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.run_toml import absolute
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch import environment as surroundings
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import Resume
@@ -38,7 +37,7 @@ def text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> str
     held_by = holder(run_dir)
     if held_by is not None:
         lines.insert(0, ("held", f"by {held_by}: `run` would be refused"))
-    host = surroundings.host("PID:START_TICKS")
+    host = environment.host("PID:START_TICKS")
     for launch in program.plan(run, run_dir, attempt, step):
         lines += _launch(launch, program.environment(launch.role, run, run_dir, attempt, host), run_dir, host)
     hidden = environment.secrets(os.environ, (run.prime_train.alerts.webhook_env,))

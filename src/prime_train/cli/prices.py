@@ -20,7 +20,7 @@ from prime_train.prices.refresh import refresh as fetch
 from prime_train.registry import gpus
 from prime_train.toml.did_you_mean import nearest
 from prime_train.views import prices as view
-from prime_train.views.sanitize import sanitize
+from prime_train.views.sanitize import pick, sanitize
 
 app = typer.Typer()
 
@@ -57,8 +57,7 @@ def show(
         typer.echo(table(view.gpu_rows(chosen), view.GPU_HEADER, right=view.GPU_RIGHT))
     else:
         typer.echo(f"no price of {wanted}; prime-train prices refresh", err=True)
-    warning = view.stale_warning(chosen, today)
-    if warning:
+    if warning := view.stale_warning(chosen, today):
         typer.echo(warning, err=True)
 
 
@@ -194,7 +193,7 @@ def _answer_json(answer: RefreshResult) -> dict[str, Any]:
         "prices": len(answer.rows.prices),
         "left_out": dict(answer.rows.left_out),
         "faults": len(answer.rows.faults),
-        "problem": error and {"where": error.where, "what": error.what, "why": error.why, "fix": error.fix},
+        "problem": error and pick(error, "where", "what", "why", "fix"),
     }
 
 

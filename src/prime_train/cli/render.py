@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
+from prime_train.views.sanitize import Paint, explain, sanitize
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -28,18 +29,17 @@ def paint(text: str, style: str, stream: TextIO) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
-def painter(stream: TextIO) -> Callable[[str, str], str]:
+def painter(stream: TextIO) -> Paint:
     """A function that paints a text in a style for `stream`, for the views."""
     return lambda text, style: paint(text, style, stream)
 
 
 def message(error: UserError, stream: TextIO) -> str:
     """The four parts of an error, as lines: where, what, why, fix."""
-    parts = [f"{paint('error:', 'red', stream)} {error.where}"]
-    for label, text in (("what", error.what), ("why", error.why), ("fix", error.fix)):
-        if text:
-            parts.append(f"  {paint(f'{label:<4}', 'dim', stream)}  " + text.replace("\n", "\n        "))
-    return "\n".join(parts)
+    parts = [
+        f"  {paint(f'{label:<4}', 'dim', stream)}  {text}".replace("\n", "\n        ") for label, text in explain(error)
+    ]
+    return "\n".join([f"{paint('error:', 'red', stream)} {error.where}", *parts])
 
 
 def json_text(document: Any) -> str:
@@ -63,8 +63,6 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: Container
 
 def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> str:
     """A title and, indented below it, one label and text per line; further lines of a text stay in its column."""
-    from prime_train.views.sanitize import sanitize
-
     width = max((len(label) for label, _ in lines), default=0)
     indent = "\n" + " " * (width + 4)
     rows = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prime_train.core.units import GIB, counted, format_bytes, format_count, format_seconds
 from prime_train.estimate.cost.run_cost import Cost
@@ -14,8 +14,8 @@ from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
 from prime_train.views.estimate_json import UNLIMITED
+from prime_train.views.sanitize import Paint
 
-Paint = Callable[[str, str], str]
 SCALING = ("layout", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per GPU and step", "at least")
 SCALING_RIGHT = frozenset((1, 2, 4, 5, 6))
 _BAR = 24  # characters of a bar that stands for a whole GPU or more

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prime_train.core.findings import Finding, Severity
 from prime_train.core.units import counted
+from prime_train.views.sanitize import Paint, explain, pick
 
 if TYPE_CHECKING:
     from prime_train.rules.judge import Verdict
 
-VERSION = 1
-Paint = Callable[[str, str], str]  # (text, style) -> text, in colour if the terminal supports it
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
@@ -40,9 +39,7 @@ def _full(finding: Finding, paint: Paint) -> str:
     head = f"{paint(f'{finding.severity}[{finding.code}]', style)} {_place(finding)}"
     subject = f"{finding.key} = {finding.written}" if finding.written else finding.key
     lines = [f"{head}  {paint(subject, 'bold')}" if subject else head]
-    for label, text in (("what", finding.what), ("why", finding.why), ("fix", finding.fix)):
-        if text:
-            lines.append(f"  {paint(f'{label:<4}', 'dim')}  {text}")
+    lines += [f"  {paint(f'{label:<4}', 'dim')}  {text}" for label, text in explain(finding)]
     lines[-1] += paint(f"        (prime-train rule {finding.code})", "dim")
     return "\n".join(lines)
 
@@ -76,8 +73,12 @@ def _github(finding: Finding) -> str:
     if span.line == span.end_line:  # GitHub accepts columns only if the span is on one line
         properties |= {"col": span.column, "endColumn": span.end_column}
     shown = ",".join(f"{name}={_escaped(str(value), ':,')}" for name, value in properties.items())
-    parts = [finding.what, f"why: {finding.why}" if finding.why else "", f"fix: {finding.fix}" if finding.fix else ""]
-    return f"::{level} {shown}::{_escaped(chr(10).join(part for part in parts if part))}"
+    return f"::{level} {shown}::{_escaped(message(finding))}"
+
+
+def message(finding: Finding) -> str:
+    """What, why and fix of a finding, one per line, for other programs."""
+    return "\n".join(text if label == "what" else f"{label}: {text}" for label, text in explain(finding))
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -120,7 +121,7 @@ def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """The document of `lint --output-format json`."""
     counts = _counts(verdicts)
     return {
-        "version": VERSION,
+        "version": 1,
         "files": [file_json(verdict) for verdict in verdicts],
         "summary": {
             "files": len(verdicts),
@@ -134,7 +135,7 @@ def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 def validate_json(verdict: Verdict, facts: dict[str, Any]) -> dict[str, Any]:
     """The document of `validate --json`: that of lint, with the skipped rules, the passed rules and the facts."""
     return lint_json([verdict]) | {
-        "skipped": [{"code": skip.code, "needs": skip.needs, "reason": skip.reason} for skip in verdict.skipped],
+        "skipped": [skip._asdict() for skip in verdict.skipped],
         "passed": list(verdict.passed),
         "facts": facts,
     }
@@ -152,19 +153,13 @@ def file_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    span = finding.span
     return {
         "code": finding.code,
         "severity": str(finding.severity),
-        "line": span.line,
-        "column": span.column,
-        "end_line": span.end_line,
-        "end_column": span.end_column,
+        **finding.span._asdict(),
         "key": finding.key,
         "field": finding.field or None,
-        "what": finding.what,
-        "why": finding.why,
-        "fix": finding.fix,
+        **pick(finding, "what", "why", "fix"),
         "patch": {key: _json_value(value) for key, value in finding.patch.items()},
         "fixable": bool(finding.patch),
         "applicability": ("safe" if finding.safe else "unsafe") if finding.patch else None,

@@ -8,8 +8,8 @@ from typing import Any
 
 from prime_train.models.verdicts import Check, Outcome, Use, Verdict, label
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
-from prime_train.views.findings import Paint, plain
-from prime_train.views.sanitize import sanitize
+from prime_train.views.findings import plain
+from prime_train.views.sanitize import Paint, sanitize
 
 HEADER = ("MODEL", "PRIME-RL", "USED FOR", "VLLM", "TOOL PARSER", "ISSUES")
 
@@ -112,23 +112,9 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "revision": verdict.revision or None,
         "usable": verdict.usable,
         "uses": {
-            use.id: {
-                "outcome": str(use.outcome),
-                "what": use.what,
-                "fix": use.fix or None,
-                "because": list(use.because),
-            }
+            use.id: {"outcome": use.outcome, "what": use.what, "fix": use.fix or None, "because": list(use.because)}
             for use in verdict.uses
         },
-        "checks": [
-            {
-                "id": check.id,
-                "outcome": str(check.outcome),
-                "what": check.what,
-                "why": check.why or None,
-                "fix": check.fix or None,
-            }
-            for check in verdict.checks
-        ],
+        "checks": [check._asdict() | {"why": check.why or None, "fix": check.fix or None} for check in verdict.checks],
         "numbers": dict(verdict.numbers),
     }

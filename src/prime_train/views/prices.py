@@ -11,6 +11,7 @@ from prime_train.core.units import counted, format_seconds, format_usd
 from prime_train.estimate.cost.run_cost import price_interval
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
+from prime_train.views.sanitize import pick
 
 if TYPE_CHECKING:
     from prime_train.estimate.cost.offers import RankedOffer, Ranking
@@ -93,10 +94,7 @@ def as_json(prices: Iterable[Price], today: date) -> dict[str, Any]:
 def offer_json(price: Price, today: date) -> dict[str, Any]:
     """One offer, with its age in days or null."""
     return {
-        "provider": price.provider,
-        "gpu": price.gpu,
-        "gpus": price.gpus,
-        "usd_per_gpu_hour": price.usd_per_gpu_hour,
+        **pick(price, "provider", "gpu", "gpus", "usd_per_gpu_hour"),
         "usd_per_hour": round(price.usd_per_hour, 4),
         "spot": price.spot,
         "region": price.region or None,

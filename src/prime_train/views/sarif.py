@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from prime_train import __version__
 from prime_train.core.findings import Finding, Severity
+from prime_train.views.findings import message
 
 if TYPE_CHECKING:
     from prime_train.rules.judge import Verdict
@@ -65,8 +66,7 @@ def _rule(code: str) -> dict[str, Any]:
 
 def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
     span = finding.span
-    parts = [finding.what, f"why: {finding.why}" if finding.why else "", f"fix: {finding.fix}" if finding.fix else ""]
-    place = {
+    place: dict[str, Any] = {
         "physicalLocation": {
             "artifactLocation": {"uri": _uri(finding.path)},
             "region": {
@@ -78,12 +78,12 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
         }
     }
     if finding.key:
-        place["logicalLocations"] = [{"fullyQualifiedName": finding.key}]  # type: ignore[assignment]  # a list beside a table
+        place["logicalLocations"] = [{"fullyQualifiedName": finding.key}]
     return {
         "ruleId": finding.code,
         "ruleIndex": rule_index,
         "level": _LEVELS[finding.severity],
-        "message": {"text": "\n".join(part for part in parts if part)},
+        "message": {"text": message(finding)},
         "locations": [place],
     }
 
