@@ -24,11 +24,9 @@ from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
 from prime_train.programs import recorded
 from prime_train.supervise.lock import held, holder
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
-from prime_train.views import checkpoint_packing as packing
-from prime_train.views import checkpoint_pruning as pruning
 from prime_train.views import checkpoints
-from prime_train.views.checkpoint_packing import PackingResult
-from prime_train.views.checkpoint_pruning import Pruning
+from prime_train.views.checkpoint_packing import PackingResult, packing_json, packing_rows, plan_packing, work_on
+from prime_train.views.checkpoint_pruning import Pruning, plan_pruning, prune_json, prune_rows
 from prime_train.views.runs import find
 from prime_train.views.status import fold_events
 
@@ -113,14 +111,14 @@ def prune(
     places, keep = program.places(spec, run_dir), program.keep(spec)
     with nullcontext() if dry_run else _hold_run(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
-        plan = pruning.plan_pruning(Stock(places).take(time.time()), keep, time.time())
+        plan = plan_pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else _delete(run_dir, places, plan)
     if as_json:
-        _print_json(pruning.prune_json(run_dir.path.name, plan, failed, dry_run=dry_run))
+        _print_json(prune_json(run_dir.path.name, plan, failed, dry_run=dry_run))
     else:
         first = 0 if places.weights or places.broadcasts or places.rollouts else 1  # column WHAT: only checkpoints
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
-        rows = [row[first:] for row in pruning.prune_rows(plan, failed)]
+        rows = [row[first:] for row in prune_rows(plan, failed)]
         _print_table(rows, header[first:], f"no checkpoint in {places.checkpoints[0]}")
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
@@ -162,10 +160,10 @@ def compress(
     with _hold_run(run_dir):
         chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.has_leftovers(c.path)]
         if dry_run:
-            results = [packing.plan_packing(found, lossy=lossy) for found in chosen]
+            results = [plan_packing(found, lossy=lossy) for found in chosen]
         else:
             with _progress(sum(left(found.path) for found in chosen), "packing") as on_read:
-                results = [packing.work_on(found, partial(work, on_read=on_read)) for found in chosen]
+                results = [work_on(found, partial(work, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
 
@@ -185,7 +183,7 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
         found = checkpoints.complete(run_dir, step)
         chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.has_leftovers(c.path)]
         with _progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
-            results = [packing.work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
+            results = [work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
 
 
@@ -193,10 +191,10 @@ def _print_results(
     run_dir: RunDir, results: list[PackingResult], *, as_json: bool, dry_run: bool, nothing: str
 ) -> None:
     if as_json:
-        _print_json(packing.packing_json(run_dir.path.name, results, dry_run=dry_run))
+        _print_json(packing_json(run_dir.path.name, results, dry_run=dry_run))
     else:
         header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
-        _print_table(packing.packing_rows(results), header, f"{nothing} in {run_dir.checkpoints}")
+        _print_table(packing_rows(results), header, f"{nothing} in {run_dir.checkpoints}")
     if any(one.problem for one in results):
         raise typer.Exit(ExitCode.FINDINGS)
 

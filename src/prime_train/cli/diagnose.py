@@ -9,8 +9,9 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -38,10 +39,6 @@ _ATTEMPT = re.compile(r"^(?:attempt_)?(\d+)$")
 _MAX_FILES = 2000
 
 _CountBytes = Callable[[int], None]  # called with the size of each chunk that was read
-
-
-class _Bytes(Protocol):
-    def read1(self, size: int, /) -> bytes: ...
 
 
 def diagnose(
@@ -145,18 +142,14 @@ def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], count: _C
         with open(path, "rb") as file:
             scanner = Scanner(str(path), os.fstat(file.fileno()).st_mtime)
             try:
-                if file.peek(2)[:2] == _GZIP:
-                    with gzip.open(file) as unpacked:
-                        _feed(unpacked, scanner, count)
-                else:
-                    _feed(file, scanner, count)
+                _feed(gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file, scanner, count)
             finally:
                 scans.append(scanner.finish())
     except (OSError, EOFError, zlib.error) as error:
         unread.append(_unreadable(path, error))
 
 
-def _feed(stream: _Bytes, scanner: Scanner, count: _CountBytes) -> None:
+def _feed(stream: BufferedReader | gzip.GzipFile, scanner: Scanner, count: _CountBytes) -> None:
     while chunk := stream.read1(_CHUNK_BYTES):
         scanner.feed(chunk)
         count(len(chunk))

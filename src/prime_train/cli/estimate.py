@@ -79,7 +79,12 @@ def estimate(
     if as_json:
         typer.echo(json_text(document(found.estimate, more)))
     else:
-        typer.echo(_text(found.estimate, more, by_term=by_term))
+        blocks = [view.text(found.estimate, painter(sys.stdout), by_term=by_term)]
+        if more.scaling:
+            blocks.append(table(view.scaling_rows(more.scaling), view.SCALING, right=view.SCALING_RIGHT))
+        if more.exact:
+            blocks.append(view.exact(more.exact))
+        typer.echo("\n\n".join(blocks))
     if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
         typer.echo(warning, err=True)
     if not found.estimate.fits:
@@ -137,12 +142,3 @@ def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
         )
     setup = setup_of(found.run, hardware, found.estimate.shape)
     return scale(setup, hardware, lambda other: training_memory(other, hardware))
-
-
-def _text(estimate: Estimate, more: More, *, by_term: bool) -> str:
-    blocks = [view.text(estimate, painter(sys.stdout), by_term=by_term)]
-    if more.scaling:
-        blocks.append(table(view.scaling_rows(more.scaling), view.SCALING, right=view.SCALING_RIGHT))
-    if more.exact:
-        blocks.append(view.exact(more.exact))
-    return "\n\n".join(blocks)

@@ -90,20 +90,18 @@ def find(
     """
     options = Options(config or "", None, model_config, None, prices, prime_rl, offline)
     found = _rank_offers(options, model, Limits(None, spot, max_usd_per_hour, gpus_max))
-    today = store.today()
     if as_json:
-        document = view.find_json(found.title, found.ranking, today, found.key)
-        typer.echo(json_text(document))
+        typer.echo(json_text(view.find_json(found.title, found.ranking, store.today(), found.key)))
     elif found.ranking.offers:
         shown = table(view.ranked_rows(found.ranking.offers[:top]), view.RANKED_HEADER, right=view.RANKED_RIGHT)
         lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(found.ranking, found.key)]
         typer.echo("\n".join(line for line in lines if line))
-    _print_remarks(found.ranking, top, stale_warning([offer.price for offer in found.ranking.offers], today))
+    _print_remarks(found.ranking, top)
     if not found.ranking.offers:
         raise _no_offer(found)
 
 
-def _print_remarks(ranking: Ranking, top: int, warning: str | None) -> None:
+def _print_remarks(ranking: Ranking, top: int) -> None:
     more = len(ranking.offers) - top
     if more > 0:
         typer.echo(f"{more} more fit: --top {len(ranking.offers)}", err=True)
@@ -113,7 +111,7 @@ def _print_remarks(ranking: Ranking, top: int, warning: str | None) -> None:
         typer.echo(f"counted: {span} for the start and for each restart (assumed)", err=True)
     for line in left_out_lines(ranking):
         typer.echo(line, err=True)
-    if warning:
+    if warning := stale_warning([offer.price for offer in ranking.offers], store.today()):
         typer.echo(warning, err=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import NamedTuple
 
 from prime_train.core.errors import UserError
@@ -55,9 +56,7 @@ def check(
     def select(verdict: Verdict) -> Verdict:
         return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
 
-    def judge(text: str, path: str) -> Verdict:
-        return lint(text, path, prime_rl)
-
+    judge = partial(lint, prime_rl=prime_rl)
     groups = _groups(paths or ["."])
     sources = [tuple(read_config(path) for path in group) for group in groups]
     if repair:

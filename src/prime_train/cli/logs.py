@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import NoColor, RunName
+from prime_train.supervise.lock import holder
 from prime_train.views import logs as view
 from prime_train.views.logs import Tail
 from prime_train.views.runs import find
@@ -46,7 +47,7 @@ def logs(
     tail.skip_to_last(lines)
     _show(tail)
     while follow:
-        over = view.is_over(run_dir)  # read before the log, so that the last lines are shown
+        over = holder(run_dir) is None  # read before the log, so that the last lines are shown
         _show(tail)
         if attempt is None and shown < view.attempt_or_latest(run_dir, None):
             shown += 1

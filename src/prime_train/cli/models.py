@@ -57,18 +57,14 @@ def show(
     """
     found = tested_model(model)
     if found is None:
-        raise _unknown(model)
+        meant = nearest(model, tested_models())
+        raise UserError(
+            what=f"{model} is not among the {len(tested_models())} tested models",
+            where=f"prime-train models show {model}",
+            why=f"did you mean {meant}?" if meant else "no run with it has been recorded",
+            fix=f"prime-train models show {meant}" if meant else f"check it: prime-train verify-model {model}",
+        )
     if as_json:
         typer.echo(json_text(view.models_json([found])))
     else:
         typer.echo(labelled(found.name, view.as_lines(found), sys.stdout))
-
-
-def _unknown(model: str) -> UserError:
-    meant = nearest(model, tested_models())
-    return UserError(
-        what=f"{model} is not among the {len(tested_models())} tested models",
-        where=f"prime-train models show {model}",
-        why=f"did you mean {meant}?" if meant else "no run with it has been recorded",
-        fix=f"prime-train models show {meant}" if meant else f"check it: prime-train verify-model {model}",
-    )

@@ -22,7 +22,7 @@ from prime_train.views.status import fold_events
 Line = tuple[str, str]
 
 
-def text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> str:
+def plan_text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> str:
     """The plan of the next attempt. Secrets are masked."""
     run = absolute(run, run_dir)
     state = fold_events(run_dir)

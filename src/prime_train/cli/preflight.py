@@ -2,11 +2,11 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import typer
 
-from prime_train.cli import overrides
+from prime_train.cli.overrides import apply_overrides, parse_overrides
 from prime_train.cli.render import painter
 from prime_train.config import detect
 from prime_train.config.parsed_config import Reading
@@ -26,8 +26,7 @@ from prime_train.toml.document import Document
 from prime_train.views.findings import full
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """The arguments that name the run. --resume is not among them, because a repeated command resumes by itself."""
 
     config: str
@@ -45,8 +44,7 @@ class Command:
         return shlex.join(words)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedConfig:
+class CheckedConfig(NamedTuple):
     """A config without errors. `text` is the config with --set and --run-name applied."""
 
     text: str
@@ -70,7 +68,7 @@ def check_config(command: Command, *, validate: bool) -> CheckedConfig:
     left_out = _rules_left_out(verdict, command.config)
     named, facts = None, None
     if reading.run is not None and verdict.only(None, left_out).ok:
-        named = _name_run(verdict, command.run_name)
+        named = program_of(reading.run).named(_config(verdict, ""), command.run_name)
         if validate:
             program = program_of(named[0])
             facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
@@ -91,10 +89,10 @@ def _read_config(command: Command) -> Reading:
     text, path = read_config(command.config)
     if command.overrides or command.run_name is not None:
         is_run_toml = detect.is_run_toml(Document.parse(text, path))
-        values = overrides.parse(command.overrides, plain_keys=not is_run_toml)
+        values = parse_overrides(command.overrides, plain_keys=not is_run_toml)
         if command.run_name is not None and is_run_toml:
             values["run.name"] = command.run_name
-        text = overrides.apply(text, path, values)
+        text = apply_overrides(text, path, values)
     return detect.read(text, path)
 
 
@@ -115,12 +113,6 @@ def _rules_left_out(verdict: Verdict, config: str) -> tuple[str, ...]:
 def _config(verdict: Verdict, text: str) -> Config:
     assert verdict.run is not None
     return Config(text, verdict.path, verdict.run, verdict.root)
-
-
-def _name_run(verdict: Verdict, run_name: str | None) -> tuple[RunSpec, RunDir]:
-    """The run with its final name, and its directory."""
-    assert verdict.run is not None
-    return program_of(verdict.run).named(_config(verdict, ""), run_name)
 
 
 def _not_launchable(verdict: Verdict, config: str) -> UserError:

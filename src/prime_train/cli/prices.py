@@ -100,7 +100,10 @@ def import_(
         return
     verb = "would go" if dry_run else "went"
     typer.echo(f"{counted(len(prices), 'price')} ({imported.kind}, as of {_span(prices)}) {verb} into {path}")
-    _preview(prices)
+    rows = view.gpu_rows(prices)
+    typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, right=view.GPU_RIGHT))
+    if len(rows) > _PREVIEW_ROWS:
+        typer.echo(f"and {len(rows) - _PREVIEW_ROWS} more: prime-train prices show", err=True)
 
 
 @app.command("refresh", short_help="Fetch today's prices from Prime Intellect and Vast.")
@@ -207,10 +210,3 @@ def _report_left_out(rows: Rows) -> None:
 def _span(prices: tuple[Price, ...]) -> str:
     dates = sorted({price.as_of or "unknown" for price in prices})
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-
-
-def _preview(prices: tuple[Price, ...]) -> None:
-    rows = view.gpu_rows(prices)
-    typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, right=view.GPU_RIGHT))
-    if len(rows) > _PREVIEW_ROWS:
-        typer.echo(f"and {len(rows) - _PREVIEW_ROWS} more: prime-train prices show", err=True)

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli import plan
 from prime_train.cli.options import NoColor
+from prime_train.cli.plan import plan_text
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.render import labelled
 from prime_train.config.source import STDIN
@@ -75,7 +75,7 @@ def run(
     start = _parse_resume(resume)
     checked = check_config(command, validate=not no_validate)
     if dry_run:
-        typer.echo(plan.text(checked.spec, checked.run_dir, start, checked.program(writes=False)))
+        typer.echo(plan_text(checked.spec, checked.run_dir, start, checked.program(writes=False)))
         return
     raise typer.Exit(_supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm))
 

@@ -18,14 +18,16 @@ from prime_train.core.rundir import write_atomic
 from prime_train.facts import prime_rl_schema
 from prime_train.views.json_schema import json_schema
 
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
+]
+
 app = typer.Typer()
 
 
 @app.command("export", short_help="Write the JSON Schema of run.toml.")
 def export(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
-    ] = None,
+    output: Output = None,
     _no_color: NoColor = False,
 ) -> None:
     """Write the JSON Schema of run.toml, for editors.
@@ -47,9 +49,7 @@ def import_(
     python: Annotated[
         str, typer.Option("--python", metavar="PATH", help="The interpreter that has prime-rl.", show_default=False)
     ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
-    ] = None,
+    output: Output = None,
     generation: Annotated[
         str | None,
         typer.Option("--generation", metavar="NAME", help="Its name, else this month.", show_default=False),

@@ -1,6 +1,5 @@
 """`prime-train stop`: requests a checkpoint and the end of a run, and waits until the run has ended."""
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import Holder
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
-from prime_train.spec.supervision import PrimeTrain
+from prime_train.programs import recorded
 from prime_train.supervise.event_text import describe
 from prime_train.supervise.stop_request import request_stop
 from prime_train.views import status
@@ -42,9 +41,10 @@ def stop(
       prime-train stop quickstart --timeout 30
     """
     run_dir = find(run, Path.cwd())
+    _, spec = recorded(run_dir, strict=False)
     holder = request_stop(run_dir)
     typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
-    _wait(run_dir, holder, _grace_s(run_dir) + _AFTER_GRACE_S if timeout_s is None else timeout_s)
+    _wait(run_dir, holder, spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s)
     found = status.read_status(run_dir, time.time())
     newest = (
         "no complete checkpoint" if found.newest_complete is None else f"checkpoint of step {found.newest_complete:,}"
@@ -77,11 +77,3 @@ def _wait(run_dir: RunDir, holder: Holder, timeout_s: float) -> None:
                 exit_code=ExitCode.OUT_OF_REACH,
             )
         time.sleep(_POLL_S)
-
-
-def _grace_s(run_dir: RunDir) -> float:
-    """The run's prime_train.stop_grace_s; the default if its config cannot be read."""
-    try:
-        return float(json.loads(run_dir.resolved.read_text(encoding="utf-8"))["prime_train"]["stop_grace_s"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return PrimeTrain().stop_grace_s

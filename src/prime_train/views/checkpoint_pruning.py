@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.checkpoints.cleanup import Deletion, Item, Keep, list_deletable, newest_usable
 from prime_train.core.units import format_bytes
@@ -14,8 +13,7 @@ from prime_train.views.sanitize import pick
 Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -> why
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
+class Pruning(NamedTuple):
     """The items of a run, the retention rules and the planned deletions."""
 
     items: tuple[Item, ...]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prime_train.core.findings import Finding, Severity
 from prime_train.core.units import counted
+from prime_train.rules.judge import Verdict
 from prime_train.views.sanitize import Paint, explain, pick
-
-if TYPE_CHECKING:
-    from prime_train.rules.judge import Verdict
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
@@ -98,11 +97,7 @@ def summary(verdicts: Sequence[Verdict], fixed: int = 0, *, unsafe_left: int = 0
     """
     counts = _counts(verdicts)
     files = counted(len(verdicts), "file")
-    found = ", ".join(
-        counted(counts[severity], str(severity))
-        for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-        if counts[severity]
-    )
+    found = ", ".join(counted(counts[severity], str(severity)) for severity in _STYLES if counts[severity])
     done = f"; {counted(fixed, 'finding')} fixed" if fixed else ""
     done += f"; {unsafe_left} more with --unsafe-fixes" if unsafe_left else ""
     return f"{found} in {files}{done}" if found else f"{files} {'is' if len(verdicts) == 1 else 'are'} clean{done}"
@@ -123,12 +118,7 @@ def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     return {
         "version": 1,
         "files": [file_json(verdict) for verdict in verdicts],
-        "summary": {
-            "files": len(verdicts),
-            "errors": counts[Severity.ERROR],
-            "warnings": counts[Severity.WARNING],
-            "notes": counts[Severity.NOTE],
-        },
+        "summary": {"files": len(verdicts)} | {f"{severity}s": counts[severity] for severity in _STYLES},
     }
 
 
@@ -181,9 +171,5 @@ def _json_value(value: Any) -> Any:
             return str(value)
 
 
-def _counts(verdicts: Iterable[Verdict]) -> dict[Severity, int]:
-    counts = dict.fromkeys(Severity, 0)
-    for verdict in verdicts:
-        for finding in verdict.findings:
-            counts[finding.severity] += 1
-    return counts
+def _counts(verdicts: Iterable[Verdict]) -> Counter[Severity]:
+    return Counter(finding.severity for verdict in verdicts for finding in verdict.findings)

@@ -9,7 +9,7 @@ from typing import Any
 from prime_train.models.verdicts import Check, Outcome, Use, Verdict, label
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
 from prime_train.views.findings import plain
-from prime_train.views.sanitize import Paint, sanitize
+from prime_train.views.sanitize import Paint, explain, sanitize
 
 HEADER = ("MODEL", "PRIME-RL", "USED FOR", "VLLM", "TOOL PARSER", "ISSUES")
 
@@ -87,9 +87,7 @@ def _check(check: Check, width: int, paint: Paint) -> str:
     lines = [f"  {word}  {check.id:<{width}}  {_one_line(check.what)}"]
     indent = " " * (width + _WORD_WIDTH + 6)
     lines += [
-        f"{indent}{paint(f'{name:<3}', 'dim')}  {_one_line(text)}"
-        for name, text in (("why", check.why), ("fix", check.fix))
-        if text
+        f"{indent}{paint(f'{name:<3}', 'dim')}  {_one_line(text)}" for name, text in explain(check) if name != "what"
     ]
     return "\n".join(lines)
 

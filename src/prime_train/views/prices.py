@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prime_train.core.units import counted, format_seconds, format_usd
+from prime_train.estimate.cost.offers import RankedOffer, Ranking
 from prime_train.estimate.cost.run_cost import price_interval
+from prime_train.estimate.values import Interval
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
 from prime_train.views.sanitize import pick
-
-if TYPE_CHECKING:
-    from prime_train.estimate.cost.offers import RankedOffer, Ranking
-    from prime_train.estimate.values import Interval
-
 
 GPU_HEADER = ("GPU", "KIND", "OFFERS", "LOW", "MEDIAN", "HIGH", "CHEAPEST AT", "SEEN")
 GPU_RIGHT = frozenset({2, 3, 4, 5})
@@ -186,7 +183,4 @@ def _ranked_json(place: int, offer: RankedOffer, today: date, key: Callable[[str
 
 def interval(values: Interval, digits: int) -> dict[str, float | None]:
     """low, typical, high; null if the run would never end."""
-    return {
-        name: round(value, digits) if math.isfinite(value) else None
-        for name, value in zip(("low", "typical", "high"), values, strict=True)
-    }
+    return {name: round(value, digits) if math.isfinite(value) else None for name, value in values._asdict().items()}

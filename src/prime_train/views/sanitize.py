@@ -1,4 +1,4 @@
-"""Parts that several views share: paint, JSON objects, and text from outside made safe to print. Pure."""
+"""Parts that several views share: paint, JSON objects, Markdown, and text from outside made safe to print. Pure."""
 
 from __future__ import annotations
 

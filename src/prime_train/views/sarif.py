@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from prime_train import __version__
 from prime_train.core.findings import Finding, Severity
+from prime_train.rules.explain import explain
+from prime_train.rules.families import load_all
+from prime_train.rules.judge import Verdict
 from prime_train.views.findings import message
-
-if TYPE_CHECKING:
-    from prime_train.rules.judge import Verdict
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
@@ -46,9 +46,6 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _rule(code: str) -> dict[str, Any]:
-    from prime_train.rules.explain import explain
-    from prime_train.rules.families import load_all
-
     rules = load_all()
     if code not in rules:
         return {"id": code}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
@@ -24,8 +23,7 @@ _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
 _OVER = ("stopped", "finished", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class ChildAlive:
+class ChildAlive(NamedTuple):
     """A process of the live attempt. `alive` is None if it runs on another machine."""
 
     role: str
@@ -33,8 +31,7 @@ class ChildAlive:
     alive: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """The status of one run at `now_s`. `supervised`: a supervisor holds the run's lock."""
 
     path: Path
@@ -130,7 +127,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "cause": _cause(failure),
         "alarms": [_alarm(standing) for standing in state.alarms],
         "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised},
-        "children": [asdict(child) for child in status.children],
+        "children": [child._asdict() for child in status.children],
         "gpus": [_gpu(uuid, state) for uuid in sorted({*state.left_out, *(uuid for uuid, _ in state.gpu_failures)})],
         "micro_batch": state.micro_batch,
         "disk": {"free_gib": _rounded(status.free_gib, 1)},
