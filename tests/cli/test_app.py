@@ -1,3 +1,4 @@
+import importlib
 import os
 import pty
 import re
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train import __version__
+from prime_train.cli import app
 from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.views.written_runs import WHOLE_LIFE, write_run
 
@@ -226,3 +228,9 @@ def test_the_shell_completes_the_names_of_runs(tmp_path: Path) -> None:
         cwd=tmp_path, _PRIME_TRAIN_COMPLETE="complete_bash", COMP_WORDS="prime-train status sm", COMP_CWORD="2"
     )
     assert done.stdout.split() == ["small", "smooth"]
+
+
+@pytest.mark.parametrize("name", ["lint", "rule", "run", "status", "logs", "stop", "report"])
+def test_the_list_of_commands_repeats_the_first_line_of_their_help(name: str) -> None:
+    module = importlib.import_module(f"prime_train.cli.{name}")
+    assert app._COMMANDS[name] == (getattr(module, name).__doc__ or "").partition("\n")[0]

@@ -5,7 +5,7 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cli.overrides import apply, parse
+from prime_train.cli.overrides import apply_overrides, parse_overrides
 from prime_train.core.errors import UserError
 from prime_train.toml.document import patched
 
@@ -41,25 +41,27 @@ prompts = [
     ],
 )
 def test_a_value_is_toml_or_one_plain_word(assignment: str, value: Any) -> None:
-    assert list(parse([assignment]).values()) == [value]
+    assert list(parse_overrides([assignment]).values()) == [value]
 
 
 @pytest.mark.parametrize("assignment", ["run.max_steps", "=5", "steps=5", "run..seed=1", "run.name=two words", "a.b="])
 def test_what_is_no_assignment_names_the_option(assignment: str) -> None:
     with pytest.raises(UserError) as caught:
-        parse([assignment])
+        parse_overrides([assignment])
     assert caught.value.where == f"--set {assignment}"
 
 
 def test_a_written_value_is_replaced_where_it_stands() -> None:
-    text = apply(CONFIG, "run.toml", {"run.max_steps": 500, "data.sources.0.path": "b.txt", "eval.prompts": []})
+    text = apply_overrides(
+        CONFIG, "run.toml", {"run.max_steps": 500, "data.sources.0.path": "b.txt", "eval.prompts": []}
+    )
     assert text == (
         CONFIG.replace("= 100", "= 500").replace('"ä.txt"', '"b.txt"').replace('[\n  "one",\n  "two",\n]', "[]")
     )
 
 
 def test_a_key_that_is_not_written_goes_into_its_table_or_a_table_of_its_own() -> None:
-    text = apply(CONFIG, "run.toml", {"run.seed": 7, "prime_train.restart.backoff_s": 0.5, "optim.lr": 0.25})
+    text = apply_overrides(CONFIG, "run.toml", {"run.seed": 7, "prime_train.restart.backoff_s": 0.5, "optim.lr": 0.25})
     assert tomli.loads(text) == patched(
         tomli.loads(CONFIG), {"run.seed": 7, "prime_train.restart.backoff_s": 0.5, "optim.lr": 0.25}
     )
@@ -67,23 +69,23 @@ def test_a_key_that_is_not_written_goes_into_its_table_or_a_table_of_its_own() -
 
 
 def test_a_table_written_in_one_line_takes_a_new_value_for_a_key_it_has() -> None:
-    assert apply("run = {name = 'a'}\n", "run.toml", {"run.name": "b"}) == 'run = {name = "b"}\n'
+    assert apply_overrides("run = {name = 'a'}\n", "run.toml", {"run.name": "b"}) == 'run = {name = "b"}\n'
 
 
 def test_what_cannot_be_edited_is_refused_and_named() -> None:
     for key in ("run.seed", "run.name.deeper"):
         with pytest.raises(UserError) as caught:
-            apply("run = {name = 'a'}\n", "run.toml", {key: 1})
+            apply_overrides("run = {name = 'a'}\n", "run.toml", {key: 1})
         assert caught.value.where == f"--set {key}"
 
 
 def test_a_source_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UserError):
-        apply(CONFIG, "run.toml", {"data.sources.3.path": "x"})
+        apply_overrides(CONFIG, "run.toml", {"data.sources.3.path": "x"})
 
 
 def test_a_text_that_is_not_toml_is_left_to_lint() -> None:
-    assert apply("[run\n", "run.toml", {"run.seed": 7}) == "[run\n"
+    assert apply_overrides("[run\n", "run.toml", {"run.seed": 7}) == "[run\n"
 
 
 _NAMES = st.sampled_from(["run.name", "run.seed", "optim.lr", "data.ctx_tokens", "data.sources.0.kind", "a.b.c"])
@@ -94,6 +96,6 @@ _VALUES = st.one_of(
 
 @given(st.dictionaries(_NAMES, _VALUES, max_size=4))
 def test_the_text_says_what_was_asked_and_nothing_else_changes(values: dict[str, Any]) -> None:
-    text = apply(CONFIG, "run.toml", values)
+    text = apply_overrides(CONFIG, "run.toml", values)
     assert tomli.loads(text) == patched(tomli.loads(CONFIG), values)
     assert "# A comment that stays." in text

@@ -102,7 +102,7 @@ def test_all_runs_are_listed(tmp_path: Path) -> None:
     assert (nothing.returncode, nothing.stdout) == (0, "")
     write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     header, row = prime_train("status", cwd=tmp_path).stdout.splitlines()
-    assert header.split() == ["RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST", "SIGN"]
+    assert header.split() == ["RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST", "ACTIVITY"]
     assert row.split()[:6] == ["small", "finished", "100/100", "4.500", "4.625", "1"]
     document = json.loads(prime_train("status", "--json", cwd=tmp_path).stdout)
     assert [run["run"] for run in document["runs"]] == ["small"]
@@ -126,7 +126,7 @@ def test_checkpoints_are_listed_with_the_one_a_resume_takes(tmp_path: Path) -> N
     assert document["resume_step"] == 50
     assert document["checkpoints"][0]["problem"] == "model.distcp has 10 of 1000 bytes"
     listed = prime_train("ckpt", "list", "small", cwd=tmp_path).stdout
-    assert "complete; a resume takes this one" in listed.splitlines()[2]
+    assert "complete; used by a resume" in listed.splitlines()[2]
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import hold_run
 from prime_train.views import logs
 
 
@@ -67,10 +66,3 @@ def test_the_latest_attempt_is_taken_and_an_unknown_one_refused(tmp_path: Path) 
     assert logs.attempt_or_latest(run_dir, 2) == 2
     with pytest.raises(UserError, match="no attempt 5"):
         logs.attempt_or_latest(run_dir, 5)
-
-
-def test_a_run_is_over_when_no_supervisor_holds_it(tmp_path: Path) -> None:
-    run_dir = RunDir(tmp_path)
-    with hold_run(run_dir):
-        assert not logs.is_over(run_dir)
-    assert logs.is_over(run_dir)

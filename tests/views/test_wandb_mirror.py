@@ -27,7 +27,6 @@ from prime_train.events import (
 )
 from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
-from prime_train.views import wandb_state as state
 from tests.views import wandb_files
 from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Timeline, write_metrics, write_run
 
@@ -93,16 +92,16 @@ def test_no_secret_of_the_config_goes_out() -> None:
 
 def test_how_far_it_came_is_kept(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    first = state.load(run_dir)
+    first = mirror.load_position(run_dir)
     record = Record(1.0, "supervisor", 7, ALARM)
     kept = first.with_records([record], 60)
-    state.save(run_dir, kept)
-    assert state.load(run_dir) == kept
+    mirror.save_position(run_dir, kept)
+    assert mirror.load_position(run_dir) == kept
     assert kept.has(record)
     assert not kept.has(Record(1.0, "supervisor", 8, ALARM))
     assert not kept.has(Record(1.0, "trainer-002-rank0", 0, ALARM))
     (tmp_path / "wandb" / "mirror.json").write_text("{", encoding="utf-8")
-    assert state.load(run_dir).run_id != kept.run_id
+    assert mirror.load_position(run_dir).run_id != kept.run_id
 
 
 def test_metrics_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
@@ -157,13 +156,13 @@ def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path:
     failed = (12.5, "supervisor", RunClosed("failed", 6, "three in a row"))
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
     assert _run(run_dir).returncode == 0
-    first = state.load(run_dir)
+    first = mirror.load_position(run_dir)
     assert first.last_step == 60
     opened = (12.6, "supervisor", RunOpened("small", GONE, 100, "0.1.0"))
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
     done = _run(run_dir)
     assert done.returncode == 0, done.stderr
-    second = state.load(run_dir)
+    second = mirror.load_position(run_dir)
     assert (second.run_id, second.last_step) == (first.run_id, 100)
     history = wandb_files.history(tmp_path)
     steps = [row["_step"] for row in history]
@@ -194,8 +193,8 @@ def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
     mirror.start(run_dir)
     give_up_s = time.monotonic() + 60
-    while state.load(run_dir).last_step < 100:
-        assert time.monotonic() < give_up_s, state.log(run_dir).read_text(encoding="utf-8")
+    while mirror.load_position(run_dir).last_step < 100:
+        assert time.monotonic() < give_up_s, mirror.log_path(run_dir).read_text(encoding="utf-8")
         time.sleep(0.1)
     with mirror._lock(run_dir) as is_alone:  # the mirror has ended
         assert is_alone

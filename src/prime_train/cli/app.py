@@ -1,41 +1,68 @@
-"""The command line of `prime-train`: registers every command, and turns errors into messages and exit codes.
+"""The command line of `prime-train`: lists every command, and turns errors into messages and exit codes.
 
-The body of each command imports what it needs, so that starting any other command stays fast.
+The module of a command is imported when the command is chosen, so that --help and shell completion stay fast.
 """
 
 import errno
 import os
 import sys
-from typing import Annotated, NoReturn
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from prime_train import __version__
-from prime_train.cli import (
-    ckpt,
-    diagnose,
-    estimate,
-    find,
-    lint,
-    logs,
-    models,
-    prices,
-    report,
-    rule,
-    run,
-    schema,
-    status,
-    stop,
-    validate,
-    verify_model,
-)
 from prime_train.cli.options import NoColor
+from prime_train.cli.render import message
 from prime_train.core.errors import ExitCode, UserError
 
 _SIGPIPE_EXIT = 128 + 13  # the exit code in a shell of a program killed by SIGPIPE
 
+# Name and summary of each command: the function of the same name in its module, or the `app` there.
+_COMMANDS = {
+    "lint": "Check config files without running anything.",
+    "rule": "List the rules, or explain one.",
+    "validate": "Check a config against this machine.",
+    "estimate": "Will it fit, how long does it take, what does it cost.",
+    "find": "The cheapest offers on which a run fits.",
+    "verify-model": "Check what a model can be used for.",
+    "run": "Train under supervision; the same command resumes.",
+    "status": "The state of one run, or of all runs in this folder.",
+    "logs": "Show the output of a run's trainer.",
+    "stop": "Save a checkpoint, end a run and wait for its end.",
+    "report": "Rewrite report.md and the plots of a run.",
+    "diagnose": "The root cause in any log files.",
+    "ckpt": "Checkpoints: list, verify, prune, compress, restore.",
+    "schema": "Config schemas: export and import.",
+    "models": "The registry of tested models and their known issues.",
+    "prices": "Prices of GPUs: show, import, refresh.",
+}
+
+
+class _Commands(TyperGroup):
+    """Imports the module of the chosen command. The commands registered below are only names with a summary."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and _load(str(name)), rest
+
+
+def _load(name: str) -> Any:
+    attribute = name.replace("-", "_")
+    module = import_module(f"prime_train.cli.{attribute}")
+    holder = typer.Typer(rich_markup_mode=None)
+    if hasattr(module, "app"):
+        holder.add_typer(module.app, name=name, help=_COMMANDS[name], no_args_is_help=True)
+    else:
+        holder.command(name)(getattr(module, attribute))
+    return get_group(holder).commands[name]
+
+
 app = typer.Typer(
     name="prime-train",
+    cls=_Commands,
     help="Checks, launches, watches, recovers and explains a language-model training run.",
     epilog="Exit codes: 0 ok, 1 findings, 2 usage, 3 our bug, 4 out of reach, 5 or 6 run failed, 75 resumable.",
     no_args_is_help=True,
@@ -61,22 +88,8 @@ def _prime_train(
     pass
 
 
-app.command("lint")(lint.lint)
-app.command("rule")(rule.rule)
-app.command("validate", short_help="Check a config against this machine.")(validate.validate)
-app.command("estimate", short_help="Will it fit, how long does it take, what does it cost.")(estimate.estimate)
-app.command("find", short_help="The cheapest offers on which a run fits.")(find.find)
-app.command("verify-model", short_help="Check what a model can be used for.")(verify_model.verify_model)
-app.command("run")(run.run)
-app.command("status")(status.status)
-app.command("logs")(logs.logs)
-app.command("stop")(stop.stop)
-app.command("report")(report.report)
-app.command("diagnose", short_help="The root cause in any log files.")(diagnose.diagnose)
-app.add_typer(ckpt.app, name="ckpt")
-app.add_typer(schema.app, name="schema")
-app.add_typer(models.app, name="models")
-app.add_typer(prices.app, name="prices")
+for _name, _summary in _COMMANDS.items():
+    app.command(_name, short_help=_summary)(lambda: None)
 
 
 def main() -> NoReturn:
@@ -100,8 +113,6 @@ def _run() -> int:
             return _SIGPIPE_EXIT
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        from prime_train.cli.render import message
-
         typer.echo(message(error, sys.stderr), err=True)
         return error.exit_code
     except KeyboardInterrupt:
@@ -114,7 +125,6 @@ def _run() -> int:
 
 def _report_bug(error: Exception) -> None:
     from prime_train.cli import crash
-    from prime_train.cli.render import message
 
     path = crash.write(error)
     report = UserError(

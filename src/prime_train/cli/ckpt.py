@@ -5,33 +5,35 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from prime_train.checkpoints import archive, packing_plan
+from prime_train.checkpoints.inventory import Places, Stock
 from prime_train.cli.options import AsJson, NoColor, RunName
+from prime_train.cli.render import table
 from prime_train.core.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from prime_train.checkpoints.cleanup import Keep
-    from prime_train.checkpoints.inventory import Places
-    from prime_train.core.rundir import RunDir
-    from prime_train.views.checkpoint_packing import PackingResult
-    from prime_train.views.checkpoint_pruning import Pruning
+from prime_train.core.rundir import RunDir
+from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
+from prime_train.programs import recorded
+from prime_train.supervise.lock import find_holder, hold_run
+from prime_train.supervise.watches.disk.removal_program import Order, carry_out
+from prime_train.views import checkpoints
+from prime_train.views.checkpoint_packing import PackingResult, packing_json, packing_rows, plan_packing, work_on
+from prime_train.views.checkpoint_pruning import Pruning, plan_pruning, prune_json, prune_rows
+from prime_train.views.runs import find
+from prime_train.views.status import fold_events
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 
-
-app = typer.Typer(
-    help="Checkpoints: list, verify, prune, compress, restore.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer()
 
 
 @app.command("list")
@@ -44,19 +46,14 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
 
       prime-train ckpt list quickstart --json | jq .resume_step
     """
-    from prime_train.cli.render import table
-    from prime_train.views import checkpoints as view
-    from prime_train.views.runs import find
-    from prime_train.views.status import fold_events
-
     run_dir = find(run, Path.cwd())
-    rows = view.gather(run_dir, fold_events(run_dir).unreadable, time.time())
+    rows = checkpoints.gather(run_dir, fold_events(run_dir).unreadable, time.time())
     if as_json:
-        typer.echo(json.dumps(view.list_json(run_dir.path.name, rows), indent=1))
-    elif rows:
-        typer.echo(table(view.list_rows(rows), ("STEP", "SIZE", "AGE", ""), right=frozenset({0, 1, 2})))
+        _print_json(checkpoints.list_json(run_dir.path.name, rows))
     else:
-        typer.echo(f"no checkpoint in {run_dir.checkpoints}", err=True)
+        _print_table(
+            checkpoints.list_rows(rows), ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}"
+        )
 
 
 @app.command("verify")
@@ -72,22 +69,16 @@ def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: 
 
       prime-train ckpt verify quickstart --json | jq '.checkpoints[] | select(.state == "broken")'
     """
-    from prime_train.cli.render import table
-    from prime_train.views import checkpoints as view
-    from prime_train.views.runs import find
-
     run_dir = find(run, Path.cwd())
     if step is not None:
-        view.find_checkpoint(run_dir, step)
-    with _progress(view.total_bytes(run_dir, step), "reading") as on_read:
-        results = list(view.verify(run_dir, on_read, step))
+        checkpoints.find_checkpoint(run_dir, step)
+    with _progress(checkpoints.total_bytes(run_dir, step), "reading") as on_read:
+        results = list(checkpoints.verify(run_dir, on_read, step))
     if as_json:
-        typer.echo(json.dumps(view.verify_json(run_dir.path.name, results), indent=1))
-    elif not results:
-        typer.echo(f"no checkpoint in {run_dir.checkpoints}", err=True)
+        _print_json(checkpoints.verify_json(run_dir.path.name, results))
     else:
         rows = [(str(found.step), found.state, found.problem) for found in results]
-        typer.echo(table(rows, ("STEP", "STATE", ""), right=frozenset({0})))
+        _print_table(rows, ("STEP", "STATE", ""), f"no checkpoint in {run_dir.checkpoints}")
     if any(verified.state == "broken" for verified in results):
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -115,30 +106,20 @@ def prune(
 
       prime-train ckpt prune quickstart --keep-last 1
     """
-    from dataclasses import replace
-
-    from prime_train.checkpoints.inventory import Stock
-    from prime_train.cli.render import table
-    from prime_train.views import checkpoint_pruning as view
-    from prime_train.views.runs import find
-
     run_dir = find(run, Path.cwd())
-    places, keep = _read_places(run_dir)
+    program, spec = recorded(run_dir)
+    places, keep = program.places(spec, run_dir), program.keep(spec)
     with nullcontext() if dry_run else _hold_run(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
-        plan = view.plan_pruning(Stock(places).take(time.time()), keep, time.time())
+        plan = plan_pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else _delete(run_dir, places, plan)
-    rows = view.prune_rows(plan, failed)
     if as_json:
-        typer.echo(json.dumps(view.prune_json(run_dir.path.name, plan, failed, dry_run=dry_run), indent=1))
-    elif rows:
-        header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
-        if not (places.weights or places.broadcasts or places.rollouts):
-            typer.echo(table([row[1:] for row in rows], header[1:], right=frozenset({0, 1})))
-        else:
-            typer.echo(table(rows, header, right=frozenset({1, 2})))
+        _print_json(prune_json(run_dir.path.name, plan, failed, dry_run=dry_run))
     else:
-        typer.echo(f"no checkpoint in {places.checkpoints[0]}", err=True)
+        first = 0 if places.weights or places.broadcasts or places.rollouts else 1  # column WHAT: only checkpoints
+        header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
+        rows = [row[first:] for row in prune_rows(plan, failed)]
+        _print_table(rows, header[first:], f"no checkpoint in {places.checkpoints[0]}")
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -171,11 +152,6 @@ def compress(
 
       prime-train ckpt compress quickstart --step 500 --moments bf16 --dry-run
     """
-    from prime_train.checkpoints import archive, packing_plan
-    from prime_train.views import checkpoint_packing as view
-    from prime_train.views import checkpoints
-    from prime_train.views.runs import find
-
     run_dir = find(run, Path.cwd())
     archive.keep_freed_memory()
     lossy = moments is not None
@@ -184,10 +160,10 @@ def compress(
     with _hold_run(run_dir):
         chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.has_leftovers(c.path)]
         if dry_run:
-            results = [view.plan_packing(found, lossy=lossy) for found in chosen]
+            results = [plan_packing(found, lossy=lossy) for found in chosen]
         else:
             with _progress(sum(left(found.path) for found in chosen), "packing") as on_read:
-                results = [view.work_on(found, partial(work, on_read=on_read)) for found in chosen]
+                results = [work_on(found, partial(work, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
 
@@ -201,52 +177,43 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
 
       prime-train ckpt restore quickstart --step 500
     """
-    from prime_train.checkpoints import archive, packing_plan
-    from prime_train.views import checkpoint_packing as view
-    from prime_train.views import checkpoints
-    from prime_train.views.runs import find
-
     run_dir = find(run, Path.cwd())
     archive.keep_freed_memory()
     with _hold_run(run_dir):
         found = checkpoints.complete(run_dir, step)
         chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.has_leftovers(c.path)]
         with _progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
-            results = [view.work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
+            results = [work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
 
 
 def _print_results(
     run_dir: RunDir, results: list[PackingResult], *, as_json: bool, dry_run: bool, nothing: str
 ) -> None:
-    from prime_train.cli.render import table
-    from prime_train.views import checkpoint_packing as view
-
     if as_json:
-        typer.echo(json.dumps(view.packing_json(run_dir.path.name, results, dry_run=dry_run), indent=1))
-    elif results:
-        header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
-        typer.echo(table(view.packing_rows(results), header, right=frozenset({0, 1, 2, 3})))
+        _print_json(packing_json(run_dir.path.name, results, dry_run=dry_run))
     else:
-        typer.echo(f"{nothing} in {run_dir.checkpoints}", err=True)
+        header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
+        _print_table(packing_rows(results), header, f"{nothing} in {run_dir.checkpoints}")
     if any(one.problem for one in results):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _read_places(run_dir: RunDir) -> tuple[Places, Keep]:
-    """The folders of the run that grow, and what its config keeps; defaults for a run without resolved.json."""
-    from prime_train.programs import recorded
+def _print_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=1))
 
-    program, run = recorded(run_dir)
-    return program.places(run, run_dir), program.keep(run)
+
+def _print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: str) -> None:
+    """Print the rows; without rows, print `nothing` to stderr. Columns with a number or a size are right-aligned."""
+    if rows:
+        numbers = {"STEP", "SIZE", "AGE", "AS SAVED", "ABOUT", "ON DISK", "SMALLER BY"}
+        typer.echo(table(rows, header, right={index for index, title in enumerate(header) if title in numbers}))
+    else:
+        typer.echo(nothing, err=True)
 
 
 def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:
     """Carry out the plan and write each deletion as an event. Returns the deletions that failed, and why."""
-    from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
-    from prime_train.supervise.watches.disk.removal_program import Order, carry_out
-    from prime_train.views.status import fold_events
-
     attempt = fold_events(run_dir).attempt_number
     failed = {}
     log = EventLog(run_dir.events, "ckpt")
@@ -267,8 +234,6 @@ def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, 
 @contextmanager
 def _hold_run(run_dir: RunDir) -> Iterator[None]:
     """Hold the run's lock, so that no trainer uses its checkpoints. Raises UserError if the run is live."""
-    from prime_train.supervise.lock import find_holder, hold_run
-
     if found := find_holder(run_dir):
         raise UserError(
             what=f"the run is held by process {found.identity.pid} on {found.host}",

@@ -24,7 +24,9 @@ def write(error: BaseException) -> Path:
     """Write a crash file with `error`, the versions and the redacted environment. Returns its path."""
     text = redact(_text(error), secrets(os.environ))
     name = time.strftime("crash-%Y%m%d-%H%M%S", time.gmtime()) + f"-{os.getpid()}.log"
-    for directory in (_state_directory(), Path(tempfile.gettempdir())):
+    # Source: XDG base directory specification 0.8, XDG_STATE_HOME.
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    for directory in (state / "prime-train", Path(tempfile.gettempdir())):
         try:
             directory.mkdir(parents=True, exist_ok=True)
             path = directory / name
@@ -34,11 +36,6 @@ def write(error: BaseException) -> Path:
         return path
     sys.stderr.write(text)  # no folder is writable
     return Path(os.devnull)
-
-
-def _state_directory() -> Path:
-    """Source: XDG base directory specification 0.8, XDG_STATE_HOME."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "prime-train"
 
 
 def _text(error: BaseException) -> str:

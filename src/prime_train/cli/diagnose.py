@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.render import json_text, message, painter
 from prime_train.core.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from prime_train.diagnose.cause import Diagnosis
-    from prime_train.diagnose.log_scanner import Scanner
-    from prime_train.diagnose.scan_result import Scan
-    from prime_train.events import AttemptEnded
+from prime_train.core.redaction import redact, redact_all, secrets
+from prime_train.core.rundir import RunDir
+from prime_train.diagnose.cause import Diagnosis, judge
+from prime_train.diagnose.log_scanner import Scanner
+from prime_train.diagnose.scan_result import Scan
+from prime_train.events import AttemptEnded, read
+from prime_train.views import diagnosis as view
+from prime_train.views.runs import find
 
 _CHUNK_BYTES = 1024 * 1024
 _GZIP = b"\x1f\x8b"
@@ -34,10 +39,6 @@ _ATTEMPT = re.compile(r"^(?:attempt_)?(\d+)$")
 _MAX_FILES = 2000
 
 _CountBytes = Callable[[int], None]  # called with the size of each chunk that was read
-
-
-class _Bytes(Protocol):
-    def read1(self, size: int, /) -> bytes: ...
 
 
 def diagnose(
@@ -63,28 +64,22 @@ def diagnose(
 
       dmesg | prime-train diagnose - trainer.log
     """
-    from prime_train.cli.render import message, paint
-    from prime_train.core.redaction import redact, redact_all, secrets
-    from prime_train.views import diagnosis as view
-
     with _show_progress() as count:
         result = diagnose_logs(logs, count)
     names = [scan.name for scan in result.scans]
     hidden = secrets(os.environ)
     if as_json:
-        import json
-
         document = redact_all(view.as_json(result.diagnosis, names, result.unread), hidden)
-        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        typer.echo(json_text(document))
     elif names:
-        text = view.text(result.diagnosis, len(names), lambda text, style: paint(text, style, sys.stdout))
-        print(redact(text, hidden))  # noqa: T201 - the result goes to stdout
+        text = view.text(result.diagnosis, len(names), painter(sys.stdout))
+        typer.echo(redact(text, hidden))
     for error in result.unread:
         typer.echo(message(error, sys.stderr), err=True)
     if result.diagnosis.cause is not None:
         raise typer.Exit(ExitCode.FINDINGS)
     if not result.unread and (ended := _last_failure(logs)) is not None:
-        lines = view.attempt_lines(ended, lambda text, style: paint(text, style, sys.stderr))
+        lines = view.attempt_lines(ended, painter(sys.stderr))
         typer.echo(redact("its supervisor reports:\n" + "\n".join(lines), hidden), err=True)
         raise typer.Exit(ExitCode.FINDINGS)
     if result.unread:
@@ -119,9 +114,6 @@ class Diagnosed(NamedTuple):
 
 def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> Diagnosed:
     """The diagnosis over all logs that the names stand for. An unreadable log does not stop the others."""
-    from prime_train.diagnose.cause import judge
-    from prime_train.diagnose.log_scanner import Scanner
-
     scans: list[Scan] = []
     unread: list[UserError] = []
     seen: set[str] = set()
@@ -146,26 +138,18 @@ def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> 
 
 def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], count: _CountBytes) -> None:
     """Append the scan of a log. If reading fails midway (a cut archive, a failing disk), the part before counts."""
-    import gzip
-
-    from prime_train.diagnose.log_scanner import Scanner
-
     try:
         with open(path, "rb") as file:
             scanner = Scanner(str(path), os.fstat(file.fileno()).st_mtime)
             try:
-                if file.peek(2)[:2] == _GZIP:
-                    with gzip.open(file) as unpacked:
-                        _feed(unpacked, scanner, count)
-                else:
-                    _feed(file, scanner, count)
+                _feed(gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file, scanner, count)
             finally:
                 scans.append(scanner.finish())
     except (OSError, EOFError, zlib.error) as error:
         unread.append(_unreadable(path, error))
 
 
-def _feed(stream: _Bytes, scanner: Scanner, count: _CountBytes) -> None:
+def _feed(stream: BufferedReader | gzip.GzipFile, scanner: Scanner, count: _CountBytes) -> None:
     while chunk := stream.read1(_CHUNK_BYTES):
         scanner.feed(chunk)
         count(len(chunk))
@@ -187,40 +171,10 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 def _find_logs(name: str) -> Iterator[Path]:
     """The logs that an argument stands for: a file, the logs of a folder, or those of a run's newest attempt."""
     path = Path(name)
-    if path.is_dir():
-        yield from _find_in_folder(path)
-    elif path.exists() or "/" in name or "." in name:
+    if not path.is_dir() and (path.exists() or "/" in name or "." in name):
         yield path
-    else:
-        yield from _find_in_folder(_run_folder(name))
-
-
-def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
-    """The AttemptEnded event of a run's newest attempt, if the only name is a run and that attempt failed.
-
-    The log of a killed process does not contain its cause; the supervisor's events do.
-    """
-    from prime_train.core.rundir import RunDir
-    from prime_train.events import AttemptEnded, read
-
-    if len(names) != 1 or names[0] == "-":
-        return None
-    path = Path(names[0])
-    if not path.exists() and "/" not in names[0]:
-        path = _run_folder(names[0])
-    if not path.is_dir():
-        return None
-    ended = [record.event for record in read(RunDir(path).events) if isinstance(record.event, AttemptEnded)]
-    return ended[-1] if ended and ended[-1].outcome == "failed" else None
-
-
-def _run_folder(name: str) -> Path:
-    from prime_train.views.runs import find
-
-    return find(name, Path.cwd()).path
-
-
-def _find_in_folder(folder: Path) -> Iterator[Path]:
+        return
+    folder = path if path.is_dir() else find(name, Path.cwd()).path
     found = sorted(_walk(_newest_attempt(folder)))
     if not found:
         raise UserError(
@@ -230,6 +184,22 @@ def _find_in_folder(folder: Path) -> Iterator[Path]:
             fix=f"name the files themselves: prime-train diagnose {folder}/FILE",
         )
     yield from found
+
+
+def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
+    """The AttemptEnded event of a run's newest attempt, if the only name is a run and that attempt failed.
+
+    The log of a killed process does not contain its cause; the supervisor's events do.
+    """
+    if len(names) != 1 or names[0] == "-":
+        return None
+    path = Path(names[0])
+    if not path.exists() and "/" not in names[0]:
+        path = find(names[0], Path.cwd()).path
+    if not path.is_dir():
+        return None
+    ended = [record.event for record in read(RunDir(path).events) if isinstance(record.event, AttemptEnded)]
+    return ended[-1] if ended and ended[-1].outcome == "failed" else None
 
 
 def _newest_attempt(folder: Path) -> Path:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
+from prime_train.cli import estimate_inputs as inputs
+from prime_train.cli.estimate_inputs import Options
 from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
+from prime_train.cli.render import json_text, painter, table
 from prime_train.core.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from prime_train.cli.estimate_inputs import Options
-    from prime_train.estimate.estimate import Estimate
-    from prime_train.estimate.memory.trace_check import Comparison
-    from prime_train.estimate.time.scaling import ScaledLayout
-    from prime_train.estimate.values import Hardware
-    from prime_train.prices.price import Price
-    from prime_train.spec import RunSpec
-    from prime_train.views.estimate_json import More
+from prime_train.estimate.advice import Case, Keys, advise
+from prime_train.estimate.estimate import Estimate
+from prime_train.estimate.estimate import estimate as estimate_run
+from prime_train.estimate.memory import trace_check
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.trace_check import Comparison
+from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.time.scaling import ScaledLayout, scale
+from prime_train.estimate.values import Hardware
+from prime_train.facts.activation_trace_probe import trace
+from prime_train.prices import store
+from prime_train.prices.price import Price
+from prime_train.spec import RunSpec
+from prime_train.views import estimate as view
+from prime_train.views.estimate_json import More, document
+from prime_train.views.prices import stale_warning
 
 
 def estimate(
@@ -65,18 +74,19 @@ def estimate(
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
     """
-    from prime_train.cli.estimate_inputs import Options
-    from prime_train.views.estimate_json import More, document
-
     found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline))
     more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
     if as_json:
-        import json
-
-        print(json.dumps(document(found.estimate, more), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        typer.echo(json_text(document(found.estimate, more)))
     else:
-        print(_text(found.estimate, more, by_term=by_term))  # noqa: T201 - the result goes to stdout
-    _warn_of_old_prices(found)
+        blocks = [view.text(found.estimate, painter(sys.stdout), by_term=by_term)]
+        if more.scaling:
+            blocks.append(table(view.scaling_rows(more.scaling), view.SCALING, right=view.SCALING_RIGHT))
+        if more.exact:
+            blocks.append(view.exact(more.exact))
+        typer.echo("\n\n".join(blocks))
+    if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
+        typer.echo(warning, err=True)
     if not found.estimate.fits:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -92,17 +102,13 @@ class _Found(NamedTuple):
 
 def _estimate(options: Options) -> _Found:
     """The estimate of a config. Raises UserError if an input is missing."""
-    from prime_train.cli import estimate_inputs as inputs
-    from prime_train.estimate.advice import Case, Keys, advise
-    from prime_train.estimate.estimate import estimate
-
     reading = inputs.parse_config(options)
     run = inputs.check_run(reading)
     shape = inputs.find_shape(run, reading, options)
     hardware = inputs.find_gpus(options)
     prices = inputs.read_prices(options)
     calibration = inputs.calibrate(options, run, hardware, shape)
-    found = estimate(run, hardware, shape, calibration, prices)
+    found = estimate_run(run, hardware, shape, calibration, prices)
     case = Case(run, hardware, shape, found.memory, calibration)
     advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
     return _Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
@@ -110,10 +116,6 @@ def _estimate(options: Options) -> _Found:
 
 def _trace(found: _Found) -> tuple[Comparison, ...]:
     """One block and the head of the training, traced, beside the terms. Raises UserError if they cannot be traced."""
-    from prime_train.estimate.memory import trace_check
-    from prime_train.estimate.memory.setup_from_run import setup_of
-    from prime_train.facts.activation_trace_probe import trace
-
     why_not = "nothing is trained"
     if found.estimate.memory.gpus.train:
         setup = setup_of(found.run, found.hardware, found.estimate.shape)
@@ -130,10 +132,6 @@ def _trace(found: _Found) -> tuple[Comparison, ...]:
 
 def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
     """The training over 1 to all GPUs in each way. Raises UserError if nothing is trained."""
-    from prime_train.estimate.memory.setup_from_run import setup_of
-    from prime_train.estimate.memory.training import training_memory
-    from prime_train.estimate.time.scaling import scale
-
     hardware = found.hardware
     if not found.estimate.memory.gpus.train:
         raise UserError(
@@ -144,27 +142,3 @@ def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
         )
     setup = setup_of(found.run, hardware, found.estimate.shape)
     return scale(setup, hardware, lambda other: training_memory(other, hardware))
-
-
-def _warn_of_old_prices(found: _Found) -> None:
-    """Warn if the cost rests on prices that are old or undated."""
-    if not found.estimate.costs:
-        return
-    from prime_train.prices import store
-    from prime_train.views.prices import stale_warning
-
-    warning = stale_warning(found.prices, store.today())
-    if warning:
-        typer.echo(warning, err=True)
-
-
-def _text(estimate: Estimate, more: More, *, by_term: bool) -> str:
-    from prime_train.cli.render import paint, table
-    from prime_train.views import estimate as view
-
-    blocks = [view.text(estimate, lambda words, style: paint(words, style, sys.stdout), by_term=by_term)]
-    if more.scaling:
-        blocks.append(table(view.scaling_rows(more.scaling), view.SCALING, right=view.SCALING_RIGHT))
-    if more.exact:
-        blocks.append(view.exact(more.exact))
-    return "\n\n".join(blocks)

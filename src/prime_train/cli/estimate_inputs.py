@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from prime_train.cli.lint_files import refuse_generation
 from prime_train.config import detect
 from prime_train.config.parsed_config import Reading
 from prime_train.config.source import SHOWN_STDIN, STDIN, read_config
@@ -21,12 +22,18 @@ from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape, ShapeError
 from prime_train.estimate.sanity import find_implausible
 from prime_train.estimate.values import Hardware
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.files import tokenizer_folder
+from prime_train.facts.gpus import gpus
+from prime_train.facts.previous_run import read_previous_run
+from prime_train.models import find_config as model_config
+from prime_train.models.find_config import ModelConfig, no_config
+from prime_train.prices import store
+from prime_train.prices.import_file import ImportOptions, read
 from prime_train.prices.price import Price
 from prime_train.registry import shapes as shapes_registry
+from prime_train.rules import judge
 from prime_train.spec import RunSpec
-
-if TYPE_CHECKING:
-    from prime_train.models.find_config import ModelConfig
 
 
 class Options(NamedTuple):
@@ -44,8 +51,6 @@ class Options(NamedTuple):
 def parse_config(options: Options) -> Reading:
     """The reading of the config. Raises UserError."""
     if options.prime_rl is not None:
-        from prime_train.cli.lint_files import refuse_generation
-
         refuse_generation(options.prime_rl)
     text, path = read_config(options.config)
     return detect.read(text, path, options.prime_rl)
@@ -57,8 +62,6 @@ def check_run(reading: Reading) -> RunSpec:
         _refuse_implausible(reading.run, reading)
     if reading.run is not None and not reading.faults:
         return reading.run
-    from prime_train.rules import judge
-
     found = judge.judge(reading).findings
     errors = [item for item in found if item.code.startswith("CFG") and item.severity is Severity.ERROR]
     if reading.run is not None and not errors:
@@ -90,8 +93,6 @@ def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
 
 def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
     """The shape of the model that a run trains or serves. Raises UserError."""
-    from prime_train.models import find_config as model_config
-
     if options.model_config is not None:
         return _read_shape(model_config.read_config_file(options.model_config))
     if not (run.trains or run.server_gpus):
@@ -136,8 +137,6 @@ def _read_shape(found: ModelConfig) -> ModelShape:
     try:
         return shapes.shape_from_config(found.config, found.name, loaded=found.loaded)
     except ShapeError as error:
-        from prime_train.models.find_config import no_config
-
         what = error.what if error.field else f"{found.name}: {error.what}"
         raise no_config(found.where, what, error.field) from None
 
@@ -145,8 +144,6 @@ def _read_shape(found: ModelConfig) -> ModelShape:
 def _vocab_size(run: RunSpec) -> int:
     if run.tokenizer.path is None:
         return run.tokenizer.vocab_size
-    from prime_train.facts.files import tokenizer_folder
-
     folder = tokenizer_folder(run.tokenizer.path)
     return folder.vocab_size if folder is not None and folder.vocab_size is not None else run.tokenizer.vocab_size
 
@@ -155,9 +152,6 @@ def find_gpus(options: Options) -> Hardware:
     """The GPUs of --gpus, else those of this machine. Raises UserError with exit code 4 if there are none."""
     if options.gpus is not None:
         return hardware_of.hardware_from_name(options.gpus)
-    from prime_train.facts.facts import NotKnown
-    from prime_train.facts.gpus import gpus
-
     found = gpus()
     devices = () if isinstance(found, NotKnown) else tuple((gpu.name, gpu.memory_bytes) for gpu in found.devices)
     here = hardware_of.hardware_from_devices([device for device in devices if device[1]])
@@ -175,11 +169,7 @@ def find_gpus(options: Options) -> Hardware:
 
 def read_prices(options: Options) -> tuple[Price, ...]:
     """The prices of --prices, else those of the price table."""
-    from prime_train.prices import store
-
     if options.prices is not None:
-        from prime_train.prices.import_file import ImportOptions, read
-
         return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
     return store.load(store.today())
 
@@ -191,8 +181,6 @@ def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelSh
     """
     if options.calibrate is None:
         return None
-    from prime_train.facts.previous_run import read_previous_run
-
     previous = read_previous_run(options.calibrate)
     measured = read_measurement(previous.lines, previous.source)
     if previous.run is not None:

@@ -6,20 +6,30 @@ import math
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
+from prime_train.cli import estimate_inputs as inputs
+from prime_train.cli.estimate_inputs import Options
 from prime_train.cli.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
+from prime_train.cli.render import json_text, paint, table
+from prime_train.config import detect
+from prime_train.config.prime_rl.schema import newest
 from prime_train.core.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from prime_train.cli.estimate_inputs import Options
-    from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking
-    from prime_train.estimate.model.shape import ModelShape
-    from prime_train.estimate.relayout import Impossible
-    from prime_train.prices.price import Price
-    from prime_train.spec import RunSpec
+from prime_train.core.units import GIB
+from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, rank
+from prime_train.estimate.cost.run_cost import shipped_rates
+from prime_train.estimate.estimate import estimate
+from prime_train.estimate.hardware import hardware_from_entry
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.relayout import Impossible, layout_settings, relayout, steps_of
+from prime_train.prices import store
+from prime_train.prices.price import Price
+from prime_train.registry import gpus as gpu_registry
+from prime_train.spec import RunSpec
+from prime_train.views import prices as view
+from prime_train.views.prices import left_out_lines, stale_warning
 
 # The run of --model: a common fine-tuning, as a config of prime-rl's sft.
 _FINE_TUNING = """max_steps = 1000
@@ -78,35 +88,20 @@ def find(
 
       prime-train find --model Qwen/Qwen3-8B --json | jq '.offers[0]'
     """
-    from prime_train.cli.estimate_inputs import Options
-    from prime_train.estimate.cost.offers import Limits
-    from prime_train.prices import store
-    from prime_train.views import prices as view
-    from prime_train.views.prices import stale_warning
-
     options = Options(config or "", None, model_config, None, prices, prime_rl, offline)
     found = _rank_offers(options, model, Limits(None, spot, max_usd_per_hour, gpus_max))
-    today = store.today()
     if as_json:
-        import json
-
-        document = view.find_json(found.title, found.ranking, today, found.key)
-        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        typer.echo(json_text(view.find_json(found.title, found.ranking, store.today(), found.key)))
     elif found.ranking.offers:
-        from prime_train.cli.render import paint, table
-
         shown = table(view.ranked_rows(found.ranking.offers[:top]), view.RANKED_HEADER, right=view.RANKED_RIGHT)
         lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(found.ranking, found.key)]
-        print("\n".join(line for line in lines if line))  # noqa: T201 - the result goes to stdout
-    _print_remarks(found.ranking, top, stale_warning([offer.price for offer in found.ranking.offers], today))
+        typer.echo("\n".join(line for line in lines if line))
+    _print_remarks(found.ranking, top)
     if not found.ranking.offers:
         raise _no_offer(found)
 
 
-def _print_remarks(ranking: Ranking, top: int, warning: str | None) -> None:
-    from prime_train.estimate.cost.run_cost import shipped_rates
-    from prime_train.views.prices import left_out_lines
-
+def _print_remarks(ranking: Ranking, top: int) -> None:
     more = len(ranking.offers) - top
     if more > 0:
         typer.echo(f"{more} more fit: --top {len(ranking.offers)}", err=True)
@@ -116,7 +111,7 @@ def _print_remarks(ranking: Ranking, top: int, warning: str | None) -> None:
         typer.echo(f"counted: {span} for the start and for each restart (assumed)", err=True)
     for line in left_out_lines(ranking):
         typer.echo(line, err=True)
-    if warning:
+    if warning := stale_warning([offer.price for offer in ranking.offers], store.today()):
         typer.echo(warning, err=True)
 
 
@@ -134,10 +129,6 @@ class _Found(NamedTuple):
 
 def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
     """The offers on which the run fits, cheapest first. Raises UserError if an input is missing."""
-    from prime_train.cli import estimate_inputs as inputs
-    from prime_train.estimate.cost.offers import rank
-    from prime_train.estimate.cost.run_cost import shipped_rates
-
     dearest = limits.max_usd_per_hour
     if dearest is not None and not (math.isfinite(dearest) and dearest > 0):
         raise UserError(
@@ -155,13 +146,6 @@ def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
 
 def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     """A function that estimates memory and time of the run on a number of GPUs of one type."""
-    from prime_train.core.units import GIB
-    from prime_train.estimate.cost.offers import Judgement
-    from prime_train.estimate.estimate import estimate
-    from prime_train.estimate.hardware import hardware_from_entry
-    from prime_train.estimate.relayout import Impossible, layout_settings, relayout, steps_of
-    from prime_train.registry import gpus as gpu_registry
-
     known = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks()}
 
     @cache
@@ -186,10 +170,6 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
 
 def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
     """The run, the shape of its model, its title, and the map from a RunSpec field to the key of its file."""
-    from prime_train.cli import estimate_inputs as inputs
-    from prime_train.config import detect
-    from prime_train.config.prime_rl.schema import newest
-
     if bool(options.config) == (model is not None):
         raise UserError(
             what="both a config and a model are given" if options.config else "a config or a model is missing",

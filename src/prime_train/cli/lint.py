@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from prime_train.cli.lint_files import Repair, check, configs_among
 from prime_train.cli.options import Generation, NoColor
-from prime_train.core.errors import ExitCode
+from prime_train.core.errors import ExitCode, UserError
 
 Format = Literal["full", "concise", "json", "github", "sarif"]
 
@@ -60,9 +61,6 @@ def lint(
 
       prime-train lint train.py
     """
-    from prime_train.cli.lint_files import Repair, check, configs_among
-    from prime_train.core.errors import UserError
-
     if configs_only and paths:
         paths = configs_among(paths)
         if not paths:
@@ -77,7 +75,7 @@ def lint(
     repair = Repair(write=not diff, unsafe=unsafe_fixes) if fix or diff else None
     output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
     if output:
-        print(output)  # noqa: T201 - the result of a command goes to stdout
+        typer.echo(output)
     if not ok:
         raise typer.Exit(ExitCode.FINDINGS)
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.rules.judge import Verdict, lint, lint_merged
 
-FORMATS = ("full", "concise", "json", "github", "sarif")
 _MERGE = "+"  # between files to merge; the later one overrules the earlier
 _STDIN = "-"
 _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})
@@ -56,9 +56,7 @@ def check(
     def select(verdict: Verdict) -> Verdict:
         return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
 
-    def judge(text: str, path: str) -> Verdict:
-        return lint(text, path, prime_rl)
-
+    judge = partial(lint, prime_rl=prime_rl)
     groups = _groups(paths or ["."])
     sources = [tuple(read_config(path) for path in group) for group in groups]
     if repair:
@@ -87,29 +85,22 @@ def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> li
 
 
 def _render(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsafe_left: int = 0) -> str:
-    from prime_train.cli.render import paint
+    from prime_train.cli.render import json_text, painter
     from prime_train.views import findings as view
-
-    def paint_text(text: str, style: str) -> str:
-        return paint(text, style, sys.stdout)
 
     match output_format:
         case "json":
-            import json
-
-            return json.dumps(view.lint_json(verdicts), indent=1, ensure_ascii=False)
+            return json_text(view.lint_json(verdicts))
         case "sarif":
-            import json
-
             from prime_train.views.sarif import sarif
 
-            return json.dumps(sarif(verdicts), indent=1, ensure_ascii=False)
+            return json_text(sarif(verdicts))
         case "github":
             blocks = [view.github(verdict) for verdict in verdicts]
         case "concise":
-            blocks = [view.concise(verdict, paint_text) for verdict in verdicts]
+            blocks = [view.concise(verdict, painter(sys.stdout)) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, paint_text) for verdict in verdicts] + [
+            blocks = [view.full(verdict, painter(sys.stdout)) for verdict in verdicts] + [
                 view.summary(verdicts, fixed, unsafe_left=unsafe_left)
             ]
     return "\n".join(block for block in blocks if block)

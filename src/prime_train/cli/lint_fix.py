@@ -14,16 +14,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prime_train.cli.lint_files import Repair
 from prime_train.core.errors import UserError
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict
-
-
-class _Judge(Protocol):
-    def __call__(self, text: str, path: str) -> Verdict: ...
 
 
 class Repaired(NamedTuple):
@@ -40,7 +36,7 @@ class Repaired(NamedTuple):
 
 def fix_files(
     sources: Sequence[tuple[str, str]],
-    judge: _Judge,
+    judge: Callable[..., Verdict],  # of a text and its path
     select: Callable[[Verdict], Verdict],
     *,
     repair: Repair,

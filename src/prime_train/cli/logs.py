@@ -3,14 +3,15 @@
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor, RunName
-
-if TYPE_CHECKING:
-    from prime_train.views.logs import Tail
+from prime_train.supervise.lock import find_holder
+from prime_train.views import logs as view
+from prime_train.views.logs import Tail
+from prime_train.views.runs import find
 
 _POLL_S = 0.25
 
@@ -38,9 +39,6 @@ def logs(
 
       prime-train logs quickstart --follow
     """
-    from prime_train.views import logs as view
-    from prime_train.views.runs import find
-
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
     run_dir = find(run, Path.cwd())
     shown = view.attempt_or_latest(run_dir, attempt)
@@ -49,7 +47,7 @@ def logs(
     tail.skip_to_last(lines)
     _show(tail)
     while follow:
-        over = view.is_over(run_dir)  # read before the log, so that the last lines are shown
+        over = find_holder(run_dir) is None  # read before the log, so that the last lines are shown
         _show(tail)
         if attempt is None and shown < view.attempt_or_latest(run_dir, None):
             shown += 1
@@ -60,6 +58,6 @@ def logs(
         time.sleep(_POLL_S)
 
 
-def _show(tail: "Tail") -> None:
+def _show(tail: Tail) -> None:
     for chunk in tail.more():
         typer.echo(chunk, nl=False)

@@ -1,24 +1,21 @@
 """`prime-train models`: the registry of tested models and their known issues. Reads shipped files only."""
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.render import json_text, labelled, table
 from prime_train.core.errors import UserError
+from prime_train.registry.models import tested_model, tested_models
+from prime_train.toml.did_you_mean import nearest
+from prime_train.views import models as view
 
-app = typer.Typer(
-    help="The registry of tested models and their known issues.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = typer.Typer()
 
 
 def _complete(incomplete: str) -> list[str]:
-    from prime_train.registry.models import tested_models
-
     return [name for name in tested_models() if name.startswith(incomplete)]
 
 
@@ -32,15 +29,10 @@ def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
 
       prime-train models list --json | jq -r '.models[] | select(.issues != []) | .name'
     """
-    from prime_train.registry.models import tested_models
-    from prime_train.views import models as view
-
     models = tested_models().values()
     if as_json:
-        typer.echo(json.dumps(view.models_json(models), indent=1, ensure_ascii=False))
+        typer.echo(json_text(view.models_json(models)))
     else:
-        from prime_train.cli.render import table
-
         typer.echo(table(view.as_rows(models), view.HEADER, right=frozenset({5})))
 
 
@@ -63,28 +55,16 @@ def show(
 
       prime-train models show openai/gpt-oss-20b --json
     """
-    from prime_train.registry.models import tested_model
-    from prime_train.views import models as view
-
     found = tested_model(model)
     if found is None:
-        raise _unknown(model)
+        meant = nearest(model, tested_models())
+        raise UserError(
+            what=f"{model} is not among the {len(tested_models())} tested models",
+            where=f"prime-train models show {model}",
+            why=f"did you mean {meant}?" if meant else "no run with it has been recorded",
+            fix=f"prime-train models show {meant}" if meant else f"check it: prime-train verify-model {model}",
+        )
     if as_json:
-        typer.echo(json.dumps(view.models_json([found]), indent=1, ensure_ascii=False))
+        typer.echo(json_text(view.models_json([found])))
     else:
-        from prime_train.cli.render import labelled
-
         typer.echo(labelled(found.name, view.as_lines(found), sys.stdout))
-
-
-def _unknown(model: str) -> UserError:
-    from prime_train.registry.models import tested_models
-    from prime_train.toml.did_you_mean import nearest
-
-    meant = nearest(model, tested_models())
-    return UserError(
-        what=f"{model} is not among the {len(tested_models())} tested models",
-        where=f"prime-train models show {model}",
-        why=f"did you mean {meant}?" if meant else "no run with it has been recorded",
-        fix=f"prime-train models show {meant}" if meant else f"check it: prime-train verify-model {model}",
-    )

@@ -20,15 +20,15 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")  # outside of all tables: prime-rl has such keys, run.toml has none
 
 
-def parse(assignments: Sequence[str], *, plain_keys: bool = False) -> dict[str, Any]:
+def parse_overrides(assignments: Sequence[str], *, plain_keys: bool = False) -> dict[str, Any]:
     """Dotted keys to values; with `plain_keys` also keys without a dot. Raises UserError.
 
     A value is TOML, or one bare word, which becomes a string.
     """
-    return dict(_parse(assignment, plain_keys) for assignment in assignments)
+    return dict(_parse_override(assignment, plain_keys) for assignment in assignments)
 
 
-def _parse(assignment: str, plain_keys: bool) -> tuple[str, Any]:
+def _parse_override(assignment: str, plain_keys: bool) -> tuple[str, Any]:
     key, separator, written = assignment.partition("=")
     key, written = key.strip(), written.strip()
     if not separator or not (_KEY.fullmatch(key) or (plain_keys and _PLAIN_KEY.fullmatch(key))):
@@ -51,7 +51,7 @@ def _parse(assignment: str, plain_keys: bool) -> tuple[str, Any]:
         ) from None
 
 
-def apply(text: str, path: str, values: Mapping[str, Any]) -> str:
+def apply_overrides(text: str, path: str, values: Mapping[str, Any]) -> str:
     """The text with every value set. A text that is not TOML is returned unchanged, because lint reports it.
 
     Raises UserError.

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.render import labelled
@@ -17,16 +16,14 @@ from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.lock import find_holder
 from prime_train.views.status import fold_events
-
-if TYPE_CHECKING:
-    from prime_train.supervise.launch.run_directory import Resume
 
 Line = tuple[str, str]
 
 
-def text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> str:
+def plan_text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> str:
     """The plan of the next attempt. Secrets are masked."""
     run = absolute(run, run_dir)
     state = fold_events(run_dir)

@@ -2,24 +2,31 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import typer
 
+from prime_train.cli.overrides import apply_overrides, parse_overrides
+from prime_train.cli.render import painter
+from prime_train.config import detect
+from prime_train.config.parsed_config import Reading
+from prime_train.config.source import read_config
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.findings import Severity
+from prime_train.core.rundir import RunDir
+from prime_train.core.units import counted
+from prime_train.facts.facts import Facts
+from prime_train.facts.gather import gather
+from prime_train.programs import program_of
+from prime_train.rules import judge
+from prime_train.rules.judge import Verdict
+from prime_train.spec import RunSpec
+from prime_train.supervise.launch.program import Config, Program
+from prime_train.toml.document import Document
+from prime_train.views.findings import full
 
-if TYPE_CHECKING:
-    from prime_train.config.parsed_config import Reading
-    from prime_train.core.rundir import RunDir
-    from prime_train.facts.facts import Facts
-    from prime_train.rules.judge import Verdict
-    from prime_train.spec import RunSpec
-    from prime_train.supervise.launch.program import Config, Program
 
-
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """The arguments that name the run. --resume is not among them, because a repeated command resumes by itself."""
 
     config: str
@@ -37,20 +44,17 @@ class Command:
         return shlex.join(words)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedConfig:
+class CheckedConfig(NamedTuple):
     """A config without errors. `text` is the config with --set and --run-name applied."""
 
     text: str
-    spec: "RunSpec"
-    run_dir: "RunDir"
-    verdict: "Verdict"
-    facts: "Facts | None"  # None with --no-validate
+    spec: RunSpec
+    run_dir: RunDir
+    verdict: Verdict
+    facts: Facts | None  # None with --no-validate
 
-    def program(self, *, writes: bool) -> "Program":
+    def program(self, *, writes: bool) -> Program:
         """The program that trains or serves, as this config starts it. `writes`: see Program.configured."""
-        from prime_train.programs import program_of
-
         return program_of(self.spec).configured(_config(self.verdict, self.text), self.run_dir, writes=writes)
 
 
@@ -59,18 +63,13 @@ def check_config(command: Command, *, validate: bool) -> CheckedConfig:
 
     Facts are gathered only if the rules that need none find no error: gathering takes seconds.
     """
-    from prime_train.rules import judge
-
     reading = _read_config(command)
     verdict = judge.judge_config(reading)
     left_out = _rules_left_out(verdict, command.config)
     named, facts = None, None
     if reading.run is not None and verdict.only(None, left_out).ok:
-        named = _name_run(verdict, command.run_name)
+        named = program_of(reading.run).named(_config(verdict, ""), command.run_name)
         if validate:
-            from prime_train.facts.gather import gather
-            from prime_train.programs import program_of
-
             program = program_of(named[0])
             facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
         else:
@@ -82,33 +81,26 @@ def check_config(command: Command, *, validate: bool) -> CheckedConfig:
     return CheckedConfig(reading.document.text, *named, verdict, facts)
 
 
-def _read_config(command: Command) -> "Reading":
+def _read_config(command: Command) -> Reading:
     """The reading of the config with --set and --run-name written into its text.
 
     A prime-rl config may have no key for a name, so --run-name is applied later, to the launcher's copy.
     """
-    from prime_train.cli import overrides
-    from prime_train.config import detect
-    from prime_train.config.source import read_config
-    from prime_train.toml.document import Document
-
     text, path = read_config(command.config)
     if command.overrides or command.run_name is not None:
         is_run_toml = detect.is_run_toml(Document.parse(text, path))
-        values = overrides.parse(command.overrides, plain_keys=not is_run_toml)
+        values = parse_overrides(command.overrides, plain_keys=not is_run_toml)
         if command.run_name is not None and is_run_toml:
             values["run.name"] = command.run_name
-        text = overrides.apply(text, path, values)
+        text = apply_overrides(text, path, values)
     return detect.read(text, path)
 
 
-def _rules_left_out(verdict: "Verdict", config: str) -> tuple[str, ...]:
+def _rules_left_out(verdict: Verdict, config: str) -> tuple[str, ...]:
     """Codes of rules that do not apply to `run`. Raises UserError for a config that `run` cannot start.
 
     RUN003 looks for a second supervisor, which taking the run's lock rules out for certain.
     """
-    from prime_train.programs import program_of
-
     if verdict.run is None:
         return ("RUN003",)
     if verdict.run.recipe is not None or verdict.run.jax is not None:
@@ -118,22 +110,12 @@ def _rules_left_out(verdict: "Verdict", config: str) -> tuple[str, ...]:
     return ("RUN003", *program.cured)
 
 
-def _config(verdict: "Verdict", text: str) -> "Config":
-    from prime_train.supervise.launch.program import Config
-
+def _config(verdict: Verdict, text: str) -> Config:
     assert verdict.run is not None
     return Config(text, verdict.path, verdict.run, verdict.root)
 
 
-def _name_run(verdict: "Verdict", run_name: str | None) -> "tuple[RunSpec, RunDir]":
-    """The run with its final name, and its directory."""
-    from prime_train.programs import program_of
-
-    assert verdict.run is not None
-    return program_of(verdict.run).named(_config(verdict, ""), run_name)
-
-
-def _not_launchable(verdict: "Verdict", config: str) -> UserError:
+def _not_launchable(verdict: Verdict, config: str) -> UserError:
     shown = shlex.quote(config)
     if verdict.run is not None and verdict.run.recipe is not None:
         what = f"its [recipe] describes a training by {verdict.run.recipe.program or 'another program'}"
@@ -145,16 +127,11 @@ def _not_launchable(verdict: "Verdict", config: str) -> UserError:
     return UserError(what=what, where=verdict.path, why=why, fix=fix)
 
 
-def _show_findings(verdict: "Verdict", config: str) -> None:
+def _show_findings(verdict: Verdict, config: str) -> None:
     """Print errors and warnings, and the number of notes."""
-    from prime_train.cli.render import paint
-    from prime_train.core.findings import Severity
-    from prime_train.core.units import counted
-    from prime_train.views.findings import full
-
     notes = sum(finding.severity is Severity.NOTE for finding in verdict.findings)
     loud = tuple(finding for finding in verdict.findings if finding.severity is not Severity.NOTE)
-    text = full(verdict._replace(findings=loud, skipped=()), lambda words, style: paint(words, style, sys.stderr))
+    text = full(verdict._replace(findings=loud, skipped=()), painter(sys.stderr))
     if text:
         typer.echo(text, err=True)
     if notes:

@@ -5,18 +5,24 @@ import os
 import sys
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.render import json_text, message, table
 from prime_train.core.errors import UserError
+from prime_train.core.units import counted
+from prime_train.prices import import_file, store
+from prime_train.prices.price import Price, Rows, age_days
+from prime_train.prices.refresh import SERVICES, RefreshResult, Service, has_key
+from prime_train.prices.refresh import refresh as fetch
+from prime_train.registry import gpus
+from prime_train.toml.did_you_mean import nearest
+from prime_train.views import prices as view
+from prime_train.views.sanitize import pick, sanitize
 
-if TYPE_CHECKING:
-    from prime_train.prices.price import Price, Rows
-    from prime_train.prices.refresh import RefreshResult, Service
-
-app = typer.Typer(no_args_is_help=True, help="Prices of GPUs: show, import, refresh.")
+app = typer.Typer()
 
 _PREVIEW_ROWS = 8
 
@@ -39,24 +45,19 @@ def show(
 
       prime-train prices show --json | jq '.prices[] | select(.spot)'
     """
-    from prime_train.cli.render import table
-    from prime_train.prices import store
-    from prime_train.views import prices as view
-
     today = store.today()
     known = store.load(today)
     wanted = None if gpu is None else _find_gpu(gpu)
     chosen = [price for price in known if wanted in (None, price.gpu)]
     if as_json:
-        typer.echo(json.dumps(view.as_json(chosen, today), indent=1, ensure_ascii=False))
+        typer.echo(json_text(view.as_json(chosen, today)))
     elif wanted is not None and chosen:
         typer.echo(table(view.offer_rows(chosen), view.OFFER_HEADER, right=view.OFFER_RIGHT))
     elif chosen:
         typer.echo(table(view.gpu_rows(chosen), view.GPU_HEADER, right=view.GPU_RIGHT))
     else:
         typer.echo(f"no price of {wanted}; prime-train prices refresh", err=True)
-    warning = view.stale_warning(chosen, today)
-    if warning:
+    if warning := view.stale_warning(chosen, today):
         typer.echo(warning, err=True)
 
 
@@ -88,23 +89,21 @@ def import_(
 
       prime-train prices import vms.csv --provider nebius --as-of 2026-11-01
     """
-    from prime_train.core.units import counted
-    from prime_train.prices import import_file, store
-
     today = store.today()
     imported = import_file.read(file, import_file.ImportOptions(provider, _check_date(as_of, today)), today)
     prices = imported.rows.prices
     path = store.user_file() if dry_run else store.save(prices, today, whole=imported.whole)
     _report_left_out(imported.rows)
     if as_json:
-        from prime_train.views import prices as view
-
         document = view.as_json(prices, today) | {"kind": imported.kind, "left_out": dict(imported.rows.left_out)}
-        typer.echo(json.dumps(document | {"file": None if dry_run else str(path)}, indent=1, ensure_ascii=False))
+        typer.echo(json_text(document | {"file": None if dry_run else str(path)}))
         return
     verb = "would go" if dry_run else "went"
     typer.echo(f"{counted(len(prices), 'price')} ({imported.kind}, as of {_span(prices)}) {verb} into {path}")
-    _preview(prices)
+    rows = view.gpu_rows(prices)
+    typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, right=view.GPU_RIGHT))
+    if len(rows) > _PREVIEW_ROWS:
+        typer.echo(f"and {len(rows) - _PREVIEW_ROWS} more: prime-train prices show", err=True)
 
 
 @app.command("refresh", short_help="Fetch today's prices from Prime Intellect and Vast.")
@@ -126,11 +125,6 @@ def refresh(
 
       prime-train prices refresh --provider vast
     """
-    from prime_train.cli.render import message
-    from prime_train.core.units import counted
-    from prime_train.prices import store
-    from prime_train.prices.refresh import refresh as fetch
-
     today = store.today()
     answers = [fetch(service, os.environ, today.isoformat()) for service in _services(provider)]
     for answer in answers:
@@ -150,9 +144,6 @@ def refresh(
 
 def _find_gpu(gpu: str) -> str:
     """The id of a GPU; "rtx4090" is accepted for "rtx-4090". Raises UserError with the nearest name."""
-    from prime_train.registry import gpus
-    from prime_train.toml.did_you_mean import nearest
-
     ids = {known.id.replace("-", ""): known.id for known in gpus.gpu_peaks()}
     plain = gpu.lower().replace("-", "").replace(" ", "")
     if plain in ids:
@@ -168,8 +159,6 @@ def _find_gpu(gpu: str) -> str:
 
 
 def _check_date(as_of: str, today: date) -> str:
-    from prime_train.prices.price import age_days
-
     try:
         age = age_days(as_of, today)
         why = "it is in the future" if age is not None and age < 0 else ""
@@ -180,11 +169,8 @@ def _check_date(as_of: str, today: date) -> str:
     return as_of
 
 
-def _services(names: list[str] | None) -> "list[Service]":
+def _services(names: list[str] | None) -> list[Service]:
     """The named services; without names, every service that has its key. Prints which ones lack it."""
-    from prime_train.prices.refresh import SERVICES, has_key
-    from prime_train.toml.did_you_mean import nearest
-
     known = {service.id: service for service in SERVICES}
     for name in names or ():
         if name not in known:
@@ -203,36 +189,24 @@ def _services(names: list[str] | None) -> "list[Service]":
     return [service for service in SERVICES if has_key(service)]
 
 
-def _answer_json(answer: "RefreshResult") -> dict[str, Any]:
+def _answer_json(answer: RefreshResult) -> dict[str, Any]:
     error = answer.problem
     return {
         "provider": answer.service.id,
         "prices": len(answer.rows.prices),
         "left_out": dict(answer.rows.left_out),
         "faults": len(answer.rows.faults),
-        "problem": error and {"where": error.where, "what": error.what, "why": error.why, "fix": error.fix},
+        "problem": error and pick(error, "where", "what", "why", "fix"),
     }
 
 
-def _report_left_out(rows: "Rows") -> None:
-    from prime_train.views.sanitize import sanitize
-
+def _report_left_out(rows: Rows) -> None:
     for why, count in rows.left_out:
         typer.echo(f"left out {count}: {sanitize(why)}", err=True)
     for fault in rows.faults[:3]:
         typer.echo(f"left out: {sanitize(fault.where)}: {sanitize(fault.what)} ({fault.why})", err=True)
 
 
-def _span(prices: "tuple[Price, ...]") -> str:
+def _span(prices: tuple[Price, ...]) -> str:
     dates = sorted({price.as_of or "unknown" for price in prices})
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-
-
-def _preview(prices: "tuple[Price, ...]") -> None:
-    from prime_train.cli.render import table
-    from prime_train.views import prices as view
-
-    rows = view.gpu_rows(prices)
-    typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, right=view.GPU_RIGHT))
-    if len(rows) > _PREVIEW_ROWS:
-        typer.echo(f"and {len(rows) - _PREVIEW_ROWS} more: prime-train prices show", err=True)

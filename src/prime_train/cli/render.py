@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
+from prime_train.views.sanitize import Paint, explain, sanitize
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -28,16 +29,27 @@ def paint(text: str, style: str, stream: TextIO) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 
 
+def painter(stream: TextIO) -> Paint:
+    """A function that paints a text in a style for `stream`, for the views."""
+    return lambda text, style: paint(text, style, stream)
+
+
 def message(error: UserError, stream: TextIO) -> str:
     """The four parts of an error, as lines: where, what, why, fix."""
-    parts = [f"{paint('error:', 'red', stream)} {error.where}"]
-    for label, text in (("what", error.what), ("why", error.why), ("fix", error.fix)):
-        if text:
-            parts.append(f"  {paint(f'{label:<4}', 'dim', stream)}  " + text.replace("\n", "\n        "))
-    return "\n".join(parts)
+    parts = [
+        f"  {paint(f'{label:<4}', 'dim', stream)}  {text}".replace("\n", "\n        ") for label, text in explain(error)
+    ]
+    return "\n".join([f"{paint('error:', 'red', stream)} {error.where}", *parts])
 
 
-def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset[int] = frozenset()) -> str:
+def json_text(document: Any) -> str:
+    """The text of a --json document, with letters of all languages as they are."""
+    import json  # here, because a plain lint does not need it
+
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: Container[int] = ()) -> str:
     """Columns two spaces apart, right-aligned where their index is in `right`. No trailing blanks."""
     whole = [list(header), *(list(row) for row in rows)]
     widths = [max(len(_ANSI.sub("", row[column])) for row in whole) for column in range(len(header))]
@@ -51,8 +63,6 @@ def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: frozenset
 
 def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> str:
     """A title and, indented below it, one label and text per line; further lines of a text stay in its column."""
-    from prime_train.views.sanitize import sanitize
-
     width = max((len(label) for label, _ in lines), default=0)
     indent = "\n" + " " * (width + 4)
     rows = [

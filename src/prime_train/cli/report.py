@@ -5,6 +5,8 @@ from pathlib import Path
 import typer
 
 from prime_train.cli.options import NoColor, RunName
+from prime_train.views.report import write
+from prime_train.views.runs import find
 
 
 def report(run: RunName, _no_color: NoColor = False) -> None:
@@ -18,9 +20,6 @@ def report(run: RunName, _no_color: NoColor = False) -> None:
 
       less "$(prime-train report quickstart)"
     """
-    from prime_train.views.report import write
-    from prime_train.views.runs import find
-
     run_dir = find(run, Path.cwd())
     write(run_dir)
     typer.echo(str(run_dir.report))

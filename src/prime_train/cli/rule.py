@@ -1,15 +1,17 @@
 """`prime-train rule`: lists the rules, or explains one with its examples."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
+from prime_train.cli.render import json_text, paint, table
 from prime_train.core.errors import UserError
-
-if TYPE_CHECKING:
-    from prime_train.rules.rule import Rule
+from prime_train.rules.explain import explain
+from prime_train.rules.families import load_all
+from prime_train.rules.rule import Rule
+from prime_train.toml.did_you_mean import nearest
 
 
 def rule(
@@ -28,22 +30,15 @@ def rule(
 
       prime-train rule BAT001
     """
-    from prime_train.rules.families import load_all
-
     rules = list(load_all().values()) if code is None else [_find_rule(code.upper())]
     if as_json:
-        import json
-
         document = {"version": 1, "rules": [_json(item) for item in rules]}
-        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        typer.echo(json_text(document))
     else:
-        print(_list(rules) if code is None else _page(rules[0]))  # noqa: T201 - the result goes to stdout
+        typer.echo(_list(rules) if code is None else _page(rules[0]))
 
 
-def _find_rule(code: str) -> "Rule":
-    from prime_train.rules.families import load_all
-    from prime_train.toml.did_you_mean import nearest
-
+def _find_rule(code: str) -> Rule:
     rules = load_all()
     if code in rules:
         return rules[code]
@@ -56,10 +51,7 @@ def _find_rule(code: str) -> "Rule":
     )
 
 
-def _list(rules: list["Rule"]) -> str:
-    from prime_train.cli.render import table
-    from prime_train.rules.explain import explain
-
+def _list(rules: list[Rule]) -> str:
     rows = [
         (item.code, str(item.severity), ", ".join(item.needs) or "-", explain(item).summary)
         for item in sorted(rules, key=lambda item: item.code)
@@ -67,10 +59,7 @@ def _list(rules: list["Rule"]) -> str:
     return table(rows, ("code", "severity", "needs", "rule"))
 
 
-def _page(item: "Rule") -> str:
-    from prime_train.cli.render import paint
-    from prime_train.rules.explain import explain
-
+def _page(item: Rule) -> str:
     page = explain(item)
     parts = [f"{paint(item.code, 'bold', sys.stdout)}  {item.severity}  {page.summary}", page.why, *page.notes]
     if item.needs:
@@ -82,9 +71,7 @@ def _page(item: "Rule") -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _json(item: "Rule") -> dict[str, Any]:
-    from prime_train.rules.explain import explain
-
+def _json(item: Rule) -> dict[str, Any]:
     page = explain(item)
     return {
         "code": item.code,

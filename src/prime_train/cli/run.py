@@ -6,20 +6,28 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor
+from prime_train.cli.plan import plan_text
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
+from prime_train.cli.render import labelled
+from prime_train.config.source import STDIN
 from prime_train.core.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from prime_train.core.rundir import RunDir
-    from prime_train.events import Record
-    from prime_train.spec import RunSpec
-    from prime_train.supervise.launch.run_directory import Resume
-    from prime_train.supervise.state import State
+from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.events import Record
+from prime_train.facts.facts import Facts, to_json
+from prime_train.programs import program_of
+from prime_train.spec import RunSpec
+from prime_train.supervise.launch.run_directory import Resume
+from prime_train.supervise.lock import hold_run, unwritable_error
+from prime_train.supervise.state import State
+from prime_train.views import history, report, status
+from prime_train.views.console import open_console
+from prime_train.views.findings import validate_json
+from prime_train.views.logs import ServiceLog
 
 QUICKSTART = "quickstart"
 
@@ -67,14 +75,12 @@ def run(
     start = _parse_resume(resume)
     checked = check_config(command, validate=not no_validate)
     if dry_run:
-        from prime_train.cli import plan
-
-        typer.echo(plan.text(checked.spec, checked.run_dir, start, checked.program(writes=False)))
+        typer.echo(plan_text(checked.spec, checked.run_dir, start, checked.program(writes=False)))
         return
     raise typer.Exit(_supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm))
 
 
-def _parse_resume(given: str) -> "Resume":
+def _parse_resume(given: str) -> Resume:
     match given:
         case "auto":
             return "auto"
@@ -91,14 +97,9 @@ def _parse_resume(given: str) -> "Resume":
 
 
 def _supervise(
-    checked: CheckedConfig, resume: "Resume", command: Command, as_json: bool, *, verbose_vllm: bool
+    checked: CheckedConfig, resume: Resume, command: Command, as_json: bool, *, verbose_vllm: bool
 ) -> ExitCode:
-    from prime_train.config.source import STDIN
-    from prime_train.programs import program_of
-    from prime_train.supervise.lock import hold_run
-    from prime_train.supervise.loop import supervise
-    from prime_train.views.console import open_console
-    from prime_train.views.logs import ServiceLog
+    from prime_train.supervise.loop import supervise  # here, because --help and a refused config do not need it
 
     run_dir = checked.run_dir
     checked.program(writes=False)  # raises before a directory is made for a run that cannot start
@@ -115,7 +116,7 @@ def _supervise(
             _start_mirror(opened.run, run_dir)
             with open_console(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
 
-                def each_turn(state: "State", records: "Sequence[Record]") -> None:
+                def each_turn(state: State, records: Sequence[Record]) -> None:
                     lock.keep()
                     show(state, records)
 
@@ -126,7 +127,7 @@ def _supervise(
     return code
 
 
-def _start_mirror(run: "RunSpec", run_dir: "RunDir") -> None:
+def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
     """Start the process that copies the run to W&B, if the config has a project. It outlives this process."""
     if run.prime_train.wandb.project is None:
         return
@@ -140,11 +141,6 @@ def _start_mirror(run: "RunSpec", run_dir: "RunDir") -> None:
 
 def _write_verdict(checked: CheckedConfig) -> None:
     """Write facts.json and verdict.json, so that it can be checked later why the run was started."""
-    from prime_train.core.rundir import write_atomic
-    from prime_train.facts.facts import Facts, to_json
-    from prime_train.supervise.lock import unwritable_error
-    from prime_train.views.findings import validate_json
-
     facts = to_json(checked.facts or Facts())
     try:
         write_atomic(checked.run_dir.facts, json.dumps(facts, indent=1))
@@ -164,11 +160,8 @@ def _ignore_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _close(run_dir: "RunDir", command: Command, longer: str, as_json: bool) -> None:
+def _close(run_dir: RunDir, command: Command, longer: str, as_json: bool) -> None:
     """Write the report and print the summary."""
-    from prime_train.cli.render import labelled
-    from prime_train.views import history, report, status
-
     try:
         report.write(run_dir)
     except OSError as error:  # a full disk must not hide how the run ended

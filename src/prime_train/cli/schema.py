@@ -1,22 +1,33 @@
 """`prime-train schema`: exports the schema of run.toml, imports that of an installed prime-rl."""
 
+import re
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor
+from prime_train.cli.render import json_text
+from prime_train.config import run_toml
+from prime_train.config.prime_rl.table import to_json
 from prime_train.core.errors import UserError
+from prime_train.core.paths import cache_path
+from prime_train.core.rundir import write_atomic
+from prime_train.facts import prime_rl_schema
+from prime_train.views.json_schema import json_schema
 
-app = typer.Typer(no_args_is_help=True, help="Config schemas: export and import.")
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
+]
+
+app = typer.Typer()
 
 
 @app.command("export", short_help="Write the JSON Schema of run.toml.")
 def export(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
-    ] = None,
+    output: Output = None,
     _no_color: NoColor = False,
 ) -> None:
     """Write the JSON Schema of run.toml, for editors.
@@ -29,12 +40,7 @@ def export(
 
       prime-train schema export -o .vscode/run.schema.json
     """
-    import json
-
-    from prime_train.config import run_toml
-    from prime_train.views.json_schema import json_schema
-
-    text = json.dumps(json_schema(run_toml.schema(), run_toml.serving_schema()), indent=1, ensure_ascii=False) + "\n"
+    text = json_text(json_schema(run_toml.schema(), run_toml.serving_schema())) + "\n"
     _write(text, output)
 
 
@@ -43,9 +49,7 @@ def import_(
     python: Annotated[
         str, typer.Option("--python", metavar="PATH", help="The interpreter that has prime-rl.", show_default=False)
     ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
-    ] = None,
+    output: Output = None,
     generation: Annotated[
         str | None,
         typer.Option("--generation", metavar="NAME", help="Its name, else this month.", show_default=False),
@@ -66,12 +70,6 @@ def import_(
 
       prime-train schema import --python ~/prime-rl/.venv/bin/python --keep
     """
-    import re
-    from datetime import date
-
-    from prime_train.config.prime_rl.table import to_json
-    from prime_train.facts import prime_rl_schema
-
     today = date.today()
     name = generation or f"{today:%Y-%m}"
     if not re.fullmatch(r"\d{4}-\d{2}[\w-]*", name):
@@ -91,9 +89,6 @@ def import_(
 
 
 def _keep(text: str, name: str) -> None:
-    from prime_train.core.paths import cache_path
-    from prime_train.core.rundir import write_atomic
-
     path = Path(cache_path("prime_rl", f"{name}.json"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

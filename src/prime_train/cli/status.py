@@ -9,6 +9,12 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import AsJson, NoColor, complete_run
+from prime_train.cli.render import labelled, message, table
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.views import runs
+from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, read_status
+from prime_train.views.status import as_json as document
 
 
 def status(
@@ -34,21 +40,12 @@ def status(
 
       prime-train status quickstart --json | jq .state
     """
-    from prime_train.cli.render import message
-    from prime_train.core.errors import UserError
-    from prime_train.core.rundir import RunDir
-    from prime_train.views import runs
-    from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, read_status
-    from prime_train.views.status import as_json as document
-
     here = Path.cwd()
     if run is not None:
         found = read_status(runs.find(run, here), time.time())
         if as_json:
             typer.echo(json.dumps(document(found), indent=1))
         else:
-            from prime_train.cli.render import labelled
-
             typer.echo(labelled(found.name, as_lines(found), sys.stdout))
         return
     found_all = []
@@ -60,8 +57,6 @@ def status(
     if as_json:
         typer.echo(json.dumps(all_as_json(found_all), indent=1))
     elif found_all:
-        from prime_train.cli.render import table
-
         typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
     else:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)

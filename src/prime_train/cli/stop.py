@@ -2,15 +2,20 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor, RunName
-
-if TYPE_CHECKING:
-    from prime_train.core.process_id import Holder
-    from prime_train.core.rundir import RunDir
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.process_id import Holder
+from prime_train.core.rundir import RunDir
+from prime_train.events import Follower
+from prime_train.programs import recorded
+from prime_train.supervise.event_text import describe
+from prime_train.supervise.stop_request import request_stop
+from prime_train.views import status
+from prime_train.views.runs import find
 
 _POLL_S = 0.1
 _REPORT_EVERY_S = 5.0
@@ -35,14 +40,11 @@ def stop(
 
       prime-train stop quickstart --timeout 30
     """
-    from prime_train.supervise.stop_request import request_stop
-    from prime_train.views import status
-    from prime_train.views.runs import find
-
     run_dir = find(run, Path.cwd())
+    _, spec = recorded(run_dir, strict=False)
     holder = request_stop(run_dir)
     typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
-    _wait(run_dir, holder, _grace_s(run_dir) + _AFTER_GRACE_S if timeout_s is None else timeout_s)
+    _wait(run_dir, holder, spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s)
     found = status.read_status(run_dir, time.time())
     newest = (
         "no complete checkpoint" if found.newest_complete is None else f"checkpoint of step {found.newest_complete:,}"
@@ -50,12 +52,8 @@ def stop(
     typer.echo(f"{found.name} {found.word} at step {found.state.step:,}; {newest}")
 
 
-def _wait(run_dir: "RunDir", holder: "Holder", timeout_s: float) -> None:
+def _wait(run_dir: RunDir, holder: Holder, timeout_s: float) -> None:
     """Print the events of the run until its supervisor has ended. Raises UserError after `timeout_s`."""
-    from prime_train.core.errors import ExitCode, UserError
-    from prime_train.events import Follower
-    from prime_train.supervise.event_text import describe
-
     follower = Follower(run_dir.events)
     follower.poll()
     began_s = printed_s = time.monotonic()
@@ -79,15 +77,3 @@ def _wait(run_dir: "RunDir", holder: "Holder", timeout_s: float) -> None:
                 exit_code=ExitCode.OUT_OF_REACH,
             )
         time.sleep(_POLL_S)
-
-
-def _grace_s(run_dir: "RunDir") -> float:
-    """The run's prime_train.stop_grace_s; the default if its config cannot be read."""
-    import json
-
-    from prime_train.spec.supervision import PrimeTrain
-
-    try:
-        return float(json.loads(run_dir.resolved.read_text(encoding="utf-8"))["prime_train"]["stop_grace_s"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return PrimeTrain().stop_grace_s

@@ -6,7 +6,17 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import AsJson, Config, NoColor, Python
+from prime_train.cli.render import json_text, painter
+from prime_train.config import detect
+from prime_train.config.source import read_config
 from prime_train.core.errors import ExitCode
+from prime_train.facts import requirements
+from prime_train.facts.facts import Facts, to_json
+from prime_train.facts.gather import ProbeOptions, gather
+from prime_train.facts.gpus import parse_gpus
+from prime_train.programs import program_of
+from prime_train.rules import judge
+from prime_train.views import findings as view
 
 
 def validate(
@@ -38,17 +48,6 @@ def validate(
 
       prime-train validate quickstart --json
     """
-    from prime_train.cli.render import paint
-    from prime_train.config import detect
-    from prime_train.config.source import read_config
-    from prime_train.facts import requirements
-    from prime_train.facts.facts import Facts, to_json
-    from prime_train.facts.gather import ProbeOptions, gather
-    from prime_train.facts.gpus import parse_gpus
-    from prime_train.programs import program_of
-    from prime_train.rules import judge
-    from prime_train.views import findings as view
-
     manner = ProbeOptions(offline, deep, python, None if gpus is None else parse_gpus(gpus))
     reading = detect.read(*read_config(config))
     run, facts = reading.run, None
@@ -56,12 +55,10 @@ def validate(
         facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program_of(run).run_folder)
     verdict = judge.judge(reading, facts)
     if as_json:
-        import json
-
         document = view.validate_json(verdict, to_json(facts or Facts()))
-        print(json.dumps(document, indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        typer.echo(json_text(document))
     else:
-        blocks = [view.full(verdict, lambda text, style: paint(text, style, sys.stdout)), view.tally(verdict)]
-        print("\n".join(block for block in blocks if block))  # noqa: T201 - the result goes to stdout
+        blocks = [view.full(verdict, painter(sys.stdout)), view.tally(verdict)]
+        typer.echo("\n".join(block for block in blocks if block))
     if not verdict.ok:
         raise typer.Exit(ExitCode.FINDINGS)

@@ -1,12 +1,24 @@
 """`prime-train verify-model`: checks what a model can be used for, and how. Downloads no weights."""
 
 import sys
+import tempfile
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from packaging.version import InvalidVersion, Version
 
 from prime_train.cli.options import AsJson, NoColor, Offline, Python
+from prime_train.cli.render import json_text, painter
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.estimate import hardware
+from prime_train.models.access_errors import access_error
+from prime_train.models.evidence import gather_evidence
+from prime_train.models.judge import judge
+from prime_train.models.model_files import Refused
+from prime_train.models.support import Stack
+from prime_train.registry.models import vllm_architectures
+from prime_train.views import models as view
 
 
 def verify_model(
@@ -39,18 +51,6 @@ def verify_model(
 
       prime-train verify-model ./checkpoints/exported --json
     """
-    import tempfile
-    from pathlib import Path
-
-    from prime_train.cli.render import paint
-    from prime_train.estimate import hardware
-    from prime_train.models.access_errors import access_error
-    from prime_train.models.evidence import gather_evidence
-    from prime_train.models.judge import judge
-    from prime_train.models.model_files import Refused
-    from prime_train.models.support import Stack
-    from prime_train.views import models as view
-
     _check_version(vllm)
     target = hardware.hardware_from_name(gpus)
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
@@ -59,20 +59,14 @@ def verify_model(
         raise access_error(model, found)
     verdict = judge(found, Stack(found.installed, vllm), target)
     if as_json:
-        import json
-
-        print(json.dumps(view.verdict_json(verdict), indent=1, ensure_ascii=False))  # noqa: T201 - the result goes to stdout
+        typer.echo(json_text(view.verdict_json(verdict)))
     else:
-        print(view.verdict_text(verdict, lambda text, style: paint(text, style, sys.stdout)))  # noqa: T201 - the result
+        typer.echo(view.verdict_text(verdict, painter(sys.stdout)))
     if not verdict.usable:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _check_version(version: str) -> None:
-    from packaging.version import InvalidVersion, Version
-
-    from prime_train.registry.models import vllm_architectures
-
     if not version:
         return
     known = vllm_architectures().versions

@@ -1,12 +1,11 @@
-"""Packs or restores one checkpoint for `ckpt compress` and `ckpt restore`, and shows the plan and the results."""
+"""Shows what `ckpt compress`, `restore` and `prune` did, or would do. Packs or restores one checkpoint."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.layout import Checkpoint
@@ -14,8 +13,7 @@ from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.core.units import format_bytes, format_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class PackingResult:
+class PackingResult(NamedTuple):
     """One checkpoint that was packed or restored, or that would be. `problem` is empty if nothing failed."""
 
     step: int

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.checkpoints.cleanup import Deletion, Item, Keep, list_deletable, newest_usable
 from prime_train.core.units import format_bytes
+from prime_train.views.sanitize import pick
 
 Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -> why
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
+class Pruning(NamedTuple):
     """The items of a run, the retention rules and the planned deletions."""
 
     items: tuple[Item, ...]
@@ -68,13 +67,7 @@ def _why_kept(item: Item, plan: Pruning) -> str:
 def prune_json(run: str, plan: Pruning, failed: Failed, *, dry_run: bool) -> dict[str, Any]:
     """The document of `ckpt prune --json`."""
     deleted = [
-        {
-            "kind": one.item.kind,
-            "step": one.item.step,
-            "size_bytes": one.item.size_bytes,
-            "reason": one.reason,
-            "path": str(one.item.paths[0]),
-        }
+        pick(one.item, "kind", "step", "size_bytes") | {"reason": one.reason, "path": str(one.item.paths[0])}
         for one in plan.deletions
         if one.item.paths not in failed
     ]

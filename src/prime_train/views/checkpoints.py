@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from prime_train.checkpoints import packing_plan
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
@@ -16,8 +15,7 @@ from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
+class CheckpointRow(NamedTuple):
     """One row of `ckpt list`. `age_s` counts from the manifest, or from the folder's last change if there is none."""
 
     step: int
@@ -29,8 +27,7 @@ class CheckpointRow:
     packing: Packing | None = None  # None = unchanged since it was saved, or incomplete
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(NamedTuple):
     """How a complete checkpoint was packed after it was saved."""
 
     stored: StoredSize
@@ -119,8 +116,7 @@ def _packing_remark(row: CheckpointRow) -> Iterator[str]:
         yield "moments were rounded to bf16"
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyResult:
+class VerifyResult(NamedTuple):
     """One checkpoint that was read. "unfinished": its save did not end; "whole": only the file lengths were checked."""
 
     step: int
@@ -139,13 +135,12 @@ def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = N
     If the program writes no hashes, only the lengths of files are compared with torch's metadata.
     """
     program, _ = recorded(run_dir)
-    if not program.keeps_hashes:
-        lengths_only = f"all file lengths are correct; contents not checked, because {program.title} writes no hashes"
-        for found in _choose(run_dir, step):
-            problem = found.problem or lengths_only
-            yield VerifyResult(found.step, "whole" if found.complete else "unfinished", problem)
-        return
+    lengths_only = f"all file lengths are correct; contents not checked, because {program.title} writes no hashes"
     for candidate in _choose(run_dir, step):
+        if not program.keeps_hashes:
+            state: Literal["whole", "unfinished"] = "whole" if candidate.complete else "unfinished"
+            yield VerifyResult(candidate.step, state, candidate.problem or lengths_only)
+            continue
         finished = (candidate.path / MANIFEST).exists()
         found = inspect(candidate.path, hashes=True, on_read=on_read)
         if not candidate.path.exists():  # retention deleted it during the read

@@ -89,20 +89,7 @@ def notices(record: Record) -> list[str]:
         case AlarmRaised(answer=answer, fix=fix) if answer != "note" and fix:
             return [notice(record), f"  fix   {sanitize(fix)}".replace("\n", " ")]
         case _:
-            words = notice(record)
-            return [words] if words else []
-
-
-def _past_filter(started_s: float) -> Callable[[Record], bool]:
-    """A filter that is true until the first record since `started_s`; a later clock change has no effect."""
-    is_present = False
-
-    def is_past(record: Record) -> bool:
-        nonlocal is_present
-        is_present = is_present or record.time_s >= started_s
-        return not is_present
-
-    return is_past
+            return [words] if (words := notice(record)) else []
 
 
 def style(record: Record) -> str:
@@ -166,13 +153,12 @@ def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | 
     """
     shown_s = 0.0
     shown_step = 0
-    is_past = _past_filter(started_s)
+    read_lines = _line_reader(started_s)
 
     def show(state: State, records: Sequence[Record]) -> None:
         nonlocal shown_s, shown_step
-        for record in records:
-            for clock, text, _ in [] if is_past(record) else _timed(record):
-                write(f"{clock}  {text}")
+        for clock, text, _ in read_lines(records):
+            write(f"{clock}  {text}")
         for line in service.more(state) if service is not None else ():
             write(line)
         if state.live is None or state.live.first_progress is None or state.progress_s is None:
@@ -200,10 +186,21 @@ def _clock(time_s: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(time_s))
 
 
-def _timed(record: Record) -> Iterator[tuple[str, str, str]]:
-    """Clock, text and colour of each line of an event; only the first line has clock and colour."""
-    for number, line in enumerate(notices(record)):
-        yield ("        ", line, "") if number else (_clock(record.time_s), line, style(record))
+def _line_reader(started_s: float) -> Callable[[Sequence[Record]], Iterator[tuple[str, str, str]]]:
+    """A function that returns clock, text and colour of each line, from the first record since `started_s` on.
+
+    A later clock change has no effect. Only the first line of a record has clock and colour.
+    """
+    is_present = False
+
+    def read_lines(records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
+        nonlocal is_present
+        for record in records:
+            is_present = is_present or record.time_s >= started_s
+            for number, line in enumerate(notices(record) if is_present else ()):
+                yield ("        ", line, "") if number else (_clock(record.time_s), line, style(record))
+
+    return read_lines
 
 
 # --- the live screen -------------------------------------------------------------------------------
@@ -219,7 +216,7 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
     console = Console(file=stream, highlight=False)
     drawn_s = 0.0
     latest = State()
-    is_past = _past_filter(started_s)
+    read_lines = _line_reader(started_s)
     live = Live(
         screen(latest, started_s), console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
     )
@@ -227,9 +224,8 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
     def show(state: State, records: Sequence[Record]) -> None:
         nonlocal drawn_s, latest
         latest = state
-        for record in records:
-            for clock, text, color in [] if is_past(record) else _timed(record):
-                console.print(Text(f"{clock}  ", style="dim").append(text, style=color or "not dim"))
+        for clock, text, color in read_lines(records):
+            console.print(Text(f"{clock}  ", style="dim").append(text, style=color or "not dim"))
         for line in service.more(state) if service is not None else ():
             console.print(Text(line, style="dim"))
         now_s = time.time()

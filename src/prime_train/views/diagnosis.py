@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
-from prime_train.diagnose.cause import Cause, Diagnosis, SignatureHit
+from prime_train.diagnose.cause import Cause, Diagnosis
 from prime_train.events import AttemptEnded
-from prime_train.views.sanitize import sanitize
-
-Paint = Callable[[str, str], str]  # text and the name of a style -> text
+from prime_train.views.sanitize import Paint, pick, sanitize
 
 _LONGEST = 200
 _MOST_FOLLOWING = 4
@@ -60,11 +58,11 @@ def as_json(diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserErro
     return {
         "version": 1,
         "cause": None if cause is None else _cause_json(cause),
-        "cascade": [_seen_json(seen) for seen in diagnosis.cascade],
-        "notices": [_seen_json(seen) for seen in diagnosis.notices],
+        "cascade": [seen._asdict() for seen in diagnosis.cascade],
+        "notices": [seen._asdict() for seen in diagnosis.notices],
         "healthy": cause is None and not unread,
         "logs": list(logs),
-        "unread": [{"file": error.where, "what": error.what, "why": error.why, "fix": error.fix} for error in unread],
+        "unread": [{"file": error.where, **pick(error, "what", "why", "fix")} for error in unread],
     }
 
 
@@ -72,16 +70,6 @@ def _cause_json(cause: Cause) -> dict[str, Any]:
     return {
         "id": cause.id,
         "class": cause.cause_class,
-        "file": cause.file,
-        "line": cause.line,
-        "text": cause.text,
-        "what": cause.what,
-        "why": cause.why,
-        "fix": cause.fix,
-        "retry": cause.retry,
+        **pick(cause, "file", "line", "text", "what", "why", "fix", "retry"),
         "traceback": list(cause.raised),
     }
-
-
-def _seen_json(seen: SignatureHit) -> dict[str, Any]:
-    return {"id": seen.id, "file": seen.file, "line": seen.line, "what": seen.what}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prime_train.core.units import GIB, counted, format_bytes, format_count, format_seconds
 from prime_train.estimate.cost.run_cost import Cost
@@ -10,12 +10,13 @@ from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.memory.colocation import Sharing
 from prime_train.estimate.memory.roles import Role
 from prime_train.estimate.memory.trace_check import Comparison
+from prime_train.estimate.serving.server_memory import ServeMemory
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
 from prime_train.views.estimate_json import UNLIMITED
+from prime_train.views.sanitize import Paint
 
-Paint = Callable[[str, str], str]
 SCALING = ("layout", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per GPU and step", "at least")
 SCALING_RIGHT = frozenset((1, 2, 4, 5, 6))
 _BAR = 24  # characters of a bar that stands for a whole GPU or more
@@ -59,7 +60,7 @@ def _role(role: Role, usable_bytes: float, paint: Paint, by_term: bool) -> Itera
         if by_term and term.formula:
             yield f"  {'':<{width}}    {paint(f'= {term.formula}  [{term.source}]', 'dim')}"
     if role.served is not None:
-        yield from _served(role)
+        yield from _served(role.served)
 
 
 def _shown(terms: Iterable[Term], by_term: bool) -> list[Term]:
@@ -74,9 +75,7 @@ def _shown(terms: Iterable[Term], by_term: bool) -> list[Term]:
     return [*kept, Term(f"{len(small)} smaller ones", sum(term.bytes for term in small), "", "")]
 
 
-def _served(role: Role) -> Iterator[str]:
-    served = role.served
-    assert served is not None
+def _served(served: ServeMemory) -> Iterator[str]:
     yield (
         f"  KV cache: {served.kv_tokens:,} tokens, {served.max_concurrency:.1f} full-length sequences; "
         f"max_model_len can be at most {served.longest_ctx_tokens:,}"
@@ -167,9 +166,7 @@ def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
 
 
 def exact(traced: Sequence[Comparison]) -> str:
-    """The text of --exact; "" without it."""
-    if not traced:
-        return ""
+    """The text of --exact."""
     lines = ["traced on tensors without data, in eager mode, without the allocator's overhead"]
     for part in traced:
         off = f"{part.term_bytes / part.traced_bytes - 1:+.0%}" if part.traced_bytes else "nothing"

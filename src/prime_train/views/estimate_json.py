@@ -14,8 +14,8 @@ from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
+from prime_train.views.sanitize import pick
 
-VERSION = 1
 UNLIMITED = 1e12  # dollars, hours or seconds: the run never ends, because interruptions undo all progress
 
 
@@ -31,11 +31,14 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
     time = estimate.time
     extra: dict[str, Any] = {}
     if more.exact:
-        extra["exact"] = [_compared_json(part) for part in more.exact]
+        extra["exact"] = [
+            {"name": part.name, "traced_gib": _gib(part.traced_bytes), "terms_gib": _gib(part.term_bytes)}
+            for part in more.exact
+        ]
     if more.scaling:
         extra["scaling"] = [_scaled_json(way) for way in more.scaling]
     return {
-        "version": VERSION,
+        "version": 1,
         "model": {"id": estimate.shape.name, "params": estimate.shape.parameters, "source": estimate.shape.source},
         "memory": {
             "gpu": estimate.hardware.id,
@@ -59,8 +62,7 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
 def _sharing_json(sharing: Sharing) -> dict[str, Any]:
     """How to share one GPU: the fractions that fit, and the recommended settings."""
     return {
-        "starts_first": sharing.starts_first,
-        "why_first": sharing.why_first,
+        **pick(sharing, "starts_first", "why_first"),
         "smallest_fraction": round(sharing.window.smallest, 4),
         "largest_fraction": round(sharing.window.largest, 4),
         "fits_as_asked": sharing.fits,
@@ -78,16 +80,14 @@ def _sharing_json(sharing: Sharing) -> dict[str, Any]:
 
 def _scaled_json(way: ScaledLayout) -> dict[str, Any]:
     return {
-        "strategy": way.strategy,
-        "gpus": way.gpus,
+        **pick(way, "strategy", "gpus"),
         "needed_gib": _gib(way.memory.needed_bytes),
         "fits": way.fits,
         "largest_micro_batch": way.largest_micro_batch,
         "sent_gib_per_gpu_and_step": _gib(way.sent_bytes),
         "least_traffic_s": _finite(way.least_s),
         "transfers": [
-            {"name": part.name, "gib": _gib(part.bytes), "formula": part.formula, "source": part.source}
-            for part in way.transfers
+            {"name": part.name, "gib": _gib(part.bytes), **pick(part, "formula", "source")} for part in way.transfers
         ],
     }
 
@@ -113,17 +113,11 @@ def _role_json(role: Role) -> dict[str, Any]:
     if served is not None:
         document |= {
             "kv_cache_gib": _gib(served.kv_bytes.typical),
-            "kv_tokens": served.kv_tokens,
-            "full_length_sequences": served.full_length_sequences,
+            **pick(served, "kv_tokens", "full_length_sequences"),
             "max_concurrency": round(served.max_concurrency, 2),
-            "longest_ctx_tokens": served.longest_ctx_tokens,
-            "starts": served.starts,
+            **pick(served, "longest_ctx_tokens", "starts"),
         }
     return document
-
-
-def _compared_json(part: Comparison) -> dict[str, Any]:
-    return {"name": part.name, "traced_gib": _gib(part.traced_bytes), "terms_gib": _gib(part.term_bytes)}
 
 
 def _term_json(term: Term) -> dict[str, Any]:
@@ -153,9 +147,7 @@ def _rollouts_json(time: Time) -> dict[str, Any] | None:
     return {
         "step_s": _interval_json(rollouts.seconds),
         "tokens_per_s": _interval_json(rollouts.tokens_per_s),
-        "concurrency": rollouts.concurrency,
-        "limited_by": rollouts.limited_by,
-        "basis": rollouts.basis,
+        **pick(rollouts, "concurrency", "limited_by", "basis"),
         "trainer_idle": _interval_json(overlap.trainer_idle),
         "inference_idle": _interval_json(overlap.inference_idle),
         "bound_by": overlap.bound_by,
@@ -163,15 +155,10 @@ def _rollouts_json(time: Time) -> dict[str, Any] | None:
 
 
 def _cost_json(cost: Cost) -> dict[str, Any]:
+    intervals = pick(cost, "usd_per_gpu_hour", "gpu_hours", "run_hours", "usd", "interruptions", "lost_gpu_hours")
     return {
-        "spot": cost.spot,
-        "offers": cost.offers,
-        "usd_per_gpu_hour": _interval_json(cost.usd_per_gpu_hour),
-        "gpu_hours": _interval_json(cost.gpu_hours),
-        "run_hours": _interval_json(cost.run_hours),
-        "usd": _interval_json(cost.usd),
-        "interruptions": _interval_json(cost.interruptions),
-        "lost_gpu_hours": _interval_json(cost.lost_gpu_hours),
+        **pick(cost, "spot", "offers"),
+        **{name: _interval_json(interval) for name, interval in intervals.items()},
         "prices_as_of": cost.prices_as_of,
         "undated_prices": cost.undated,
         "sources": list(cost.sources),

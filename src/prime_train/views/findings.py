@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from prime_train.core.findings import Finding, Severity
 from prime_train.core.units import counted
+from prime_train.rules.judge import Verdict
+from prime_train.views.sanitize import Paint, explain, pick
 
-if TYPE_CHECKING:
-    from prime_train.rules.judge import Verdict
-
-VERSION = 1
-Paint = Callable[[str, str], str]  # (text, style) -> text, in colour if the terminal supports it
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
@@ -40,9 +38,7 @@ def _full(finding: Finding, paint: Paint) -> str:
     head = f"{paint(f'{finding.severity}[{finding.code}]', style)} {_place(finding)}"
     subject = f"{finding.key} = {finding.written}" if finding.written else finding.key
     lines = [f"{head}  {paint(subject, 'bold')}" if subject else head]
-    for label, text in (("what", finding.what), ("why", finding.why), ("fix", finding.fix)):
-        if text:
-            lines.append(f"  {paint(f'{label:<4}', 'dim')}  {text}")
+    lines += [f"  {paint(f'{label:<4}', 'dim')}  {text}" for label, text in explain(finding)]
     lines[-1] += paint(f"        (prime-train rule {finding.code})", "dim")
     return "\n".join(lines)
 
@@ -76,8 +72,12 @@ def _github(finding: Finding) -> str:
     if span.line == span.end_line:  # GitHub accepts columns only if the span is on one line
         properties |= {"col": span.column, "endColumn": span.end_column}
     shown = ",".join(f"{name}={_escaped(str(value), ':,')}" for name, value in properties.items())
-    parts = [finding.what, f"why: {finding.why}" if finding.why else "", f"fix: {finding.fix}" if finding.fix else ""]
-    return f"::{level} {shown}::{_escaped(chr(10).join(part for part in parts if part))}"
+    return f"::{level} {shown}::{_escaped(message(finding))}"
+
+
+def message(finding: Finding) -> str:
+    """What, why and fix of a finding, one per line, for other programs."""
+    return "\n".join(text if label == "what" else f"{label}: {text}" for label, text in explain(finding))
 
 
 def _escaped(text: str, more: str = "") -> str:
@@ -97,11 +97,7 @@ def summary(verdicts: Sequence[Verdict], fixed: int = 0, *, unsafe_left: int = 0
     """
     counts = _counts(verdicts)
     files = counted(len(verdicts), "file")
-    found = ", ".join(
-        counted(counts[severity], str(severity))
-        for severity in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
-        if counts[severity]
-    )
+    found = ", ".join(counted(counts[severity], str(severity)) for severity in _STYLES if counts[severity])
     done = f"; {counted(fixed, 'finding')} fixed" if fixed else ""
     done += f"; {unsafe_left} more with --unsafe-fixes" if unsafe_left else ""
     return f"{found} in {files}{done}" if found else f"{files} {'is' if len(verdicts) == 1 else 'are'} clean{done}"
@@ -120,21 +116,16 @@ def lint_json(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """The document of `lint --output-format json`."""
     counts = _counts(verdicts)
     return {
-        "version": VERSION,
+        "version": 1,
         "files": [file_json(verdict) for verdict in verdicts],
-        "summary": {
-            "files": len(verdicts),
-            "errors": counts[Severity.ERROR],
-            "warnings": counts[Severity.WARNING],
-            "notes": counts[Severity.NOTE],
-        },
+        "summary": {"files": len(verdicts)} | {f"{severity}s": counts[severity] for severity in _STYLES},
     }
 
 
 def validate_json(verdict: Verdict, facts: dict[str, Any]) -> dict[str, Any]:
     """The document of `validate --json`: that of lint, with the skipped rules, the passed rules and the facts."""
     return lint_json([verdict]) | {
-        "skipped": [{"code": skip.code, "needs": skip.needs, "reason": skip.reason} for skip in verdict.skipped],
+        "skipped": [skip._asdict() for skip in verdict.skipped],
         "passed": list(verdict.passed),
         "facts": facts,
     }
@@ -152,19 +143,13 @@ def file_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    span = finding.span
     return {
         "code": finding.code,
         "severity": str(finding.severity),
-        "line": span.line,
-        "column": span.column,
-        "end_line": span.end_line,
-        "end_column": span.end_column,
+        **finding.span._asdict(),
         "key": finding.key,
         "field": finding.field or None,
-        "what": finding.what,
-        "why": finding.why,
-        "fix": finding.fix,
+        **pick(finding, "what", "why", "fix"),
         "patch": {key: _json_value(value) for key, value in finding.patch.items()},
         "fixable": bool(finding.patch),
         "applicability": ("safe" if finding.safe else "unsafe") if finding.patch else None,
@@ -186,9 +171,5 @@ def _json_value(value: Any) -> Any:
             return str(value)
 
 
-def _counts(verdicts: Iterable[Verdict]) -> dict[Severity, int]:
-    counts = dict.fromkeys(Severity, 0)
-    for verdict in verdicts:
-        for finding in verdict.findings:
-            counts[finding.severity] += 1
-    return counts
+def _counts(verdicts: Iterable[Verdict]) -> Counter[Severity]:
+    return Counter(finding.severity for verdict in verdicts for finding in verdict.findings)

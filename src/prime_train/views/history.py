@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_seconds
@@ -32,8 +31,7 @@ _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib"
 Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan if a line has none
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(NamedTuple):
     """A failed attempt and the one that followed it. `waited_s`: from the failure to the next start."""
 
     failed: Attempt
@@ -45,8 +43,7 @@ class Restart:
         return max(0, self.failed.last_step - self.followed.resume_step)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     name: str
     path: Path
     started_in: str  # working directory of the latest attempt, the base of relative config paths; "" = not known
@@ -181,12 +178,8 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     lines: list[tuple[str, str]] = []
     failed = state.attempt
     if state.state == "failed" and failed is not None:
-        lines += [
-            ("what", state.reason or failed.what),
-            ("why", failed.why),
-            ("fix", failed.fix),
-            ("see", failed.where),
-        ]
+        lines.append(("what", state.reason or failed.what))
+        lines += [("why", failed.why), ("fix", failed.fix), ("see", failed.where)]
     lines += [(f"restart {number}", _restart(restart)) for number, restart in enumerate(run.restarts, start=1)]
     if run.evaluations:
         lines.append(("held-out loss", _held_out(run)))
@@ -202,10 +195,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     for label, path in (("plot", run_dir.plots / "loss.png"), ("report", run_dir.report)):
         if path.exists():
             lines.append((label, run_dir.relative(path)))
-    if state.state != "finished":
-        lines.append(("continue", again))
-    else:
-        lines.append(("train longer", longer))
+    lines.append(("train longer", longer) if state.state == "finished" else ("continue", again))
     return title, [(label, words) for label, words in lines if words]
 
 

@@ -12,8 +12,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.log_prefix import ANSI
 from prime_train.programs import recorded
-from prime_train.supervise.lock import find_holder
-from prime_train.supervise.state import Child, State
+from prime_train.supervise.state import State
 from prime_train.views.sanitize import sanitize
 
 _CHUNK_BYTES = 64 * 1024
@@ -21,10 +20,7 @@ _CHUNK_BYTES = 64 * 1024
 
 def attempts(run_dir: RunDir) -> list[int]:
     """Numbers of the attempts that have a directory, in order."""
-    root = run_dir.path / "attempts"
-    if not root.is_dir():
-        return []
-    return sorted(int(path.name) for path in root.iterdir() if path.name.isdigit())
+    return sorted(int(path.name) for path in run_dir.path.glob("attempts/*") if path.name.isdigit())
 
 
 def attempt_or_latest(run_dir: RunDir, attempt: int | None) -> int:
@@ -47,11 +43,6 @@ def attempt_or_latest(run_dir: RunDir, attempt: int | None) -> int:
             fix=f"prime-train logs {run_dir.path.name} --attempt {numbers[-1]}",
         )
     return attempt
-
-
-def is_over(run_dir: RunDir) -> bool:
-    """Whether no supervisor is alive that could write more."""
-    return find_holder(run_dir) is None
 
 
 class Tail:
@@ -113,7 +104,8 @@ class ServiceLog:
 
     def more(self, state: State) -> list[str]:
         """The lines since the last call, without colours, each after "inference | ". Only the last _MOST_BYTES."""
-        path = next((Path(child.log) for child in _children(state) if child.role == self._role), None)
+        children = state.live.children if state.live is not None else ()
+        path = next((Path(child.log) for child in children if child.role == self._role), None)
         if path != self._path:
             self._path, self._offset, self._rest = path, 0, b""
         if path is None:
@@ -142,7 +134,3 @@ class ServiceLog:
             self._rest = b""
             data = data.partition(b"\n")[2]  # the first line is incomplete
         return skipped, data
-
-
-def _children(state: State) -> tuple[Child, ...]:
-    return state.live.children if state.live is not None else ()

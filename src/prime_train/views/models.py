@@ -8,8 +8,8 @@ from typing import Any
 
 from prime_train.models.verdicts import LABELS, Check, Outcome, Use, Verdict
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
-from prime_train.views.findings import Paint, plain
-from prime_train.views.sanitize import sanitize
+from prime_train.views.findings import plain
+from prime_train.views.sanitize import Paint, explain, sanitize
 
 HEADER = ("MODEL", "PRIME-RL", "USED FOR", "VLLM", "TOOL PARSER", "ISSUES")
 
@@ -87,9 +87,7 @@ def _check(check: Check, width: int, paint: Paint) -> str:
     lines = [f"  {word}  {check.id:<{width}}  {_one_line(check.what)}"]
     indent = " " * (width + _WORD_WIDTH + 6)
     lines += [
-        f"{indent}{paint(f'{name:<3}', 'dim')}  {_one_line(text)}"
-        for name, text in (("why", check.why), ("fix", check.fix))
-        if text
+        f"{indent}{paint(f'{name:<3}', 'dim')}  {_one_line(text)}" for name, text in explain(check) if name != "what"
     ]
     return "\n".join(lines)
 
@@ -112,23 +110,9 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "revision": verdict.revision or None,
         "usable": verdict.usable,
         "uses": {
-            use.id: {
-                "outcome": str(use.outcome),
-                "what": use.what,
-                "fix": use.fix or None,
-                "because": list(use.because),
-            }
+            use.id: {"outcome": use.outcome, "what": use.what, "fix": use.fix or None, "because": list(use.because)}
             for use in verdict.uses
         },
-        "checks": [
-            {
-                "id": check.id,
-                "outcome": str(check.outcome),
-                "what": check.what,
-                "why": check.why or None,
-                "fix": check.fix or None,
-            }
-            for check in verdict.checks
-        ],
+        "checks": [check._asdict() | {"why": check.why or None, "fix": check.fix or None} for check in verdict.checks],
         "numbers": dict(verdict.numbers),
     }

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prime_train.core.units import counted, format_seconds, format_usd
+from prime_train.estimate.cost.offers import RankedOffer, Ranking
 from prime_train.estimate.cost.run_cost import price_interval
+from prime_train.estimate.values import Interval
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
-
-if TYPE_CHECKING:
-    from prime_train.estimate.cost.offers import RankedOffer, Ranking
-    from prime_train.estimate.values import Interval
-
+from prime_train.views.sanitize import pick
 
 GPU_HEADER = ("GPU", "KIND", "OFFERS", "LOW", "MEDIAN", "HIGH", "CHEAPEST AT", "SEEN")
 GPU_RIGHT = frozenset({2, 3, 4, 5})
@@ -93,10 +91,7 @@ def as_json(prices: Iterable[Price], today: date) -> dict[str, Any]:
 def offer_json(price: Price, today: date) -> dict[str, Any]:
     """One offer, with its age in days or null."""
     return {
-        "provider": price.provider,
-        "gpu": price.gpu,
-        "gpus": price.gpus,
-        "usd_per_gpu_hour": price.usd_per_gpu_hour,
+        **pick(price, "provider", "gpu", "gpus", "usd_per_gpu_hour"),
         "usd_per_hour": round(price.usd_per_hour, 4),
         "spot": price.spot,
         "region": price.region or None,
@@ -188,7 +183,4 @@ def _ranked_json(place: int, offer: RankedOffer, today: date, key: Callable[[str
 
 def interval(values: Interval, digits: int) -> dict[str, float | None]:
     """low, typical, high; null if the run would never end."""
-    return {
-        name: round(value, digits) if math.isfinite(value) else None
-        for name, value in zip(("low", "typical", "high"), values, strict=True)
-    }
+    return {name: round(value, digits) if math.isfinite(value) else None for name, value in values._asdict().items()}

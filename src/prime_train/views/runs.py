@@ -32,11 +32,11 @@ def find(name: str, directory: Path) -> RunDir:
         if is_run(path):
             return RunDir(path.resolve())
     names = run_names(directory)
-    if not names:
-        why = f"there is no run in {directory / RUNS}"
-        fix = "cd to the directory where the run was started, or give the path of the run's directory"
-        raise UserError(f"no run {name!r}", f"RUN = {name}", why, fix)
-    listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
-    meant = nearest(name, names)
-    fix = f"did you mean {meant}?" if meant else "use one of these names, or the path of a run's directory"
-    raise UserError(f"no run {name!r}", f"RUN = {name}", f"the runs in {directory / RUNS} are: {listed}", fix)
+    why = f"there is no run in {directory / RUNS}"
+    fix = "cd to the directory where the run was started, or give the path of the run's directory"
+    if names:
+        listed = ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+        why = f"the runs in {directory / RUNS} are: {listed}"
+        meant = nearest(name, names)
+        fix = f"did you mean {meant}?" if meant else "use one of these names, or the path of a run's directory"
+    raise UserError(f"no run {name!r}", f"RUN = {name}", why, fix)

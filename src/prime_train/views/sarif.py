@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from prime_train import __version__
 from prime_train.core.findings import Finding, Severity
-
-if TYPE_CHECKING:
-    from prime_train.rules.judge import Verdict
+from prime_train.rules.explain import explain
+from prime_train.rules.families import load_all
+from prime_train.rules.judge import Verdict
+from prime_train.views.findings import message
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
@@ -45,9 +46,6 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 
 def _rule(code: str) -> dict[str, Any]:
-    from prime_train.rules.explain import explain
-    from prime_train.rules.families import load_all
-
     rules = load_all()
     if code not in rules:
         return {"id": code}
@@ -65,8 +63,7 @@ def _rule(code: str) -> dict[str, Any]:
 
 def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
     span = finding.span
-    parts = [finding.what, f"why: {finding.why}" if finding.why else "", f"fix: {finding.fix}" if finding.fix else ""]
-    place = {
+    place: dict[str, Any] = {
         "physicalLocation": {
             "artifactLocation": {"uri": _uri(finding.path)},
             "region": {
@@ -78,12 +75,12 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
         }
     }
     if finding.key:
-        place["logicalLocations"] = [{"fullyQualifiedName": finding.key}]  # type: ignore[assignment]  # a list beside a table
+        place["logicalLocations"] = [{"fullyQualifiedName": finding.key}]
     return {
         "ruleId": finding.code,
         "ruleIndex": rule_index,
         "level": _LEVELS[finding.severity],
-        "message": {"text": "\n".join(part for part in parts if part)},
+        "message": {"text": message(finding)},
         "locations": [place],
     }
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
@@ -18,13 +17,13 @@ from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import find_holder
 from prime_train.supervise.resume_choice import find_newest_complete
 from prime_train.supervise.state import ActiveAlarm, Attempt, State
+from prime_train.views.sanitize import pick
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
 _OVER = ("stopped", "finished", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class ChildAlive:
+class ChildAlive(NamedTuple):
     """A process of the live attempt. `alive` is None if it runs on another machine."""
 
     role: str
@@ -32,8 +31,7 @@ class ChildAlive:
     alive: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """The status of one run at `now_s`. `supervised`: a supervisor holds the run's lock."""
 
     path: Path
@@ -129,7 +127,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "cause": _cause(failure),
         "alarms": [_alarm(standing) for standing in state.alarms],
         "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised},
-        "children": [{"role": c.role, "pid": c.pid, "alive": c.alive} for c in status.children],
+        "children": [child._asdict() for child in status.children],
         "gpus": [_gpu(uuid, state) for uuid in sorted({*state.left_out, *(uuid for uuid, _ in state.gpu_failures)})],
         "micro_batch": state.micro_batch,
         "disk": {"free_gib": _rounded(status.free_gib, 1)},
@@ -150,16 +148,8 @@ def _rounded(value: float | None, digits: int) -> float | None:
 def _cause(failure: Attempt | None) -> dict[str, Any] | None:
     if failure is None:
         return None
-    return {
-        "id": failure.cause_id or None,
-        "class": failure.cause_class,
-        "line": failure.what,
-        "attempt": failure.number,
-        "what": failure.what,
-        "why": failure.why,
-        "fix": failure.fix,
-        "where": failure.where,
-    }
+    known = {"id": failure.cause_id or None, "class": failure.cause_class, "line": failure.what}
+    return known | {"attempt": failure.number, **pick(failure, "what", "why", "fix", "where")}
 
 
 def _gpu(uuid: str, state: State) -> dict[str, Any]:
@@ -170,18 +160,8 @@ def _gpu(uuid: str, state: State) -> dict[str, Any]:
 
 def _alarm(standing: ActiveAlarm) -> dict[str, Any]:
     """`where`: a path, or the UUID of a GPU."""
-    alarm = standing.alarm
-    return {
-        "watch": alarm.watch,
-        "name": alarm.name,
-        "subject": alarm.subject,
-        "answer": alarm.answer,
-        "what": alarm.what,
-        "why": alarm.why,
-        "fix": alarm.fix,
-        "where": alarm.where,
-        "since_s": round(standing.since_s, 3),
-    }
+    alarm = pick(standing.alarm, "watch", "name", "subject", "answer", "what", "why", "fix", "where")
+    return alarm | {"since_s": round(standing.since_s, 3)}
 
 
 def as_lines(status: Status) -> list[tuple[str, str]]:

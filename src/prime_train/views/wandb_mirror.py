@@ -9,23 +9,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from prime_train.core.errors import UserError
 from prime_train.core.redaction import secrets
-from prime_train.core.rundir import RunDir
+from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.lock import find_holder
 from prime_train.views import wandb_rows as rows
-from prime_train.views import wandb_state as state
 
 if TYPE_CHECKING:
     import wandb
@@ -50,9 +52,9 @@ def start(run_dir: RunDir) -> None:
         what, where = "the package wandb is not installed", "prime_train.wandb.project"
         why, fix = "the config asks for a mirror of the run at W&B", f"{_INSTALL}, or remove prime_train.wandb"
         raise UserError(what, where, why, fix)
-    state.folder(run_dir).mkdir(exist_ok=True)
+    _folder(run_dir).mkdir(exist_ok=True)
     variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
-    with open(state.log(run_dir), "ab") as log:
+    with open(log_path(run_dir), "ab") as log:
         command = [sys.executable, "-P", "-m", __name__, str(run_dir.path), "--detach"]
         subprocess.run(
             command,
@@ -84,8 +86,8 @@ def main() -> int:
 @contextlib.contextmanager
 def _lock(run_dir: RunDir) -> Iterator[bool]:
     """Yields whether this is the only mirror of the run. Waits for the mirror of an earlier supervisor to end."""
-    state.folder(run_dir).mkdir(exist_ok=True)
-    with open(state.lock(run_dir), "ab") as file:
+    _folder(run_dir).mkdir(exist_ok=True)
+    with open(_folder(run_dir) / "mirror.lock", "ab") as file:
         give_up_s = time.monotonic() + _LOCK_LIMIT_S
         while True:
             try:
@@ -105,7 +107,7 @@ def _mirror(run_dir: RunDir) -> int:
         _log(f"the package wandb is not installed: {_INSTALL}")
         return 1
     environment = dict(os.environ)  # wandb.init changes os.environ
-    run = _open_run(run_dir, state.load(run_dir))
+    run = _open_run(run_dir, load_position(run_dir))
     if run is None:
         if environment.get("WANDB_MODE") == "offline":
             return 1
@@ -126,7 +128,7 @@ def _give_up() -> None:
     os._exit(1)
 
 
-def _open_run(run_dir: RunDir, mirrored: state.Mirrored) -> wandb.Run | None:
+def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
     """The run at W&B, continued under the id it had; None if there is no login or no connection."""
     import wandb
 
@@ -148,7 +150,7 @@ def _open_run(run_dir: RunDir, mirrored: state.Mirrored) -> wandb.Run | None:
     except wandb.Error as error:
         _log(f"W&B ({settings['mode']}): {error}; the values are kept for `wandb sync`")
         return None
-    state.save(run_dir, mirrored)
+    save_position(run_dir, mirrored)
     return run
 
 
@@ -162,13 +164,57 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+# --- what was sent, kept in the run directory ------------------------------------------------------
+
+
+def _folder(run_dir: RunDir) -> Path:
+    return run_dir.path / "wandb"  # W&B writes its own files there as well
+
+
+def log_path(run_dir: RunDir) -> Path:
+    """The output of the mirror and of W&B."""
+    return _folder(run_dir) / "mirror.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """What was sent of a run. `read`: writer -> number of its last event that was sent."""
+
+    run_id: str
+    last_step: int = 0
+    read: dict[str, int] = field(default_factory=dict)
+
+    def has(self, record: Record) -> bool:
+        return record.seq <= self.read.get(record.writer, -1)
+
+    def with_records(self, records: list[Record], last_step: int) -> Mirrored:
+        return Mirrored(self.run_id, last_step, self.read | {record.writer: record.seq for record in records})
+
+
+def load_position(run_dir: RunDir) -> Mirrored:
+    """The stored state; a new id if there is none or it cannot be read."""
+    try:
+        raw = json.loads((_folder(run_dir) / "mirror.json").read_text(encoding="utf-8"))
+        return Mirrored(str(raw["run_id"]), int(raw["last_step"]), {str(k): int(v) for k, v in raw["read"].items()})
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return Mirrored(token_hex(6))
+
+
+def save_position(run_dir: RunDir, mirrored: Mirrored) -> None:
+    _folder(run_dir).mkdir(exist_ok=True)
+    write_atomic(_folder(run_dir) / "mirror.json", json.dumps(asdict(mirrored)))
+
+
+# --- the mirror itself -----------------------------------------------------------------------------
+
+
 class _Mirror:
     """Follows the events and the metrics, and logs new values."""
 
     def __init__(self, run_dir: RunDir, run: wandb.Run) -> None:
         self._run_dir = run_dir
         self._run = run
-        self._mirrored = state.load(run_dir)
+        self._mirrored = load_position(run_dir)
         self._events = Follower(run_dir.events)
         self._metrics = _Lines(run_dir.metrics)
         self._counts = rows.Counts()
@@ -210,7 +256,7 @@ class _Mirror:
         if records or fresh:
             newest = max((row.step for row in fresh), default=last)
             self._mirrored = self._mirrored.with_records(records, max(last, newest))
-            state.save(self._run_dir, self._mirrored)
+            save_position(self._run_dir, self._mirrored)
 
     def _row_of(self, record: Record, step: int) -> rows.Row | None:
         """Counts the event and sends its alert. Returns its row, or None if it has none or was sent before."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from prime_train.core.redaction import redact
+from prime_train.core.units import GIB
 from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
@@ -22,7 +22,6 @@ from prime_train.events import (
     SpaceFreed,
 )
 
-_GIB = 2**30
 Level = Literal["INFO", "WARN", "ERROR"]
 
 
@@ -41,8 +40,7 @@ class Note(NamedTuple):
     level: Level
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Totals up to now. Logging a total twice does no harm."""
 
     restarts: int = 0
@@ -59,20 +57,20 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
         case Evaluated(step=at, loss=loss, tokens=tokens):
             return counts, Row(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
         case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
-            values = {"size_gib": size / _GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
+            values = {"size_gib": size / GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
             return counts, Row(at, {f"checkpoint/{name}": value for name, value in values.items()}), None
         case LaunchAsked(attempt=attempt, resume_step=resume_step) if attempt > 1:
-            counts = replace(counts, restarts=counts.restarts + 1)
+            counts = counts._replace(restarts=counts.restarts + 1)
             return counts, Row(step, {"run/restarts": counts.restarts, "run/resume_step": resume_step}), None
         case AttemptEnded(outcome="failed", attempt=attempt):
-            counts = replace(counts, failures=counts.failures + 1)
+            counts = counts._replace(failures=counts.failures + 1)
             note = _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
             return counts, Row(step, {"run/failures": counts.failures}), note
         case AlarmRaised() as alarm:
             return _alarm(alarm, counts, step)
         case CheckpointDeleted() | SpaceFreed(failed=""):
-            freed_gib = event.size_bytes / _GIB if isinstance(event, SpaceFreed) else 0.0
-            counts = replace(counts, deleted=counts.deleted + 1, freed_gib=counts.freed_gib + freed_gib)
+            freed_gib = event.size_bytes / GIB if isinstance(event, SpaceFreed) else 0.0
+            counts = counts._replace(deleted=counts.deleted + 1, freed_gib=counts.freed_gib + freed_gib)
             return counts, Row(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib}), None
         case BatchShrunk(micro_batch=micro_batch):
             return counts, Row(step, {"run/micro_batch": micro_batch}), None
@@ -89,16 +87,13 @@ def _alarm(alarm: AlarmRaised, counts: Counts, step: int) -> tuple[Counts, Row, 
     name = f"{alarm.watch}/{alarm.name}"
     by_name = dict(counts.alarms_by_name)
     by_name[name] = by_name.get(name, 0) + 1
-    counts = replace(counts, alarms=counts.alarms + 1, alarms_by_name=tuple(by_name.items()))
+    counts = counts._replace(alarms=counts.alarms + 1, alarms_by_name=tuple(by_name.items()))
     row = Row(step, {"alarms/all": counts.alarms, f"alarms/{name}": by_name[name]})
     if alarm.answer == "note":
         return counts, row, None
     level: Level = "WARN" if alarm.answer == "alert" else "ERROR"
-    return (
-        counts,
-        row,
-        _note(": ".join(part for part in (alarm.watch, alarm.subject, alarm.what) if part), alarm, level),
-    )
+    title = ": ".join(part for part in (alarm.watch, alarm.subject, alarm.what) if part)
+    return counts, row, _note(title, alarm, level)
 
 
 def _note(title: str, event: AttemptEnded | AlarmRaised, level: Level) -> Note:
