@@ -41,7 +41,7 @@ from prime_train.programs.bundled import PROGRAM
 from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
-from prime_train.supervise.fatal_errors import OOM_KILLER
+from prime_train.supervise.exit_signals import OOM_KILLER
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State

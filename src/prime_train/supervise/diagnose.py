@@ -14,7 +14,7 @@ from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import catalogue
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.fatal_errors import (
+from prime_train.supervise.exit_signals import (
     BY_ITSELF,
     OOM_KILLER,
     aborted_at,

@@ -24,7 +24,7 @@ from prime_train.supervise.actions import (
     Suspect,
     Wait,
 )
-from prime_train.supervise.fatal_errors import OOM_KILLER
+from prime_train.supervise.exit_signals import OOM_KILLER
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.state import Attempt, Doom, Live, State
 from prime_train.supervise.watches.disk.messages import NO_ROOM, REFUSES

@@ -25,7 +25,7 @@ from prime_train.programs.prime_rl.parts import INFERENCE, TAIL, parts
 from prime_train.programs.prime_rl.tails import Tails
 from prime_train.spec import RunSpec
 from prime_train.supervise.diagnose import tail
-from prime_train.supervise.fatal_errors import killed_rank, meaning, name_of, number_of
+from prime_train.supervise.exit_signals import killed_rank, meaning, name_of, number_of
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 

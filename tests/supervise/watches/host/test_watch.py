@@ -18,17 +18,10 @@ from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
 from prime_train.supervise.state import Attempt, Child, Live, State
+from prime_train.supervise.watches.host.growth import LEAST_POINTS, WARM_SAVES, Point, growth
 from prime_train.supervise.watches.host.host_program import oom_kills, own_groups, shared_memory, tightest
 from prime_train.supervise.watches.host.samples import LIMITS, Process, Room, Run, Sample, run_of
-from prime_train.supervise.watches.host.watch import (
-    LEAST_POINTS,
-    WARM_SAVES,
-    HostWatch,
-    Memory,
-    Point,
-    growth,
-    judge,
-)
+from prime_train.supervise.watches.host.watch import HostWatch, Memory, judge
 from prime_train.supervise.watches.watch import Alarm
 
 MIB = 2**20

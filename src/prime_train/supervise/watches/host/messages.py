@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from prime_train.core.units import format_bytes, format_seconds
+from prime_train.supervise.watches.host.growth import Point, growth
 from prime_train.supervise.watches.host.samples import Limits, Run, Sample
-from prime_train.supervise.watches.host.watch import Point, growth
 from prime_train.supervise.watches.watch import Alarm
 
 _SHM = "/dev/shm"
