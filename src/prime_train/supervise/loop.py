@@ -56,7 +56,7 @@ from prime_train.supervise.resume_choice import choice, would_lose_much
 from prime_train.supervise.services import Companions
 from prime_train.supervise.state import State
 from prime_train.supervise.stop_request import signals_into
-from prime_train.supervise.watches.standard import standard
+from prime_train.supervise.watches.standard import create_watches
 from prime_train.supervise.watches.watch import Watches
 
 TICK_S = 0.5
@@ -80,7 +80,7 @@ def supervise(
     `watches` the config decides.
     """
     chosen = policy or rules.policy(run, program)
-    looked_after = watches if watches is not None else standard(run, run_dir, program, chosen)
+    looked_after = watches if watches is not None else create_watches(run, run_dir, program, chosen)
     try:
         supervision = _Supervision(run, run_dir, show, program, chosen, looked_after)
         with signals_into(supervision.inbox):
