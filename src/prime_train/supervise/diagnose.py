@@ -25,8 +25,8 @@ from prime_train.supervise.exit_signals import (
 )
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.hang.activity import STOPPED
-from prime_train.supervise.watches.host.host_program import oom_kills as counters
-from prime_train.supervise.watches.host.host_program import own_groups
+from prime_train.supervise.watches.host.host_program import count_oom_kills as counters
+from prime_train.supervise.watches.host.host_program import list_own_groups
 
 _TAIL_BYTES = 256 * 1024
 _DISK_ANSWERS_S = 1.0
@@ -119,7 +119,7 @@ def oom_kills() -> int:
 
     A kill elsewhere on the machine says nothing of this run. A group of version 1 does not count those below it.
     """
-    own = own_groups()[:1]
+    own = list_own_groups()[:1]
     below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
     counted = dict(counters([*own, *below]))
     machine = counted.pop(Path("/proc/vmstat"), 0)

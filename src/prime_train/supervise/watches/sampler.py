@@ -137,8 +137,8 @@ def dump(value: object) -> str:
 
 
 def load(kind: type[Value], raw: object) -> Value:
-    """The value of `kind` that `dump` wrote. Raises ValueError if it is not one."""
-    return _adapter(kind).validate_python(raw)
+    """The value of `kind` in a text that `dump` wrote, or in its parsed form. Raises ValueError for anything else."""
+    return _adapter(kind).validate_json(raw) if isinstance(raw, str) else _adapter(kind).validate_python(raw)
 
 
 @cache

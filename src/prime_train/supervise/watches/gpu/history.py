@@ -106,7 +106,7 @@ def find_owner(use: Use, roles: Mapping[int, str]) -> str | None:
 
 
 def list_used(memory: Memory, limits: Limits, left_out: frozenset[str]) -> frozenset[str]:
-    """The keys of the GPUs that the run may use. With parts of GPUs (MIG) these are all, because NVML does not map them."""
+    """The keys of the GPUs that the run may use: all of them where it may use parts of GPUs (MIG)."""
     gpus = sorted(memory.known, key=lambda gpu: gpu.index)
     if limits.visible is not None and "MIG-" in limits.visible:
         return frozenset(map(identify_gpu, gpus)) - left_out
@@ -161,9 +161,8 @@ def _add_reading(memory: Memory, reading: Reading, scene: Scene, limits: Limits)
     for gpu in gpus:
         track = _track(memory.tracks.get(identify_gpu(gpu), Track()), gpu, reading.taken_s)
         holder = _find_holder(gpu, owners, limits, comparable=comparable)
-        tracks[identify_gpu(gpu)] = _count_foreign(
-            _count_empty(track, holder, scene), gpu, owners if comparable else {}
-        )
+        track = _count_empty(track, holder, scene)
+        tracks[identify_gpu(gpu)] = _count_foreign(track, gpu, owners if comparable else {})
     return replace(memory, tracks=tracks)
 
 

@@ -48,12 +48,8 @@ def judge(
     alarms: list[Alarm] = [*_judge_driver(memory, limits)]
     for gpu in memory.gpus:
         track = memory.tracks.get(identify_gpu(gpu), Track())
-        of_gpu = [
-            *_judge_fault(gpu),
-            *_judge_recovery(gpu),
-            *_judge_errors(gpu, track),
-            *_judge_clocks(gpu, track, limits),
-        ]
+        of_gpu = [*_judge_fault(gpu), *_judge_recovery(gpu), *_judge_errors(gpu, track)]
+        of_gpu += _judge_clocks(gpu, track, limits)
         if identify_gpu(gpu) in ours:
             alarms += (*of_gpu, *_judge_sharing(gpu, track, limits), *_judge_lost_memory(gpu, track, limits))
         else:
@@ -159,12 +155,9 @@ def _judge_sharing(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Ala
             f"process {pid} ({format_bytes(size) if (size := sizes.get(pid)) is not None else 'size not known'})"
             for pid in track.foreign
         )
-        what, why = (
-            f"is also used by {others}",
-            "it takes memory and time from the run, which may run out of memory later",
-        )
+        why = "it takes memory and time from the run, which may run out of memory later"
         fix = "end that process, or leave the GPU out"
-        yield _alarm_of(gpu, "gpu_shared", "alert", what, why, fix, cause_class="env")
+        yield _alarm_of(gpu, "gpu_shared", "alert", f"is also used by {others}", why, fix, cause_class="env")
 
 
 def _judge_lost_memory(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:

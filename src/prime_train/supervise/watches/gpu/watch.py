@@ -1,4 +1,4 @@
-"""Watches the GPUs of a run: a child calls the driver, and this module judges its samples. It never calls the driver."""
+"""Watches the GPUs of a run: a child calls the driver, and this module judges its samples."""
 
 from __future__ import annotations
 
