@@ -42,7 +42,7 @@ from prime_train.supervise.state import (
     with_attempt,
     with_live,
 )
-from prime_train.supervise.watches.hang.silence_limits import learn, moved
+from prime_train.supervise.watches.hang.silence_limits import learn, shift_time
 
 ATTEMPTS_KEPT = 100
 SERVED_S = 600.0  # so long must a service have answered for its failure to be no fruitless attempt
@@ -275,7 +275,7 @@ def _jumped(state: State, jump_s: float, told_s: float) -> State:
     """Move what deadlines are counted from, so that a laptop that slept finds neither a hang nor a grace used up."""
 
     def on_it(time_s: float) -> float:
-        return moved(time_s, jump_s, told_s)
+        return shift_time(time_s, jump_s, told_s)
 
     if state.stop_asked_s is not None:
         state = changed(state, stop_asked_s=on_it(state.stop_asked_s))

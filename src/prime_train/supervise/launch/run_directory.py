@@ -1,19 +1,23 @@
-"""Creates the directory of a run and keeps its config there. Starts and deletes nothing."""
+"""Opens the directory of a run: creates it or continues in it, and keeps its config. Starts and deletes nothing."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from prime_train.checkpoints import step_folders
+from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.layout import Checkpoint, inspect
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.events import read
 from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import unwritable
 from prime_train.supervise.state import State
 
@@ -22,23 +26,96 @@ Resume = Literal["auto", "never"] | int
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A run directory that is ready. `run` has absolute paths; `notes` are for the user to read."""
+    """A run directory that is ready. `run` has absolute paths; `notes` are for the user."""
 
     run: RunSpec
     run_dir: RunDir
-    state: State  # as far as earlier supervisors brought it
+    state: State  # as earlier supervisors left it
     fresh: bool  # nothing has happened in it yet
-    finished: bool  # there is nothing left to do
+    finished: bool  # nothing is left to do
     notes: tuple[str, ...] = ()
 
 
 def is_finished(state: State, run: RunSpec) -> bool:
-    """An attempt finished, at or beyond the last step that is wanted."""
+    """Whether an attempt has finished at or beyond the last step of the run."""
     return state.attempt is not None and state.attempt.outcome == "finished" and state.step >= run.run.max_steps
 
 
+class Earlier(NamedTuple):
+    """A run directory as earlier supervisors left it."""
+
+    run: RunSpec | None  # None if the run has not begun
+    state: State
+
+
+def read_earlier(run_dir: RunDir) -> Earlier:
+    """Create the directory if there is none, and read it. Raises UserError."""
+    _make_writable(run_dir)
+    return Earlier(resolved(run_dir), fold_all(read(run_dir.events)))
+
+
+class Change(NamedTuple):
+    """A value that may not change between two attempts of a run."""
+
+    name: str
+    before: object
+    after: object
+    why: str  # it may not change
+
+
+def refuse_changes(changes: Sequence[Change], run_dir: RunDir) -> None:
+    """Raise UserError if there is a change."""
+    if changes:
+        texts = [f"{one.name} is {_show(one.after)}, the run began with {_show(one.before)}" for one in changes]
+        raise UserError(
+            what="; ".join(texts),
+            where=str(run_dir.config),
+            why="; ".join(dict.fromkeys(one.why for one in changes)),
+            fix=f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`",
+        )
+
+
+def _show(value: object) -> str:
+    return "unset" if value is None or value == "" else value if isinstance(value, str) else repr(value)
+
+
+def set_newer_aside(
+    resume: Resume,
+    found: Sequence[Checkpoint],
+    places: Places,
+    run_dir: RunDir,
+    rename: Callable[[str, int], str],
+    *,
+    hashes: bool,
+) -> list[str]:
+    """Rename the checkpoints that are newer than `resume`. Returns a note for each. Raises UserError.
+
+    `rename(name, number)` is a new name for a folder; `number` starts at 1.
+    """
+    newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
+    saved = step_folders.steps(places.checkpoints, places.layout)
+    notes = []
+    for path in (path for checkpoint in newer for path in saved[checkpoint.step]):
+        free = (path.with_name(rename(path.name, number)) for number in count(1))
+        target = next(name for name in free if not name.exists())
+        path.rename(target)
+        notes.append(f"{path} is newer than the step to resume from: kept as {target.name}")
+    return notes
+
+
+def finish_opening(
+    text: str, run: RunSpec, run_dir: RunDir, earlier: Earlier, notes: Sequence[str], *, rewound: bool, otherwise: str
+) -> Opened:
+    """Write the config. `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished."""
+    _write(text, run, run_dir, earlier.run)
+    state = earlier.state
+    finished = not rewound and is_finished(state, run)
+    last = f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}" if finished else otherwise
+    return Opened(run, run_dir, state, not state.attempts, finished, (*notes, *([last] if last else [])))
+
+
 def resolved(run_dir: RunDir) -> RunSpec | None:
-    """The RunSpec that the run was begun with; None for one that was not. Raises UserError."""
+    """The RunSpec that the run began with; None if it has not begun. Raises UserError."""
     try:
         return from_json(run_dir.resolved.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -47,13 +124,13 @@ def resolved(run_dir: RunDir) -> RunSpec | None:
         raise UserError(
             what=f"it cannot be read: {str(error).splitlines()[0]}",
             where=str(run_dir.resolved),
-            why="what the run was begun with is not known, so it cannot be told whether it may go on",
+            why="the first config of the run is not known, so it is not known whether the run may continue",
             fix="put the file back, or start another run with --run-name",
         ) from None
 
 
-def make_writable(run_dir: RunDir) -> None:
-    """Make the directory where there is none. Raises UserError where it may not be written to."""
+def _make_writable(run_dir: RunDir) -> None:
+    """Create the directory if there is none. Raises UserError if it is not writable."""
     try:
         run_dir.path.mkdir(parents=True, exist_ok=True)
         if not os.access(run_dir.path, os.W_OK | os.X_OK):
@@ -62,8 +139,8 @@ def make_writable(run_dir: RunDir) -> None:
         raise unwritable(error, run_dir) from None
 
 
-def write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
-    """Write the config as it is written, and the RunSpec where it is another. Raises UserError."""
+def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+    """Write the text of the config, and the RunSpec if it has changed. Raises UserError."""
     try:
         _keep_earlier(text, run_dir)
         if before != run:
@@ -73,7 +150,7 @@ def write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> N
 
 
 def _keep_earlier(text: str, run_dir: RunDir) -> None:
-    """Write config.toml; an earlier one with another text is kept beside it as config.N.toml."""
+    """Write config.toml; an earlier text is kept beside it as config.N.toml."""
     earlier = run_dir.config.read_text(encoding="utf-8") if run_dir.config.exists() else None
     if earlier == text:
         return
@@ -84,7 +161,7 @@ def _keep_earlier(text: str, run_dir: RunDir) -> None:
 
 
 def with_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> RunSpec:
-    """The run with this micro-batch, written where the next attempt reads it; unchanged where its own is no larger."""
+    """The run with this micro-batch, written for the next attempt; unchanged if its own is not larger."""
     if micro_batch is None or run.batch.micro_batch <= micro_batch:
         return run
     run = shrink(run, micro_batch)
@@ -93,21 +170,21 @@ def with_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> 
 
 
 def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
-    """The run with this micro-batch. A global batch that the config leaves out would follow it: it is written down."""
+    """The run with this micro-batch. A global batch that the config omits would change with it, so it is set."""
     in_tokens = run.batch.global_batch_tokens is not None
     global_batch = run.batch.global_batch if in_tokens else run.global_batch
     return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
 
 
-# --- which checkpoint to go on from ----------------------------------------------------------------
+# --- which checkpoint to continue from ----------------------------------------------------------------
 
 
-def newer_than(
+def _list_newer(
     resume: Resume, found: Sequence[Checkpoint], run_dir: RunDir, folder: Path, *, hashes: bool
 ) -> list[Checkpoint]:
-    """Checkpoints that stand in the way of `resume`, out of those in `folder`. Raises UserError.
+    """The checkpoints in `folder` that are newer than `resume`. Raises UserError.
 
-    `hashes`: every byte of the named checkpoint is read, because nothing tells later that another one was taken.
+    `hashes`: every byte of the named checkpoint is read, because no later check notices another choice.
     """
     match resume:
         case "auto":
@@ -116,8 +193,8 @@ def newer_than(
             raise UserError(
                 what=f"the run has checkpoints, the newest at step {found[0].step}",
                 where=str(folder),
-                why="--resume never starts from the beginning and would write over them",
-                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or go on with --resume auto",
+                why="--resume never starts from the beginning and would overwrite them",
+                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or continue with --resume auto",
             )
         case "never":
             return []
@@ -138,10 +215,3 @@ def _must_be_complete(step: int, named: Checkpoint | None, found: Sequence[Check
             fix=f"complete checkpoints: {have}; or --resume auto for the newest",
             exit_code=ExitCode.USAGE,
         )
-
-
-def set_aside(path: Path, names: Iterator[str]) -> Path:
-    """Rename to the first of `names` that is free beside it; the new path."""
-    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
-    path.rename(target)
-    return target

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic_core import to_json
 
@@ -138,11 +138,12 @@ def dump(value: object) -> str:
 
 def load(kind: type[Value], raw: object) -> Value:
     """The value of `kind` in a text that `dump` wrote, or in its parsed form. Raises ValueError for anything else."""
-    return _adapter(kind).validate_json(raw) if isinstance(raw, str) else _adapter(kind).validate_python(raw)
+    adapter: TypeAdapter[Value] = _create_adapter(cast("Hashable", kind))
+    return adapter.validate_json(raw) if isinstance(raw, str) else adapter.validate_python(raw)
 
 
 @cache
-def _adapter(kind: type[Value]) -> TypeAdapter[Value]:
+def _create_adapter(kind: Hashable) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

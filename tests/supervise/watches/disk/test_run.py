@@ -10,7 +10,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record, TrainerStarted
 from prime_train.programs import bundled, prime_rl
 from prime_train.programs.prime_rl.layout import folder
-from prime_train.programs.prime_rl.settings import named
+from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.state import Attempt, Live, State
 from prime_train.supervise.watches.disk.watch import keep_while_running, read_doing
@@ -29,7 +29,7 @@ TRAINING = State(max_steps=250, step=130, attempts=(Attempt(1), Attempt(2, resum
 def of_prime_rl(text: str, tmp_path: Path) -> RunSpec:
     reading = detect.read(text, "rl.toml")
     assert reading.run is not None
-    return named(reading.run, "words", tmp_path)
+    return prepare_run(reading.run, "words", tmp_path)
 
 
 def test_what_stays_follows_the_state() -> None:

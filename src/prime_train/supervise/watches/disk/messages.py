@@ -29,16 +29,15 @@ def report_no_room(disk: Space, room: Room, due_s: float | None, doing: Doing, a
 
 
 def report_last_room(disk: Space, room: Room, doing: Doing, answer: Answer) -> Alarm:
-    what = f"{disk.path} has room for one more checkpoint of {format_bytes(room.need_bytes)}, not for two: {_describe_room(room)}"
+    needed, free = format_bytes(room.need_bytes), _describe_room(room)
+    what = f"{disk.path} has room for one more checkpoint of {needed}, not for two: {free}"
     why = "the files that stay after the next save leave no room for the save after it"
     return _alarm(LAST_ROOM, disk, answer, what, why, _advise(disk, doing))
 
 
 def _describe_room(room: Room) -> str:
-    deletable = (
-        f" and {format_bytes(room.deletable_bytes)} deletable" if room.deletable_bytes else ", and nothing to delete"
-    )
-    return f"{format_bytes(room.free_bytes)} free{deletable}"
+    free, deletable = format_bytes(room.free_bytes), format_bytes(room.deletable_bytes)
+    return f"{free} free and {deletable} deletable" if room.deletable_bytes else f"{free} free, and nothing to delete"
 
 
 def _advise(disk: Space, doing: Doing) -> str:
@@ -65,9 +64,8 @@ def report_over_budget(sample: Sample, disk: Space, doing: Doing, limits: Limits
         "more may be deleted"
     )
     why = "max_disk_gb is set; the newest checkpoint, pinned ones and those of keep_every_steps stay"
-    fix = (
-        f"raise prime_train.cleanup.max_disk_gb, or see what stays with `prime-train ckpt prune {doing.name} --dry-run`"
-    )
+    see = f"`prime-train ckpt prune {doing.name} --dry-run`"
+    fix = f"raise prime_train.cleanup.max_disk_gb, or see what stays with {see}"
     return _alarm("disk_budget", disk, "alert", what, why, fix)
 
 

@@ -35,7 +35,7 @@ class Memory:
 def judge(
     memory: Memory, samples: Iterable[Sample], run: Run, limits: Limits = LIMITS
 ) -> tuple[Memory, tuple[Alarm, ...]]:
-    """Everything that is wrong after some more samples, of which there may be none."""
+    """Everything that is wrong after some more samples, or after none."""
     for sample in samples:
         memory = _add_sample(memory, sample, run, limits)
     return memory, (*memory.levels, *(alarm for _, alarm in memory.moments))
