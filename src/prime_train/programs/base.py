@@ -14,7 +14,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts.run_folder import read_run_folder, read_step_times
 from prime_train.facts.run_inputs import RunFolder
-from prime_train.programs import run_toml
+from prime_train.programs.run_toml import list_leftovers, open_run
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import Host, Needs, gpu_order, python
 from prime_train.supervise.launch.launch import Launch
@@ -97,11 +97,11 @@ class RunTomlProgram(BaseProgram):
 
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
         own = RunDir(write_dir.absolute())
-        found, left = self.checkpoints(run, own), run_toml.list_leftovers(own)
+        found, left = self.checkpoints(run, own), list_leftovers(own)
         return read_run_folder(own.path, found, left, step_times=read_step_times(own.metrics))
 
     def open_run(self, text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
-        return run_toml.open_run(text, run, run_dir, self, resume)
+        return open_run(text, run, run_dir, self, resume)
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> Program:
         del config, run_dir, writes

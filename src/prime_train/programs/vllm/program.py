@@ -8,9 +8,8 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.vllm import server
 from prime_train.programs.vllm.engine_watch import EngineWatch
-from prime_train.programs.vllm.server import count_gpus, find_version, needs, python_of
+from prime_train.programs.vllm.server import ROLE, base_url, count_gpus, find_version, needs, plan, python_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import Host, Needs
 from prime_train.supervise.launch.launch import Launch
@@ -36,11 +35,11 @@ class Serving(RunTomlProgram):
             )
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        return (Role(server.ROLE, count_gpus(run.server), serves=True),) if run.server is not None else ()
+        return (Role(ROLE, count_gpus(run.server), serves=True),) if run.server is not None else ()
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         del resume_step
-        return (server.plan(run, run_dir, attempt),)
+        return (plan(run, run_dir, attempt),)
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         del role, run_dir, attempt
@@ -63,5 +62,5 @@ def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
     if answer == "off" or run.server is None:
         return ()
     log = run_dir.watches / "engine.log"
-    url, model = server.base_url(run.server), run.server.requests_name
-    return (EngineWatch(url, server.ROLE, answer=answer, model=model, log=log),)
+    url, model = base_url(run.server), run.server.requests_name
+    return (EngineWatch(url, ROLE, answer=answer, model=model, log=log),)

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import to_json
 
@@ -138,12 +138,13 @@ def dump(value: object) -> str:
 
 def load(kind: type[Value], raw: object) -> Value:
     """The value of `kind` in a text that `dump` wrote, or in its parsed form. Raises ValueError for anything else."""
-    adapter: TypeAdapter[Value] = _create_adapter(cast("Hashable", kind))
+    key: Any = kind
+    adapter: TypeAdapter[Value] = _create_adapter(key)
     return adapter.validate_json(raw) if isinstance(raw, str) else adapter.validate_python(raw)
 
 
 @cache
-def _create_adapter(kind: Hashable) -> TypeAdapter[Any]:
+def _create_adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
