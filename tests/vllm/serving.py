@@ -95,7 +95,8 @@ class Served:
 
     def running(self) -> int:
         """Requests that the engine works on, as it counts them."""
-        return sum(engine.running for engine in parse_engines(ask("GET", f"http://127.0.0.1:{self.port}/metrics", 10.0).text))
+        answer = ask("GET", f"http://127.0.0.1:{self.port}/metrics", 10.0)
+        return sum(engine.running for engine in parse_engines(answer.text))
 
     def health(self) -> int:
         return ask("GET", f"http://127.0.0.1:{self.port}/health", 10.0).status

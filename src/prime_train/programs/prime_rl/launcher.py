@@ -70,16 +70,15 @@ class Launcher:
 
     def _list_variables(self) -> tuple[Variable, ...]:
         where = self.installed.bin_dir
-        path = (
-            (Variable("PATH", f"{where}{os.pathsep}{self.path}", "the launcher starts its parts by name"),)
-            if where is not None and self.path.split(os.pathsep)[:1] != [str(where)]
-            else ()
-        )
-        active = (Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"),) if where is not None else ()
+        active = []
+        if where is not None:
+            if self.path.split(os.pathsep)[0] != str(where):
+                path = f"{where}{os.pathsep}{self.path}"
+                active.append(Variable("PATH", path, "the launcher starts its parts by name"))
+            active.append(Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"))
         same = "one run in W&B over all restarts"
         never = "the launcher then deletes nothing, even if the file requests it"
         return (
-            *path,
             *active,
             Variable("PRL_RUN_ID", self.run_id, same),
             Variable("WANDB_SHARED_RUN_ID", self.run_id, f"{same}: its name before 2026-08"),

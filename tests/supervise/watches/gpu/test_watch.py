@@ -304,7 +304,7 @@ def test_a_child_that_cannot_even_ask_is_told_with_its_log(
     assert "no pynvml here" in (tmp_path / "run" / "watches" / "gpu.log").read_text()
 
 
-class Stuck:
+class Stuck(Sampler):
     """A child that waits in the kernel, silent and not to be ended. Without a driver no process can be made to."""
 
     begun = 0

@@ -55,22 +55,14 @@ def _list_folders(places: Places) -> list[Path]:
 
 def _measure_space(folder: Path) -> Space:
     status = os.statvfs(folder)
-    return Space(
-        str(folder),
-        folder.stat().st_dev,
-        status.f_bavail * status.f_frsize,
-        status.f_blocks * status.f_frsize,
-        status.f_favail,
-        status.f_files,
-    )
+    free_bytes, total_bytes = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    return Space(str(folder), folder.stat().st_dev, free_bytes, total_bytes, status.f_favail, status.f_files)
 
 
 def _try_write(folder: Path) -> list[Refusal]:
     """Write one block, because a quota and a read-only mount appear in no count."""
     try:
-        with tempfile.TemporaryFile(
-            dir=folder, buffering=0
-        ) as file:  # without a name, if the file system supports that
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             file.write(bytes(_PROBE_BYTES))
     except OSError as error:
         return [Refusal(str(folder), error.errno or 0, error.strerror or str(error))]

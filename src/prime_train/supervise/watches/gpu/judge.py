@@ -61,16 +61,12 @@ def judge(
     return memory, tuple(alarms)
 
 
-def _alarm(name: str, subject: str, answer: Answer, what: str, why: str, fix: str, **rest: str) -> Alarm:
-    return Alarm(
-        "gpu", name, subject, answer, rest.get("cause_class", "hardware"), what, why, fix, rest.get("where", "")
-    )
-
-
-def _alarm_of(gpu: GpuSample, name: str, answer: Answer, what: str, why: str, fix: str, **rest: str) -> Alarm:
+def _alarm_of(
+    gpu: GpuSample, name: str, answer: Answer, what: str, why: str, fix: str, cause_class: str = "hardware"
+) -> Alarm:
     subject = f"GPU {gpu.index}"
     fix = fix.replace("INDEX", str(gpu.index))
-    return _alarm(name, subject, answer, f"{subject} {what}", why, fix, where=gpu.uuid, **rest)
+    return Alarm("gpu", name, subject, answer, cause_class, f"{subject} {what}", why, fix, gpu.uuid)
 
 
 # --- the driver --------------------------------------------------------------------------------------
@@ -79,7 +75,7 @@ def _alarm_of(gpu: GpuSample, name: str, answer: Answer, what: str, why: str, fi
 def _report_no_driver(why: str) -> Alarm:
     what, why = f"no GPU is watched: {why}", "this machine has no NVIDIA driver that answers"
     fix = "if the run needs GPUs, install the driver, or start the container with its GPUs; else nothing"
-    return _alarm("gpu_no_driver", "", "note", what, why, fix, cause_class="env")
+    return Alarm("gpu", "gpu_no_driver", "", "note", "env", what, why, fix)
 
 
 def _judge_driver(memory: Memory, limits: Limits) -> Iterator[Alarm]:
@@ -87,12 +83,12 @@ def _judge_driver(memory: Memory, limits: Limits) -> Iterator[Alarm]:
         what = f"the NVIDIA driver does not report the state of the GPUs: {memory.refused}"
         why = "it refuses every request: it was updated under a running system, or the container lost its devices"
         fix = "run nvidia-smi; restart the container or the machine before the next start of the run"
-        yield _alarm("gpu_driver_refuses", "NVIDIA driver", "alert", what, why, fix, cause_class="env")
+        yield Alarm("gpu", "gpu_driver_refuses", "NVIDIA driver", "alert", "env", what, why, fix)
     elif memory.silent_s > limits.silent_after_s:
         what = f"the NVIDIA driver has not answered for {format_seconds(memory.silent_s)}"
         why = "a call into it is stuck; every program that uses a GPU may be stuck too"
         fix = "look for an XID in dmesg; if training has stopped too, leave the node or restart it"
-        yield _alarm("gpu_driver_silent", "NVIDIA driver", "alert", what, why, fix)
+        yield Alarm("gpu", "gpu_driver_silent", "NVIDIA driver", "alert", "hardware", what, why, fix)
 
 
 # --- one GPU -----------------------------------------------------------------------------------------
@@ -179,7 +175,7 @@ def _report_xid(error: Xid, memory: Memory, ours: frozenset[str], ever: frozense
     what = f"{subject} reported XID {error.code}, {entry.name}" + (f" ({error.text})" if error.text else "")
     fix = entry.fix.replace("INDEX", str(gpu.index) if gpu else "INDEX")
     cause_class, where = _choose_cause_class(entry, gpu, memory, ever), gpu.uuid if gpu else ""
-    return _alarm(f"gpu_xid_{error.code}", subject, answer, what, entry.why, fix, cause_class=cause_class, where=where)
+    return Alarm("gpu", f"gpu_xid_{error.code}", subject, answer, cause_class, what, entry.why, fix, where)
 
 
 def _choose_answer(entry: XidEntry, error: Xid) -> Answer:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
@@ -32,22 +32,11 @@ def create(context: Context) -> GpuWatch:
     return GpuWatch(context.run_dir, answer=answer, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-class Child(Protocol):
-    """The part of a Sampler that the watch uses."""
-
-    def begin(self) -> None: ...
-    def take(self) -> list[dict[str, object]]: ...
-    @property
-    def ended(self) -> int | None: ...
-    def processes(self) -> tuple[Identity, ...]: ...
-    def end(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Trial:
     """A child, its start, and when the next child starts in its place: None while it works."""
 
-    child: Child
+    child: Sampler
     began_s: float
     retry_s: float | None = None
 
@@ -69,7 +58,7 @@ class GpuWatch:
         interval_s: float = 10.0,
         kmsg: Path = Path("/dev/kmsg"),
         visible: str | None = None,
-        sampler: Callable[..., Child] = Sampler,
+        sampler: Callable[..., Sampler] = Sampler,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_dir = run_dir
