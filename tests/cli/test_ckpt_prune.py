@@ -18,7 +18,7 @@ from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
 from prime_train.programs.prime_rl.layout import folder as folder_of
-from prime_train.programs.prime_rl.settings import named
+from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.supervise.lock import hold_run
 from tests.cli.commands import prime_train
 from tests.programs.prime_rl.test_layout import write, write_broadcast, write_checkpoint, write_rollouts
@@ -33,7 +33,7 @@ def write_run(tmp_path: Path, keep_last: int | None = 2) -> tuple[RunDir, Path]:
     """A run of prime-rl that has ended, as the supervisor resolved it; its directory, and that of prime-rl."""
     reading = detect.read(HEAD, "rl.toml")
     assert reading.run is not None
-    run = named(reading.run, "words", tmp_path)
+    run = prepare_run(reading.run, "words", tmp_path)
     assert run.saving is not None
     run = replace(run, saving=run.saving._replace(keep_last=keep_last))
     run_dir = RunDir(tmp_path / "runs" / "words")

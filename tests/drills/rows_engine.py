@@ -97,7 +97,7 @@ ROWS: tuple[Row, ...] = (
         at_death="hide",
     ),
     _row("the engine is stopped, and /health answers 200", "engine_still", "no token", _to_engine(signal.SIGSTOP)),
-    _row("the server is stopped", "engine_unanswered", "has answered nothing", _to_server(signal.SIGSTOP)),
+    _row("the server is stopped", "engine_unanswered", "has not answered", _to_server(signal.SIGSTOP)),
     Row(
         _GROUP,
         "it is never ready",

@@ -109,7 +109,7 @@ _GPUS = (
     _gpu(
         "a call into the driver does not return",
         "gpu_driver_silent",
-        "does not answer",
+        "has not answered",
         _tells("gpu_driver_silent", wedge=1),
         1,
     ),
@@ -184,7 +184,7 @@ _DISKS = (
     _room(
         "another program takes the space of the next save, and nothing can be deleted",
         "disk_no_room",
-        "nothing may go",
+        "nothing to delete",
         75,
         100_000,
         False,

@@ -29,7 +29,7 @@ from prime_train.supervise.fold import fold
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
 from prime_train.supervise.watch_runner import WatchRunner
-from prime_train.supervise.watches.hang.hang_alert import SilenceWatch
+from prime_train.supervise.watches.hang.watch import SilenceWatch
 
 LOOK_S = 5.0
 HOURS_S = 2 * 3600.0

@@ -20,7 +20,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
 from prime_train.programs.prime_rl.layout import folder as folder_of
-from prime_train.programs.prime_rl.settings import named
+from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.resume_choice import choose_checkpoint
@@ -50,7 +50,7 @@ def bundled(tmp_path: Path) -> tuple[RunSpec, RunDir, Path]:
 def prime_rl(tmp_path: Path) -> tuple[RunSpec, RunDir, Path]:
     before = detect.read(HEAD, "rl.toml").run
     assert before is not None
-    run, run_dir = named(before, "a", tmp_path), RunDir(tmp_path / "runs" / "a")
+    run, run_dir = prepare_run(before, "a", tmp_path), RunDir(tmp_path / "runs" / "a")
     run = replace(run, run=replace(run.run, dir=str(tmp_path / "runs")))
     saved = folder_of(run) / "checkpoints"
     for step in STEPS:

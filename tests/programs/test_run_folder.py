@@ -94,7 +94,7 @@ def test_checkpoints_that_are_kept_elsewhere(tmp_path: Path) -> None:
     [
         ("step_50", ("trainer/.metadata", "orchestrator/progress.pt"), ""),
         ("step_50", ("trainer/.metadata",), "no orchestrator/progress.pt"),
-        ("best", ("trainer/.metadata",), "it is not called step_N"),
+        ("best", ("trainer/.metadata",), "its name is not step_N"),
         ("step_70", (), "there is no such folder"),
     ],
 )

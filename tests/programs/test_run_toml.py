@@ -117,11 +117,11 @@ def test_every_change_that_a_checkpoint_cannot_follow_is_named_with_both_values(
     )
     error = refused(changed, run_dir)
     for part in (
-        "run.seed is 7, the run was begun with 1234",
-        "model.layers is 9, the run was begun with 4",
-        "data.ctx_tokens is 64, the run was begun with 512",
-        "batch.global_batch is 12, the run was begun with 8",
-        "tokenizer.vocab_size is 300, the run was begun with 4096",
+        "run.seed is 7, the run began with 1234",
+        "model.layers is 9, the run began with 4",
+        "data.ctx_tokens is 64, the run began with 512",
+        "batch.global_batch is 12, the run began with 8",
+        "tokenizer.vocab_size is 300, the run began with 4096",
     ):
         assert part in error.what
     assert error.exit_code == ExitCode.USAGE
@@ -135,7 +135,7 @@ def test_a_changed_source_is_told_by_its_keys(run_dir: RunDir) -> None:
     save(run_dir, 20)
     error = refused(reads("body"), run_dir)
     begun = "kind 'files', path '/text', split 'train', text_field 'text'"
-    assert error.what == f"data.sources is {begun[:-6]}'body', the run was begun with {begun}"
+    assert error.what == f"data.sources is {begun[:-6]}'body', the run began with {begun}"
 
 
 def test_without_a_checkpoint_everything_may_change(run_dir: RunDir) -> None:
@@ -146,7 +146,7 @@ def test_without_a_checkpoint_everything_may_change(run_dir: RunDir) -> None:
     assert from_json(run_dir.resolved.read_text()).model.layers == 9
     assert run_dir.config.read_text() == "# corrected\n"
     save(run_dir, 20)
-    assert "model.layers is 4, the run was begun with 9" in refused(spec(), run_dir).what
+    assert "model.layers is 4, the run began with 9" in refused(spec(), run_dir).what
 
 
 def test_the_same_global_batch_said_in_another_way_is_no_change(run_dir: RunDir) -> None:

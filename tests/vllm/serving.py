@@ -20,7 +20,7 @@ import psutil
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import ChildStarted, Event, ServiceReady, read
-from prime_train.programs.vllm.engine_metrics import engines
+from prime_train.programs.vllm.engine_metrics import parse_engines
 from prime_train.supervise.launch.environment import RUN
 from prime_train.supervise.local_http import send_request
 from prime_train.toml.document import to_toml
@@ -97,7 +97,7 @@ class Served:
         """Requests that the engine works on, as it counts them."""
         return sum(
             engine.running
-            for engine in engines(send_request("GET", f"http://127.0.0.1:{self.port}/metrics", 10.0).text)
+            for engine in parse_engines(send_request("GET", f"http://127.0.0.1:{self.port}/metrics", 10.0).text)
         )
 
     def health(self) -> int:

@@ -1,4 +1,4 @@
-"""The external programs that train or serve, one folder each. The core works with the `Program` protocol alone.
+"""The external programs that train or serve, one folder each. The core uses only the `Program` protocol.
 
 A program is a package here with a value PROGRAM, and a name in `spec.ProgramName`.
 """
@@ -23,9 +23,9 @@ def program_of(run: RunSpec) -> Program:
 
 
 def recorded(run_dir: RunDir, *, strict: bool = True) -> tuple[Program, RunSpec]:
-    """The program of a run directory, and the run as it was begun.
+    """The program of a run directory, and the run as it began.
 
-    A directory without resolved.json counts as the bundled trainer's, with the defaults; so does one whose
+    A directory without resolved.json counts as the bundled trainer's, with the defaults; so does a directory whose
     resolved.json cannot be read, unless `strict`: then UserError is raised.
     """
     from prime_train.supervise.launch.run_directory import read_run_spec

@@ -17,8 +17,8 @@ from prime_train.diagnose.signatures import catalogue
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.hang.activity import STOPPED
-from prime_train.supervise.watches.host.host_program import oom_kills as count_by_group
-from prime_train.supervise.watches.host.host_program import own_groups
+from prime_train.supervise.watches.host.host_program import count_oom_kills as count_by_group
+from prime_train.supervise.watches.host.host_program import list_own_groups
 
 _TAIL_BYTES = 256 * 1024
 _DISK_LIMIT_S = 1.0
@@ -120,7 +120,7 @@ def count_oom_kills() -> int:
 
     Kills elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it.
     """
-    own = own_groups()[:1]
+    own = list_own_groups()[:1]
     below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
     counted = dict(count_by_group([*own, *below]))
     machine = counted.pop(Path("/proc/vmstat"), 0)

@@ -23,7 +23,7 @@ from prime_train.supervise.state import (
     evolve_attempt,
     evolve_live,
 )
-from prime_train.supervise.watches.hang.silence_limits import learn, moved
+from prime_train.supervise.watches.hang.silence_limits import learn, shift_time
 
 ATTEMPTS_KEPT = 100
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
@@ -242,7 +242,7 @@ def _shift_times(state: State, jump_s: float, reported_s: float) -> State:
     """Moves the start of every deadline, because a machine that slept has neither a hang nor a grace that ran out."""
 
     def shift(time_s: float) -> float:
-        return moved(time_s, jump_s, reported_s)
+        return shift_time(time_s, jump_s, reported_s)
 
     if state.stop_requested_s is not None:
         state = evolve(state, stop_requested_s=shift(state.stop_requested_s))

@@ -45,7 +45,7 @@ from prime_train.supervise.resume_choice import choose_checkpoint, would_lose_ch
 from prime_train.supervise.services import Services
 from prime_train.supervise.state import State
 from prime_train.supervise.stop_request import signals_into
-from prime_train.supervise.watches.standard import standard
+from prime_train.supervise.watches.standard import create_watches
 from prime_train.supervise.watches.watch import Watches
 
 TICK_S = 0.5
@@ -69,7 +69,7 @@ def supervise(
     `watches` if they are not given.
     """
     policy = policy or build_policy(run, program)
-    watches = watches if watches is not None else standard(run, run_dir, program, policy)
+    watches = watches if watches is not None else create_watches(run, run_dir, program, policy)
     try:
         supervision = _Supervision(run, run_dir, show, program, policy, watches)
         with signals_into(supervision.inbox):

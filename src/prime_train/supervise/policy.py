@@ -177,7 +177,7 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
         return actions.Wait(deadline_s - SUSPECT_S)
     if now_s < deadline_s:
         return actions.Suspect(live.number, deadline_s)
-    until_s = silence_limits.until_s(live.last_sign_s, limit_s, now_s)
+    until_s = silence_limits.compute_recheck_s(live.last_sign_s, limit_s, now_s)
     return actions.FindHang(live.number, now_s - live.last_sign_s, limit_s, live.phase, until_s)
 
 
@@ -186,7 +186,7 @@ def find_silence_limit_s(state: State, live: Live, policy: Policy) -> float:
     limits = silence_limits.Limits(
         policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports
     )
-    return silence_limits.limit_s(state.learned, live.phase, limits)
+    return silence_limits.compute_limit_s(state.learned, live.phase, limits)
 
 
 def _kill_with_evidence(live: Live, kill: PendingKill, policy: Policy, now_s: float) -> Action:

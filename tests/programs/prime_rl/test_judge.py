@@ -14,19 +14,19 @@ from prime_train.events import (
     Progress,
     TrainerFinished,
 )
-from prime_train.programs.prime_rl.alarms import alarms
+from prime_train.programs.prime_rl.alarms import list_alarms
 from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, take
 from prime_train.programs.prime_rl.lines import (
     Batch,
     Ended,
     FromScratch,
+    GotSignal,
+    Message,
     Milestone,
     PartFailed,
     Row,
-    Said,
     Saving,
     Stepped,
-    ToldToEnd,
     Traceback,
 )
 
@@ -43,11 +43,11 @@ def story(*samples: Sample, run: Run = RUN) -> tuple[Memory, list[Event]]:
 
 
 def names_at(memory: Memory, now_s: float, run: Run = RUN) -> list[tuple[str, str]]:
-    return [(alarm.name, alarm.subject) for alarm in alarms(run, memory, now_s, LIMITS, {})]
+    return [(alarm.name, alarm.subject) for alarm in list_alarms(run, memory, now_s, LIMITS, {})]
 
 
-def heard(now_s: float, *lines: tuple[str, Said]) -> Sample:
-    return Sample(now_s, heard=lines, written_s=now_s)
+def heard(now_s: float, *lines: tuple[str, Message]) -> Sample:
+    return Sample(now_s, messages=lines, written_s=now_s)
 
 
 def step(number: int, whole: bool = True) -> Checkpoint:
@@ -206,7 +206,7 @@ def test_a_server_that_was_too_short_lived_to_be_seen_is_missed_too() -> None:
 
 def test_servers_may_go_when_the_run_ends_or_the_launcher_ends_it() -> None:
     there, gone = Sample(1.0, servers=("inference",)), Sample(3.0, servers=())
-    for said in (Ended("trainer"), PartFailed("trainer", 1), ToldToEnd()):
+    for said in (Ended("trainer"), PartFailed("trainer", 1), GotSignal()):
         memory, _ = story(there, heard(2.0, ("launcher", said)), gone)
         assert names_at(memory, 60.0) == []
     memory, _ = story(there, Sample(3.0))  # the launcher itself is gone: nothing was looked at
@@ -227,7 +227,7 @@ def test_an_error_of_an_environment_counts_where_no_rollout_follows() -> None:
 def test_a_resume_that_began_from_scratch_is_ended() -> None:
     run = replace(RUN, resume_step=10)
     memory, _ = story(heard(1.0, ("launcher", FromScratch("/o/checkpoints"))), run=run)
-    (alarm,) = alarms(run, memory, 2.0, LIMITS, {})
+    (alarm,) = list_alarms(run, memory, 2.0, LIMITS, {})
     assert (alarm.name, alarm.answer, alarm.cause_class) == ("started_over", "restart", "env")
     memory, _ = story(heard(1.0, ("trainer", Stepped(0, 9.0, 1.0))), run=run)
     assert names_at(memory, 2.0, run) == [("started_over", "trainer")]
@@ -240,14 +240,16 @@ def test_a_healthy_day_raises_nothing() -> None:
     """A step in ten minutes, rollouts that come in slowly, environments that fail now and then."""
     memory = Memory()
     for second in range(0, 86_400, 5):
-        lines: tuple[tuple[str, Said], ...] = ()
+        lines: tuple[tuple[str, Message], ...] = ()
         if second % 600 == 0:
             lines += (("trainer", Stepped(second // 600, 1.0, 100.0)),)
         if second % 45 == 0:
             lines += (("orchestrator", Batch(second // 45 % 13, 13)),)
         if second % 1000 == 0:
             lines += (("env server words", Traceback()),)
-        sample = Sample(float(second), heard=lines, servers=("env server words", "inference"), written_s=float(second))
+        sample = Sample(
+            float(second), messages=lines, servers=("env server words", "inference"), written_s=float(second)
+        )
         memory, _ = take(replace(RUN, max_steps=10_000), memory, sample, LIMITS)
         assert names_at(memory, float(second)) == []
     assert not memory.finished

@@ -32,7 +32,7 @@ from prime_train.events import (
 from prime_train.programs.prime_rl.judge import Limits
 from prime_train.programs.prime_rl.launcher import Installed, Launcher
 from prime_train.programs.prime_rl.observer import Observer
-from prime_train.programs.prime_rl.settings import named
+from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch import environment
 from prime_train.supervise.state import State
@@ -96,7 +96,7 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
     text = config(kind, python, max_steps)
     reading = detect.read(text, "words.toml")
     assert reading.run is not None
-    run, run_dir = named(reading.run, "words", folder), RunDir(folder / "runs" / "words")
+    run, run_dir = prepare_run(reading.run, "words", folder), RunDir(folder / "runs" / "words")
     found_here = Installed((str(python.parent / reading.root),), python.parent)
     started = Launcher(text, reading.run, reading.root, found_here, "abc", os.environ["PATH"], folder)
     (launch,) = started.plan(run, run_dir, 1, 0)

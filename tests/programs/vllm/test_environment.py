@@ -17,8 +17,8 @@ def test_the_vllm_of_the_servers_own_interpreter_is_told(name: str, version: str
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    assert server.version(str(python)) == version
+    assert server.find_version(str(python)) == version
 
 
 def test_an_interpreter_that_does_not_answer_leaves_it_open(tmp_path: Path) -> None:
-    assert server.version(str(tmp_path / "none")) is None
+    assert server.find_version(str(tmp_path / "none")) is None

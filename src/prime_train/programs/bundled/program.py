@@ -1,4 +1,4 @@
-"""The bundled trainer as the supervisor sees it. Starts nothing."""
+"""The bundled trainer as a `Program`. Starts nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm import server
-from prime_train.programs.vllm.program import engine_watches
-from prime_train.programs.vllm.server import needs as server_needs
-from prime_train.programs.vllm.server import version
+from prime_train.programs.vllm.program import create_watches
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import (
     ALLOCATOR,
@@ -33,7 +31,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Bundled(RunTomlProgram):
-    """The trainer of this package; before it the vLLM server of a run that has one."""
+    """The trainer of this package, and before it the vLLM server of a run that has one."""
 
     name: str = "bundled"
     stops_by_file: bool = True
@@ -42,7 +40,7 @@ class Bundled(RunTomlProgram):
     keeps_hashes: bool = True
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        served = (Role(server.ROLE, server.gpus(run.server), serves=True),) if run.server is not None else ()
+        served = (Role(server.ROLE, server.count_gpus(run.server), serves=True),) if run.server is not None else ()
         return (Role(ROLE, run.parallel.processes), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
@@ -51,11 +49,11 @@ class Bundled(RunTomlProgram):
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         if role == server.ROLE and run.server is not None:
-            return server_needs(host, version(server.python_of(run.server)))
+            return server.needs(host, server.find_version(server.python_of(run.server)))
         return needs(run, run_dir, attempt, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
-        return engine_watches(run, run_dir)
+        return create_watches(run, run_dir)
 
 
 PROGRAM = Bundled()
@@ -66,17 +64,23 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launc
     arguments = (str(run_dir.path), "--attempt", str(attempt), "--resume-step", str(resume_step))
     return Launch(
         role=ROLE,
-        argv=(sys.executable, *_launcher(run.parallel.processes, run_dir.attempt(attempt)), "-m", _TRAINER, *arguments),
+        argv=(
+            sys.executable,
+            *_list_launcher(run.parallel.processes, run_dir.attempt(attempt)),
+            "-m",
+            _TRAINER,
+            *arguments,
+        ),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
     )
 
 
-def _launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
+def _list_launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
     """torchrun never restarts by itself, because the supervisor chooses the checkpoint to resume from.
 
-    It meets over a file. `--standalone` would listen on every interface of the machine, and unpickle what
-    it is sent there (torch 2.13, elastic/rendezvous/dynamic_rendezvous.py).
+    Its processes meet over a file. `--standalone` would listen on every interface of the machine, and unpickle
+    what it receives there (torch 2.13, elastic/rendezvous/dynamic_rendezvous.py).
     """
     if processes == 1:
         return ()
@@ -88,15 +92,15 @@ def _launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
 
 
 _NO_SHARED_STORE = Variable(
-    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "torchrun's store listens everywhere; rank 0 has its own"
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1", "torchrun's store listens on every interface; rank 0 has its own"
 )
 
 
 def needs(run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-    """The needs of the trainer's processes, which share the cores of this machine."""
+    """The environment of the trainer's processes, which share the cores of this machine."""
     processes = run.parallel.processes
     threads = str(max(1, host.cores // processes))
-    reason = "less memory is lost to fragments of segments"
+    reason = "fragments of segments then waste less memory"
     several = (*loopback(), _NO_SHARED_STORE, *flight_recorder(run_dir, attempt)) if processes > 1 else ()
     return Needs(
         (

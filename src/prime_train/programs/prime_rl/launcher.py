@@ -1,9 +1,8 @@
 """Plans the start of prime-rl's own launcher, `rl` or `sft`. Starts nothing.
 
-One launch an attempt: the launcher starts inference, environment servers, orchestrator and trainer itself. This
-package works around what the launcher does not do: it names a run anew at each start, takes the newest
-checkpoint folder whether whole or not, refuses a folder that a failed start has left files in, saves nothing when it
-is asked to end.
+There is one launch for each attempt: the launcher itself starts inference, environment servers, orchestrator and
+trainer. This package works around its limits: it gives a run a new name at each start, takes the newest checkpoint
+folder even if incomplete, refuses a folder with files of a failed start, and saves nothing when it gets SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
-from prime_train.programs.prime_rl.settings import Setting, settings, written
+from prime_train.programs.prime_rl.settings import Setting, settings, write_settings
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, flight_recorder, gpu_order, python
 from prime_train.supervise.launch.launch import Launch, Variable, add_guard
@@ -30,7 +29,7 @@ _TREE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The launcher of an installed prime-rl. `bin_dir` holds the programs that it starts by their bare names."""
+    """The launcher of an installed prime-rl. `bin_dir` has the programs that it starts by name."""
 
     argv: tuple[str, ...]
     bin_dir: Path | None = None
@@ -38,9 +37,9 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """The launcher of one run. `text` is the config as written, `before` the RunSpec that it gives.
+    """The launcher of one run. `text` is the config as written, `before` its RunSpec.
 
-    `run_id` is the id that prime-rl and W&B know the run by; it stays over every restart.
+    `run_id` is the id that prime-rl and W&B use for the run; it stays the same over restarts.
     """
 
     text: str
@@ -48,7 +47,7 @@ class Launcher:
     root: str
     installed: Installed
     run_id: str
-    path: str = os.defpath  # PATH, as the supervisor has it
+    path: str = os.defpath  # PATH of the supervisor
     cwd: Path = field(default_factory=Path.cwd)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
@@ -59,28 +58,27 @@ class Launcher:
                 argv=add_guard((*self.installed.argv, "@", str(copy))),
                 cwd=self.cwd,
                 log=run_dir.log(attempt, ROLE),
-                variables=self._variables(),
-                files=((copy, written(self.text, self.settings(run, resume_step))),),
-                aside=() if resume_step else _in_the_way(run, attempt),
+                variables=self._list_variables(),
+                files=((copy, write_settings(self.text, self.settings(run, resume_step))),),
+                aside=() if resume_step else _list_obstacles(run, attempt),
             ),
         )
 
     def settings(self, run: RunSpec, resume_step: int) -> tuple[Setting, ...]:
-        """What the copy of the config says otherwise than the file."""
+        """The differences of the copy of the config from the file."""
         return settings(self.before, run, self.root, resume_step)
 
-    def _variables(self) -> tuple[Variable, ...]:
+    def _list_variables(self) -> tuple[Variable, ...]:
         where = self.installed.bin_dir
-        path = (
-            (Variable("PATH", f"{where}{os.pathsep}{self.path}", "the launcher starts its parts by their bare names"),)
-            if where is not None and self.path.split(os.pathsep)[:1] != [str(where)]
-            else ()
-        )
-        active = (Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"),) if where is not None else ()
+        active = []
+        if where is not None:
+            if self.path.split(os.pathsep)[0] != str(where):
+                path = f"{where}{os.pathsep}{self.path}"
+                active.append(Variable("PATH", path, "the launcher starts its parts by name"))
+            active.append(Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"))
         same = "one run in W&B over all restarts"
-        never = "the launcher then deletes nothing, whatever the file says"
+        never = "the launcher then deletes nothing, even if the file requests it"
         return (
-            *path,
             *active,
             Variable("PRL_RUN_ID", self.run_id, same),
             Variable("WANDB_SHARED_RUN_ID", self.run_id, f"{same}: its name before 2026-08"),
@@ -89,7 +87,7 @@ class Launcher:
         )
 
 
-def processes(run: RunSpec) -> int:
+def count_processes(run: RunSpec) -> int:
     """Processes that the launcher starts: inference, a server for each environment, orchestrator, trainer, a tail."""
     servers = 0
     if run.environments is not None:
@@ -98,8 +96,8 @@ def processes(run: RunSpec) -> int:
     return servers + (run.inference is not None) + (run.rollout is not None) + 2
 
 
-def gpus_needed(run: RunSpec) -> int:
-    """GPUs that the launcher takes on this machine: it refuses to start with fewer. In 2026-01 roles may share one."""
+def count_gpus(run: RunSpec) -> int:
+    """GPUs that the launcher needs on this machine: it does not start with fewer. In 2026-01 roles may share one."""
     deployment = run.deployment
     if deployment is None:
         return 1
@@ -108,15 +106,15 @@ def gpus_needed(run: RunSpec) -> int:
     return (deployment.train_gpus or 1) + (deployment.infer_gpus or 0) * (run.inference is not None)
 
 
-def stop_grace_s(run: RunSpec) -> float:
-    """Seconds that the launcher may take between SIGTERM and its end, before its tree is ended by force."""
-    return _JOIN_S * processes(run) + _TREE_S
+def compute_stop_grace_s(run: RunSpec) -> float:
+    """Seconds that the launcher may take to end after SIGTERM, before its tree is killed."""
+    return _JOIN_S * count_processes(run) + _TREE_S
 
 
-def _in_the_way(run: RunSpec, attempt: int) -> tuple[Path, ...]:
-    """What a start from the beginning may not find: the launcher refuses a folder with files of an earlier start.
+def _list_obstacles(run: RunSpec, attempt: int) -> tuple[Path, ...]:
+    """Folders to rename before a start from the beginning, because the launcher refuses files of an earlier start.
 
-    Only what this run has left there itself. Before its first attempt a folder that is in use is the user's business.
+    Only folders of this run. Before its first attempt, the user must decide about a folder in use.
     """
     if attempt == 1:
         return ()
@@ -125,32 +123,32 @@ def _in_the_way(run: RunSpec, attempt: int) -> tuple[Path, ...]:
 
 
 def needs(run_dir: RunDir, attempt: int, host: Host) -> Needs:
-    """The launcher sets most variables of its parts itself."""
-    sets = "prime-rl's launcher sets it for each of its parts, whatever it finds"
-    shadowed = f"{ALLOCATOR[1]}, which prime-rl sets for each of its parts, is read before it"
+    """The environment of the launcher, which sets most variables of its parts itself."""
+    sets = "prime-rl's launcher sets it for each of its parts in any case"
+    shadowed = f"torch reads {ALLOCATOR[1]} first, which prime-rl sets for each of its parts"
     reasons = ((ALLOCATOR[1], sets), ("OMP_NUM_THREADS", sets), (ALLOCATOR[0], shadowed))
     given = host.given
     return Needs(
         (*python(), gpu_order(), *flight_recorder(run_dir, attempt)),
-        left_out=tuple(_not_set(name, given, reason) for name, reason in reasons),
+        left_out=tuple(_leave_out(name, given, reason) for name, reason in reasons),
     )
 
 
-def _not_set(name: str, given: Mapping[str, str], reason: str) -> EnvNote:
+def _leave_out(name: str, given: Mapping[str, str], reason: str) -> EnvNote:
     return EnvNote("ignored", name, given[name], reason) if name in given else EnvNote("left out", name, "", reason)
 
 
 _HEAD_BYTES = 4096
 
 
-def find(root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str) -> Installed:
-    """`rl` or `sft` beside the interpreter that the config names; else on PATH, else in a .venv of the project at hand.
+def find_launcher(root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str) -> Installed:
+    """`rl` or `sft` beside the interpreter that the config names; else on PATH, else in a .venv of this project.
 
-    A program of that name that is not prime-rl's counts for nothing: Debian has an `rl` that shuffles lines.
-    Raises UserError where there is none. `shown` is the config, for the message.
+    A program of another project is skipped: Debian has an `rl` that shuffles lines.
+    Raises UserError if there is none. `shown` is the config, for the message.
     """
     looked: list[str] = []
-    for candidate in _candidates(root, python, environment, cwd):
+    for candidate in _list_candidates(root, python, environment, cwd):
         if _is_prime_rl(candidate):
             return Installed((str(candidate),), candidate.parent)
         looked.append(f"{candidate}: {'not prime-rl' if candidate.exists() else 'not there'}")
@@ -158,25 +156,27 @@ def find(root: str, python: str | None, environment: Mapping[str, str], cwd: Pat
     raise UserError(
         what=f"no {root} of prime-rl was found: {'; '.join(looked[-3:]) or 'PATH has no program of that name'}",
         where=where,
-        why=f"{shown} is a config of prime-rl, whose own launcher trains it; prime-train supervises that",
-        fix=_fix(root, python),
+        why=f"{shown} is a config of prime-rl; prime-rl's own launcher trains it under prime-train's supervision",
+        fix=_advise(root, python),
         exit_code=ExitCode.OUT_OF_REACH,
     )
 
 
-def _fix(root: str, python: str | None) -> str:
+def _advise(root: str, python: str | None) -> str:
     if python is None:
         return (
             '[prime_train] python = "PATH/TO/prime-rl/.venv/bin/python" in the config, or start this inside its .venv'
         )
     again = shlex.join([python, "-c", "import prime_rl; print(prime_rl.__file__)"])
-    return f"name the interpreter of the environment that has {root}; `{again}` must answer with a path"
+    return f"name the interpreter of the environment that has {root}; `{again}` must print a path"
 
 
-def _candidates(root: str, python: str | None, environment: Mapping[str, str], cwd: Path) -> Iterator[Path]:
+def _list_candidates(root: str, python: str | None, environment: Mapping[str, str], cwd: Path) -> Iterator[Path]:
     if python is not None:
         named = Path(python).expanduser()
-        yield (named if named.is_absolute() else cwd / named).parent / root  # not resolved: a venv is a link's folder
+        yield (
+            named if named.is_absolute() else cwd / named
+        ).parent / root  # not resolved, because in a venv the interpreter is a link
         return
     for listed in environment.get("PATH", os.defpath).split(os.pathsep):
         found = Path(listed or ".", root).absolute()
@@ -188,7 +188,7 @@ def _candidates(root: str, python: str | None, environment: Mapping[str, str], c
 
 
 def _is_prime_rl(program: Path) -> bool:
-    """Whether a script was written by an installer for an entry point of prime_rl."""
+    """Whether an installer wrote the script for an entry point of prime_rl."""
     try:
         with open(program, "rb") as file:
             return b"prime_rl" in file.read(_HEAD_BYTES)

@@ -1,8 +1,8 @@
-"""Locates prime-rl's per-step outputs, and describes when its checkpoint is complete.
+"""Locates prime-rl's per-step outputs, and decides when its checkpoint is complete.
 
-prime-rl writes no marker behind a checkpoint and takes the highest step_N for the latest one. Two files show from
-outside that a save has finished: torch writes the trainer's `.metadata` after all shards, and the orchestrator writes
-`progress.pt`. In 2026-08 all of it is below one run directory; before, the orchestrator's part was below run_default/,
+prime-rl writes no marker after a checkpoint and takes the highest step_N as the latest one. Two files show that a save
+has finished: torch writes the trainer's `.metadata` after all shards, and the orchestrator writes
+`progress.pt`. In 2026-08 everything is below one run directory; before, the orchestrator's part was below run_default/,
 and weights were exported to weights/.
 
 Source: prime-rl, trainer/ckpt.py, orchestrator/ckpt.py and utils/pathing.py of 2026-01, 2026-05 and 2026-08.
@@ -23,8 +23,8 @@ from prime_train.spec import RunSpec
 _METADATA = ("trainer/.metadata", ".metadata")
 ROLE = "prime_rl"
 RUN_ID = "prime_rl_run_id"  # a file of the run directory, which no other run has
-COPY = "prime_rl.toml"  # of the config, in the folder of an attempt
-ROOTS = ("rl", "sft")  # what has a launcher; every other root is one component of a run
+COPY = "prime_rl.toml"  # the copy of the config, in the folder of an attempt
+ROOTS = ("rl", "sft")  # roots with a launcher; every other root is one part of a run
 
 _TRAINER = Marker(_METADATA, "no .metadata: the trainer's save did not finish")
 _ORCHESTRATOR = Marker(
@@ -34,12 +34,12 @@ _ORCHESTRATOR = Marker(
 
 
 def layout(*, orchestrated: bool) -> Layout:
-    """`orchestrated`: the run has an orchestrator, which saves a part of its own."""
+    """`orchestrated`: the run has an orchestrator, which saves its own part."""
     return Layout(markers=(_TRAINER, _ORCHESTRATOR) if orchestrated else (_TRAINER,), metadata=_METADATA)
 
 
 def folder(run: RunSpec) -> Path:
-    """The folder of a run that `settings.named` has fixed: absolute."""
+    """The absolute folder of a run that `settings.prepare_run` returned."""
     assert run.launch is not None
     assert run.launch.output_dir is not None
     return Path(run.launch.output_dir) / (run.launch.run_dir or run.launch.run_name or "")
@@ -68,30 +68,24 @@ def locate_places(folder: Path, checkpoint_dir: Path | None = None, *, orchestra
 
 
 def checkpoints(run: RunSpec) -> list[Checkpoint]:
-    """Every checkpoint of the run, newest first. Its parts may be in several folders; `path` is the trainer's."""
+    """Every checkpoint of the run, newest first. Its parts may be in several folders; `path` is the trainer's part."""
     found = places(run, folder(run))
     return step_folders.checkpoints(found.checkpoints, found.layout)
 
 
-def parts_of(run: RunSpec, checkpoint: Checkpoint) -> list[Path]:
-    """Every folder that holds a part of a checkpoint."""
-    found = places(run, folder(run))
-    return step_folders.steps(found.checkpoints, found.layout).get(checkpoint.step, [])
-
-
 def logs(run: RunSpec, run_dir: RunDir, attempt: int) -> list[Path]:
-    """Every log of one attempt: the launcher's, and those of its parts that were written to since it was started."""
+    """Every log of one attempt: the launcher's, and the logs of its parts that were written since it started."""
     own = run_dir.log(attempt, ROLE)
     copy = run_dir.attempt(attempt) / COPY
     if not copy.exists():
         return []
-    since_s = copy.stat().st_mtime  # it is written before anything is started
+    since_s = copy.stat().st_mtime  # it is written before any process starts
     found = {own} if own.exists() else set()
     for root in (folder(run) / "logs", folder(run) / "torchrun"):
-        for directory, _, names in os.walk(root):  # it does not follow `latest`, which names a folder twice
+        for directory, _, names in os.walk(root):  # does not follow `latest`, a link to another folder here
             for name in names:
                 path = Path(directory, name)
-                if path.suffix in _LOGS and _changed_s(path) >= since_s:
+                if path.suffix in _LOGS and _read_changed_s(path) >= since_s:
                     found.add(path)
     return sorted(found)
 
@@ -99,7 +93,7 @@ def logs(run: RunSpec, run_dir: RunDir, attempt: int) -> list[Path]:
 _LOGS = (".log", ".stdout", ".stderr")
 
 
-def _changed_s(path: Path) -> float:
+def _read_changed_s(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Reads what prime-rl says of a run: lines of its logs, rows of its metrics.jsonl. Pure; what it does not know is None.
+"""Parses lines of prime-rl's logs and rows of its metrics.jsonl. Pure; unknown lines give None.
 
-Source of the wording: prime-rl 2026-01, 2026-05 and 2026-08: entrypoints/rl.py, trainer/rl/train.py,
-trainer/sft/train.py, orchestrator/orchestrator.py, utils/pathing.py. Parts of a step's line are optional, so each is
-found by its label.
+Source of the texts: prime-rl 2026-01, 2026-05 and 2026-08: entrypoints/rl.py, trainer/rl/train.py,
+trainer/sft/train.py, orchestrator/orchestrator.py, utils/pathing.py. Parts of a step's line are optional, so each has
+a pattern with its label.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _BATCH = re.compile(r"\bTrain batch (\d+)/(\d+)")
 _SAVING = re.compile(r"\b(?:Saving checkpoint at step (\d+)|Writing final checkpoint)")
 _FAILED = re.compile(r"(?:\A|\bError: )([\w./ -]+) failed with exit code (-?\d+)")
 _SCRATCH = re.compile(r"No checkpoints found in (.+)\. Starting from scratch")
-_LEFTOVERS = "already contains artifacts from a previous run"
 _ENDS = (
     ("RL trainer finished!", "trainer"),
     ("SFT trainer finished!", "trainer"),
@@ -31,7 +30,7 @@ _ENDS = (
     ("SFT training finished!", "launcher"),
     ("Training finished!", "launcher"),
 )
-_TOLD_TO_END = ("Received SIGTERM", "Received interrupt signal")
+_GOT_SIGNAL = ("Received SIGTERM", "Received interrupt signal")
 _MILESTONES = (
     "Starting ",
     "Startup complete",
@@ -45,7 +44,7 @@ _MILESTONES = (
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step was taken. What a line does not tell is None; a loss that is no number is nan."""
+    """A completed step. A value that the line omits is None; a loss that is no number is nan."""
 
     step: int
     loss: float | None
@@ -54,7 +53,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rollouts that are ready of those that a training batch takes."""
+    """The ready rollouts of a training batch."""
 
     ready: int
     wanted: int
@@ -69,16 +68,16 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """ "trainer", "orchestrator" or "launcher" says that it is done."""
+    """ "trainer", "orchestrator" or "launcher" has finished."""
 
     who: str
 
 
 @dataclass(frozen=True, slots=True)
 class PartFailed:
-    """The launcher saw a part ("trainer", "env server wordle") end with another exit code than 0, and ends the rest.
+    """A part ("trainer", "env server wordle") ended with another exit code than 0, so the launcher ends the rest.
 
-    A negative code is the number of the signal that it was killed by.
+    A negative code is the number of the signal that killed it.
     """
 
     part: str
@@ -86,22 +85,15 @@ class PartFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldToEnd:
+class GotSignal:
     """The launcher got SIGTERM or Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromScratch:
-    """There was nothing to resume from, in `folder`, and it began at step 0."""
+    """`folder` had no checkpoint to resume from, so the trainer began at step 0."""
 
     folder: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The folder of the run has files of an earlier start in it."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,57 +103,55 @@ class Traceback:
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
-    """How far a start has come."""
+    """A stage of the start."""
 
     text: str
 
 
-# Bytes that some line has which says something: a log of a hundred thousand lines a second is searched, not parsed.
+# Only lines with these bytes are parsed, because a log may grow by a hundred thousand lines a second.
 WORDS = re.compile(
-    rb"Step \d+ \||Train batch|Saving checkpoint|final checkpoint|failed with exit code|from scratch|already contains"
+    rb"Step \d+ \||Train batch|Saving checkpoint|final checkpoint|failed with exit code|from scratch"
     rb"|finished[!.]|Received|Traceback|Starting|Startup complete|Initializing|Resuming|Waiting for|Inference pool"
     rb"|Loading weights"
 )
 
-Said = Stepped | Batch | Saving | Ended | PartFailed | ToldToEnd | FromScratch | Refused | Traceback | Milestone
+Message = Stepped | Batch | Saving | Ended | PartFailed | GotSignal | FromScratch | Traceback | Milestone
 
 
-def said(line: str) -> Said | None:
-    """What a line of a log says, in whichever of its two formats; None for all else."""
-    text = _message(line)
+def parse_line(line: str) -> Message | None:
+    """The message in a line of a log, in either of its two formats; None if it has none."""
+    text = _strip(line)
     if (step := _STEP.search(text)) is not None:
         if "Loss" not in text:  # the orchestrator's line of the same step
             return None
         loss, rate = _LOSS.search(text), _THROUGHPUT.search(text)
-        return Stepped(int(step[1]), _number(loss[1]) if loss else None, _number(rate[1]) if rate else None)
+        return Stepped(int(step[1]), _parse_number(loss[1]) if loss else None, _parse_number(rate[1]) if rate else None)
     if (batch := _BATCH.search(text)) is not None:
         return Batch(int(batch[1]), int(batch[2]))
     if (failed := _FAILED.search(text)) is not None:
-        return PartFailed(_part(failed[1]), int(failed[2]))
+        return PartFailed(_name_part(failed[1]), int(failed[2]))
     if (scratch := _SCRATCH.search(text)) is not None:
         return FromScratch(scratch[1])
     if (saving := _SAVING.search(text)) is not None:
         return Saving(int(saving[1]) if saving[1] else None)
     if (who := next((who for words, who in _ENDS if words in text), None)) is not None:
         return Ended(who)
-    if any(words in text for words in _TOLD_TO_END):
-        return ToldToEnd()
-    if _LEFTOVERS in text:
-        return Refused(text)
+    if any(words in text for words in _GOT_SIGNAL):
+        return GotSignal()
     if "Traceback (most recent call last)" in text:
         return Traceback()
     return Milestone(text[:120]) if any(words in text for words in _MILESTONES) else None
 
 
-def _part(told: str) -> str:
-    """A part by the name that its log goes by. Environment servers are "Env-train-wordle" to the launcher."""
-    name = told.strip().lower()
+def _name_part(text: str) -> str:
+    """The name of a part as in its log's path. The launcher calls environment servers "Env-train-wordle"."""
+    name = text.strip().lower()
     server = re.match(r"(?:envs?[-/ ](?:train|eval)[-/ ])(.+)", name)
     return f"env server {server[1]}" if server else name
 
 
-def _message(line: str) -> str:
-    """The text without colours, time and level; of a line of JSON its message."""
+def _strip(line: str) -> str:
+    """The text without colours, time and level; for a line of JSON, its message."""
     line = line.strip()
     if line.startswith("{"):
         try:
@@ -173,7 +163,7 @@ def _message(line: str) -> str:
     return _STAMP.sub("", _ANSI.sub("", line))
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text.replace(",", ""))
     except ValueError:
@@ -185,10 +175,10 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of metrics.jsonl: several make a step, and orchestrator and trainer write to one file.
+    """One line of metrics.jsonl. A step has several rows, and orchestrator and trainer write to one file.
 
-    `is_last` marks the trainer's row of times, which closes its step. A loss that is no number is left out by
-    prime-rl, so that a step is closed without one.
+    `is_last` marks the trainer's row of times, which closes its step. prime-rl omits a loss that is no number, so a
+    step may close without a loss.
     """
 
     step: int
@@ -199,24 +189,24 @@ class Row:
     is_last: bool = False
 
 
-def row(line: str) -> Row | None:
-    """The row of one line; None for a line that is torn, or that is none."""
+def parse_row(line: str) -> Row | None:
+    """The row of one line; None for a torn line or any other text."""
     try:
         raw = json.loads(line)
         step = int(raw["step"])
     except (ValueError, KeyError, TypeError):
         return None
-    seen = _of(raw, "progress/total_tokens")
+    seen = _read_number(raw, "progress/total_tokens")
     return Row(
         step,
-        loss=_of(raw, "loss/mean"),
-        tokens_per_s=_of(raw, "perf/throughput"),
+        loss=_read_number(raw, "loss/mean"),
+        tokens_per_s=_read_number(raw, "perf/throughput"),
         tokens_seen=None if seen is None else int(seen),
-        save_s=_of(raw, "time/save_ckpt"),
+        save_s=_read_number(raw, "time/save_ckpt"),
         is_last="time/forward_backward" in raw,
     )
 
 
-def _of(raw: dict[str, Any], key: str) -> float | None:
+def _read_number(raw: dict[str, Any], key: str) -> float | None:
     value = raw.get(key)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Names the parts of prime-rl among a launcher's children. Reads /proc alone; starts and ends nothing."""
+"""Names the parts of prime-rl among a launcher's children. Only reads /proc; starts and ends nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from prime_train.programs.prime_rl.layout import COPY
 
 LAUNCHER = "launcher"
 INFERENCE = "inference"
-TAIL = "tail"  # shows one of the logs, and is no part
-_PREFIXES = ("PRIME-RL::", "PRL::")  # of the titles that setproctitle gives, in 2026-08 and after it
+TAIL = "tail"  # shows a log, and is no part
+_PREFIXES = ("PRIME-RL::", "PRL::")  # of the titles from setproctitle, in 2026-08 and later
 _ENV_SERVER = "env server"
 # configs/envs/train/wordle.json in 2026-08, configs/env_server_train_wordle.toml in 2026-05.
 _CONFIG = re.compile(r"(?:/envs/(?:train|eval)/|env_server_(?:train|eval)_)(.+)\.\w+\Z")
@@ -24,35 +24,37 @@ _CONFIG = re.compile(r"(?:/envs/(?:train|eval)/|env_server_(?:train|eval)_)(.+)\
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A process that the launcher has started, and what it is: "inference", "env server NAME", "other"."""
+    """A process that the launcher has started, and its kind: "inference", "env server NAME", "other"."""
 
     identity: Identity
     name: str
 
     @property
     def is_server(self) -> bool:
-        """It serves the others, and has no reason to end before they do."""
+        """Whether it serves the other parts, so that it must not end before them."""
         return self.name == INFERENCE or self.name.startswith(_ENV_SERVER)
 
 
-def parts(guard: Identity) -> list[Part] | None:
-    """What the launcher has started that runs. None where the launcher itself is gone: it is the guard's first child.
+def list_parts(guard: Identity) -> list[Part] | None:
+    """The living children of the launcher. None if the launcher itself, the guard's first child, is gone.
 
-    Orphans come to the guard as well; they are nobody's part any more.
+    Orphans become children of the guard too; they are no parts any more.
     """
-    launchers = [pid for pid in _children(guard.pid) if name(_command(pid)) == LAUNCHER] if guard.alive else []
+    launchers = (
+        [pid for pid in _list_children(guard.pid) if name_part(_read_command(pid)) == LAUNCHER] if guard.alive else []
+    )
     if not launchers:
         return None
     found = []
-    for pid in _children(launchers[0]):
+    for pid in _list_children(launchers[0]):
         identity = identify(pid)
         if identity is not None and identity.alive:
-            found.append(Part(identity, name(_command(pid))))
+            found.append(Part(identity, name_part(_read_command(pid))))
     return found
 
 
-def name(command: list[str]) -> str:
-    """What a command line belongs to. A title takes the place of the whole command line once a part has set it."""
+def name_part(command: list[str]) -> str:
+    """The part that a command line belongs to. A part may replace its whole command line by a title."""
     if command and Path(command[-1]).name == COPY:
         return LAUNCHER
     line = " ".join(command)
@@ -61,7 +63,7 @@ def name(command: list[str]) -> str:
         title = line.removeprefix(prefix).lower().replace("_", "").replace("-", "")
         titled = ((LAUNCHER, LAUNCHER), ("infer", INFERENCE), ("env", _ENV_SERVER))
         return next((part for word, part in titled if title.startswith(word)), "other")
-    # Behind an interpreter or `uv run`; or a module, by its last name.
+    # After an interpreter or `uv run`; or a module, by its last name.
     programs = [Path(word).name.rpartition(".")[2] for word in command[:4]]
     if "tail" in programs or any(word.startswith("tail ") for word in command[:3]):
         return TAIL
@@ -73,8 +75,8 @@ def name(command: list[str]) -> str:
     return "other"
 
 
-def _children(pid: int) -> list[int]:
-    """Direct children. Source: proc_pid_task_tid_children(5)."""
+def _list_children(pid: int) -> list[int]:
+    """Direct children. Source: proc_pid_task_tid_list_children(5)."""
     own = Path(f"/proc/{pid}/task/{pid}/children")
     if not own.exists():  # a kernel without CONFIG_PROC_CHILDREN
         with contextlib.suppress(psutil.Error):
@@ -88,7 +90,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _command(pid: int) -> list[str]:
+def _read_command(pid: int) -> list[str]:
     try:
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,91 +1,87 @@
-"""prime-rl as the supervisor sees it. Starts nothing."""
+"""prime-rl as a `Program`. Starts nothing."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import READ_AT_ONCE, Keep
 from prime_train.checkpoints.inventory import Places
-from prime_train.checkpoints.layout import Checkpoint
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts.run_folder import read_run_folder, times_between
 from prime_train.facts.run_inputs import RunFolder, StepFolder
+from prime_train.programs.base import BaseProgram
 from prime_train.programs.prime_rl import launcher as installed
 from prime_train.programs.prime_rl import layout, run_directory
-from prime_train.programs.prime_rl.launcher import Launcher, gpus_needed, needs, stop_grace_s
+from prime_train.programs.prime_rl.launcher import Launcher, compute_stop_grace_s, count_gpus, needs
 from prime_train.programs.prime_rl.layout import ROLE, ROOTS
 from prime_train.programs.prime_rl.observer import Observer
-from prime_train.programs.prime_rl.settings import named
+from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import Host, Needs
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Config, Role
 from prime_train.supervise.launch.run_directory import Opened, Resume
-from prime_train.supervise.watches.watch import Watch
-from prime_train.toml.document import to_toml
 
-# What the copy of the config cures by itself: a name, checkpoints, no cleaning, a folder that this run has used before.
+# Faults that the copy of the config repairs: no name, no checkpoints, cleaning, a folder of the run's earlier start.
 _CURED = ("RUN004", "RES001", "RES002", "RES005", "RES008", "CKP003", "CKP004", "CKP005")
 _UNNAMED = "prime-rl"
-# What prime-rl passes over in a run directory. Source: prime-rl 2026-08, entrypoints/rl.py, validate_run_dir.
+# Names that prime-rl ignores in a run directory. Source: prime-rl 2026-08, entrypoints/rl.py, validate_run_dir.
 _NO_LEFTOVER = re.compile(r"configs|rl\.sbatch|sft\.sbatch|job_.*\.log")
 
 
 @dataclass(frozen=True, slots=True)
-class PrimeRl:
+class PrimeRl(BaseProgram):
     """prime-rl, by its own launcher. `launcher` is None until `configured` has found it on this machine."""
 
-    launcher: Launcher | None = None
     name: str = "prime_rl"
-    title: str = "prime-rl"
-    stops_by_file: bool = False
-    reports: bool = False  # nothing is known before its first log lines
-    shrinks: bool = False
-    keeps_hashes: bool = False
     gpus_by_number: bool = True
     cured: tuple[str, ...] = _CURED
+    launcher: Launcher | None = None
+
+    @property
+    def title(self) -> str:
+        return "prime-rl"
 
     # --- before a run ---
 
     def refuse(self, config: Config) -> None:
-        """Refuse what is no whole run, is started in another way, or would delete its own checkpoints."""
+        """Refuse a config of one part, of SLURM, or of a dry run."""
         launch, shown = config.run.launch, shlex.quote(config.path)
         if launch is None:
             raise UserError(
                 what='run.program = "prime_rl", and the file is a run.toml',
                 where=config.path,
-                why="prime-rl reads config files of its own",
+                why="prime-rl reads its own config files",
                 fix="take run.program out; or write a config for rl or sft",
             )
         if config.root not in ROOTS:
-            raise _of_one_part(config)
+            raise _create_part_error(config)
         if launch.slurm:
             raise UserError(
                 what="it has a [slurm] table",
                 where=config.path,
-                why="prime-rl only submits such a run: its processes are SLURM's, on other machines",
+                why="prime-rl only submits such a run: SLURM starts its processes on other machines",
                 fix=f"in prime-rl: uv run {config.root} @ {shown}; take [slurm] out to run it on this machine",
             )
         if launch.dry_run:
             raise UserError(
                 what="dry_run = true",
                 where=config.path,
-                why="prime-rl then writes into output_dir, or deletes there, and trains nothing",
+                why="prime-rl then writes or deletes in output_dir, and trains nothing",
                 fix=f"take it out; `prime-train run {shown} --dry-run` shows the plan and writes nothing",
             )
 
     def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
-        """The run with its name and folders fixed, and the directory that prime-train keeps of it."""
-        run = named(config.run, run_name or _name(config.run, config.path), Path.cwd())
-        grace_s = max(run.prime_train.stop_grace_s, stop_grace_s(run))
+        """The run with its name and folders fixed, and its directory in prime-train."""
+        run = prepare_run(config.run, run_name or _choose_name(config.run, config.path), Path.cwd())
+        grace_s = max(run.prime_train.stop_grace_s, compute_stop_grace_s(run))
         run = replace(run, prime_train=replace(run.prime_train, stop_grace_s=grace_s))
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
 
@@ -97,64 +93,58 @@ class PrimeRl:
         path = write_dir.absolute()
         places = layout.places(run, path)
         found = step_folders.checkpoints(places.checkpoints, places.layout)
-        return read_run_folder(path, found, _leftovers(run, path), _target(run), times_between(found))
+        return read_run_folder(path, found, _list_leftovers(run, path), _find_target(run), times_between(found))
 
     def open_run(self, text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return run_directory.open_run(text, run, run_dir, resume)
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> PrimeRl:
-        """prime-rl as it is installed here. Raises UserError where it is not. `writes`: the run's id may be kept."""
+        """prime-rl as installed here. Raises UserError if it is not. `writes`: the run's id may be kept."""
         python = config.run.launch.python if config.run.launch is not None else None
-        identity = run_directory.run_id if writes else run_directory.known_run_id
         return PrimeRl(
-            Launcher(
+            launcher=Launcher(
                 text=config.text,
                 before=config.run,
                 root=config.root,
-                installed=installed.find(config.root, python, os.environ, Path.cwd(), config.path),
-                run_id=identity(run_dir, os.environ),
+                installed=installed.find_launcher(config.root, python, os.environ, Path.cwd(), config.path),
+                run_id=run_directory.run_id(run_dir, os.environ, writes=writes),
                 path=os.environ.get("PATH", os.defpath),
                 cwd=Path.cwd(),
             )
         )
 
     def notes(self, run: RunSpec) -> tuple[str, ...]:
-        """What its copy of the config says otherwise, and what prime-rl does not do."""
-        settings = (setting for setting in self._configured().settings(run, 0) if setting.told)
-        every = run.checkpoint.interval_steps
+        """The changes in its copy of the config, and features that prime-rl does not have."""
+        settings = (setting for setting in self._configured().settings(run, 0) if setting.is_notable)
+        interval = run.checkpoint.interval_steps
         no_effect = 'prime_train.recovery.on_oom = "shrink" changes nothing: prime-rl has no micro-batch'
         return (
-            *(f"{setting.key} = {to_toml(setting.value)} for this run: {setting.reason}" for setting in settings),
-            f"prime-rl saves nothing when it is stopped: a checkpoint comes every {every} steps",
+            *(f"{setting.text} for this run: {setting.reason}" for setting in settings),
+            f"prime-rl saves nothing when it is stopped: it saves a checkpoint every {interval} steps",
             *((no_effect,) if run.prime_train.recovery.on_oom == "shrink" else ()),
         )
 
     def plan_lines(self, run: RunSpec, resume_step: int) -> tuple[tuple[str, str], ...]:
         """Where prime-rl writes, and what is set in the copy of its config."""
         grace_s = run.prime_train.stop_grace_s
+        settings = self._configured().settings(run, resume_step)
         return (
             ("prime-rl writes", str(layout.folder(run))),
-            *self._set_in_copy(run, resume_step),
+            *(("set in a copy", f"{setting.text}   # {setting.reason}") for setting in settings),
             ("when it stops", f"SIGTERM to the launcher, which saves nothing; {grace_s:g} s to end"),
         )
-
-    def _set_in_copy(self, run: RunSpec, resume_step: int) -> Iterator[tuple[str, str]]:
-        for setting in self._configured().settings(run, resume_step):
-            is_set = setting.value is not None
-            words = f"{setting.key} = {to_toml(setting.value)}" if is_set else f"without {setting.key}"
-            yield "set in a copy", f"{words}   # {setting.reason}"
 
     # --- an attempt ---
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        return (Role(ROLE, gpus_needed(run)),)
+        return (Role(ROLE, count_gpus(run)),)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         return self._configured().plan(run, run_dir, attempt, resume_step)
 
     def _configured(self) -> Launcher:
         if self.launcher is None:
-            raise ValueError("a launcher is found by `configured`, which comes before a plan")
+            raise ValueError("`configured` finds the launcher, and comes before a plan")
         return self.launcher
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
@@ -167,10 +157,6 @@ class PrimeRl:
     def observer(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Observer:
         return Observer(run, run_dir, attempt, resume_step)
 
-    def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
-        del run, run_dir
-        return ()
-
     # --- what it leaves on disk ---
 
     def places(self, run: RunSpec, run_dir: RunDir) -> Places:
@@ -178,40 +164,36 @@ class PrimeRl:
         return layout.places(run, layout.folder(run))
 
     def keep(self, run: RunSpec) -> Keep:
-        """A launcher that is not ours may be writing, so unfinished folders have to be quiet before they go."""
+        """A foreign launcher may be writing, so unfinished folders are deleted only when nothing writes to them."""
         behind = (run.rollout.max_async_level if run.rollout is not None else None) or 0
         keep_last = run.saving.keep_last if run.saving is not None else None
         return Keep(keep_last, run.checkpoint.keep_every_steps, broadcasts=READ_AT_ONCE + behind, writing=True)
-
-    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
-        del run_dir
-        return layout.checkpoints(run)
 
 
 PROGRAM = PrimeRl()
 
 
-def _of_one_part(config: Config) -> UserError:
+def _create_part_error(config: Config) -> UserError:
     own = config.root if config.root in ("trainer", "orchestrator", "inference") else "COMMAND"
     generation = config.run.launch.generation if config.run.launch is not None else None
     return UserError(
         what=f"it is a config of one part of a run of prime-rl {generation or ''} ({config.root})",
         where=config.path,
-        why="what is started here is the bundled trainer, which reads run.toml, or a whole run of prime-rl: rl or sft",
+        why="this command starts the bundled trainer, which reads run.toml, or a whole run of prime-rl: rl or sft",
         fix=f"in prime-rl: uv run {own} @ {shlex.quote(config.path)}, without [prime_train]; "
         "prime-train lint and estimate read it",
     )
 
 
-def _name(run: RunSpec, path: str) -> str:
-    """The file's own, else that of its folder of output, else the file's."""
+def _choose_name(run: RunSpec, path: str) -> str:
+    """The name in the config, else that of its output folder, else that of the file."""
     launch = run.launch
     if launch is not None and launch.run_name:
         return launch.run_name
     if launch is not None and launch.output_dir and not features_of(run).names_runs and Path(launch.output_dir).name:
-        said = Path(launch.output_dir).name
-        if said != "outputs":
-            return said
+        name = Path(launch.output_dir).name
+        if name != "outputs":
+            return name
     file = Path(path).absolute()
     if not file.exists():  # standard input
         return _UNNAMED
@@ -221,8 +203,8 @@ def _name(run: RunSpec, path: str) -> str:
 # --- what is in its folder ---------------------------------------------------------------------------
 
 
-def _leftovers(run: RunSpec, path: Path) -> tuple[str, ...]:
-    """What an earlier run left. A run without a name gets a directory that no other run has."""
+def _list_leftovers(run: RunSpec, path: Path) -> tuple[str, ...]:
+    """The names that an earlier run left. A run without a name gets a directory of its own."""
     launch = run.launch
     if (
         launch is None
@@ -234,8 +216,8 @@ def _leftovers(run: RunSpec, path: Path) -> tuple[str, ...]:
     return tuple(sorted(item.name for item in path.iterdir() if not _NO_LEFTOVER.fullmatch(item.name)))
 
 
-def _target(run: RunSpec) -> StepFolder | None:
-    """The checkpoint folder that resume.dir names."""
+def _find_target(run: RunSpec) -> StepFolder | None:
+    """The checkpoint folder in resume.dir."""
     if run.resume is None or run.resume.dir is None:
         return None
     folder = Path(run.resume.dir).absolute()
@@ -244,5 +226,5 @@ def _target(run: RunSpec) -> StepFolder | None:
     if not folder.is_dir():
         return StepFolder(-1 if step is None else step, folder, "there is no such folder")
     if step is None:
-        return StepFolder(-1, folder, "it is not called step_N")
+        return StepFolder(-1, folder, "its name is not step_N")
     return StepFolder(step, folder, step_folders.problem([folder], form))

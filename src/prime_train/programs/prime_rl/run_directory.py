@@ -1,7 +1,7 @@
 """Opens the run directory of a run of prime-rl. Starts and deletes nothing.
 
-Its checkpoints are in prime-rl's own folder, which may be older than the run directory: a run that was begun without
-prime-train goes on from its newest complete checkpoint.
+Its checkpoints are in prime-rl's own folder, which may be older than the run directory: a run that began without
+prime-train continues from its newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -9,139 +9,114 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from itertools import chain, count
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.events import read
 from prime_train.programs.prime_rl import layout
 from prime_train.spec import RunSpec
-from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.run_directory import (
+    Change,
     Opened,
     Resume,
-    find_newer_checkpoints,
-    is_finished,
-    make_writable,
-    read_run_spec,
-    set_aside,
-    write_config,
+    finish_opening,
+    read_earlier,
+    refuse_changes,
+    set_newer_aside,
 )
 
-_LAUNCHERS_OWN = ("configs", "rl.sbatch", "sft.sbatch")  # prime-rl passes over these: utils/pathing.py
-_IN_USE_S = 120.0  # a log that was written to so lately belongs to a run that may still be on
+_LAUNCHERS_OWN = ("configs", "rl.sbatch", "sft.sbatch")  # prime-rl ignores these: utils/pathing.py
+_IN_USE_S = 120.0  # a log that was written this recently may belong to a living run
 
 _FIXED = (
     ("generation", "each version of prime-rl writes its checkpoints in its own way"),
-    ("output_dir", "the checkpoints of the run are there, and prime-rl starts from scratch where it finds none"),
-    ("run_dir", "the checkpoints of the run are there, and prime-rl starts from scratch where it finds none"),
+    ("output_dir", "the checkpoints of the run are there, and prime-rl starts from scratch if it finds none"),
+    ("run_dir", "the checkpoints of the run are there, and prime-rl starts from scratch if it finds none"),
 )
 
 
 def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
-    """Create the directory of a run, or go on in it. `run` is as settings.named left it, `text` as written.
+    """Create the directory of a run, or continue in it. `run` is the result of settings.prepare_run, `text` as written.
 
-    The caller holds the run's lock. Raises UserError where the run cannot go on; nothing has been changed then.
+    The caller holds the run's lock. Raises UserError if the run cannot continue; then nothing has been changed.
     """
-    make_writable(run_dir)
-    before = read_run_spec(run_dir)
-    state = fold_all(read(run_dir.events))
-    found = layout.checkpoints(run)
-    if before is not None and found:
-        _refuse_changes(before, run, run_dir)
-    if not state.attempts:
+    earlier = read_earlier(run_dir)
+    folder, found = layout.folder(run), layout.checkpoints(run)
+    is_first = not earlier.state.attempts
+    if earlier.run is not None and found:
+        refuse_changes(list(_list_changes(earlier.run, run)), run_dir)
+    if is_first:
         _refuse_foreign(run, found)
-    wanted = _asked(run, resume) if not state.attempts else resume
-    aside = find_newer_checkpoints(wanted, found, run_dir, layout.folder(run), hashes=False)
-    notes = [_set_aside(part) for checkpoint in aside for part in layout.parts_of(run, checkpoint)]
-    write_config(text, run, run_dir, before)
-    finished = not aside and is_finished(state, run)
-    if finished:
-        notes.append(f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}")
-    elif not state.attempts and any(checkpoint.complete for checkpoint in found):
-        notes.append(f"{layout.folder(run)} has checkpoints of an earlier start: the run goes on from there")
-    return Opened(run, run_dir, state, fresh=not state.attempts, finished=finished, notes=tuple(notes))
+        resume = _read_resume(run, resume)
+    aside = set_newer_aside(resume, found, layout.places(run, folder), run_dir, _name_aside, hashes=False)
+    is_old = is_first and any(checkpoint.complete for checkpoint in found)
+    otherwise = f"{folder} has checkpoints of an earlier start: the run continues from there" if is_old else ""
+    return finish_opening(text, run, run_dir, earlier, aside, rewound=bool(aside), otherwise=otherwise)
 
 
-def run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
-    """The id that prime-rl and W&B know the run by: that of its first start. Written down where there is none yet."""
+def run_id(run_dir: RunDir, environment: Mapping[str, str], *, writes: bool) -> str:
+    """The id that prime-rl and W&B use for the run: that of its first start. `writes`: keep it if it is new."""
     file = run_dir.path / layout.RUN_ID
-    try:
-        known = file.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        known = ""
+    known = file.read_text(encoding="ascii").strip() if file.exists() else ""
     if not known:
-        known = environment.get("PRL_RUN_ID") or uuid.uuid4().hex
-        write_atomic(file, f"{known}\n")
+        known = environment.get("PRL_RUN_ID") or (uuid.uuid4().hex if writes else "(a fresh one)")
+        if writes:
+            write_atomic(file, f"{known}\n")
     return known
-
-
-def known_run_id(run_dir: RunDir, environment: Mapping[str, str]) -> str:
-    """The id as it would be, for a plan that writes nothing."""
-    file = run_dir.path / layout.RUN_ID
-    return file.read_text(encoding="ascii").strip() if file.exists() else environment.get("PRL_RUN_ID", "(a fresh one)")
 
 
 # --- what is in the way ----------------------------------------------------------------------------
 
 
-def _set_aside(path: Path) -> str:
-    """Rename to a name that prime-rl takes for no step: it reads the number behind the last `_`."""
-    names = chain([f"aside.{path.name}"], (f"aside.{number}.{path.name}" for number in count(2)))
-    return f"{path} was in the way: kept as {set_aside(path, names).name}"
+def _name_aside(name: str, number: int) -> str:
+    """A name that prime-rl does not take for a step: it reads the number after the last `_`."""
+    return f"aside.{name}" if number == 1 else f"aside.{number}.{name}"
 
 
-def _asked(run: RunSpec, resume: Resume) -> Resume:
-    """The step that the config itself asks for, which holds for the first start. A fork is from another run."""
-    said = run.resume
-    if resume != "auto" or said is None or said.dir is not None or not said.step or said.step < 1:
+def _read_resume(run: RunSpec, resume: Resume) -> Resume:
+    """The step in the config, which counts for the first start. A fork is from another run."""
+    config = run.resume
+    if resume != "auto" or config is None or config.dir is not None or not config.step or config.step < 1:
         return resume
-    return said.step
+    return config.step
 
 
-def _refuse_changes(before: RunSpec, after: RunSpec, run_dir: RunDir) -> None:
-    """Where the checkpoints are may not change under a run. All else is prime-rl's to judge when it loads them."""
-    old, new = before.launch, after.launch
+def _list_changes(before: RunSpec, after: RunSpec) -> Iterator[Change]:
+    """The place of the checkpoints may not change. prime-rl itself judges all other changes when it loads them."""
     for name, why in _FIXED:
-        was, is_now = getattr(old, name, None), getattr(new, name, None)
-        if was != is_now:
-            raise UserError(
-                what=f"{name} is {is_now or 'unset'}, the run was begun with {was or 'unset'}",
-                where=str(run_dir.config),
-                why=why,
-                fix=f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`",
-            )
+        old, new = getattr(before.launch, name, None), getattr(after.launch, name, None)
+        if old != new:
+            yield Change(name, old, new, why)
 
 
 def _refuse_foreign(run: RunSpec, found: Sequence[Checkpoint]) -> None:
-    """A folder that this run has never written to: files in it are somebody's, and may be in use."""
+    """A folder that this run has never written to: its files belong to another run, and may be in use."""
     folder = layout.folder(run)
     left = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     left = [name for name in left if name not in _LAUNCHERS_OWN and not name.startswith(("job_", "aside."))]
     if not left:
         return
-    silent_s = time.time() - _written_s(folder)
+    silent_s = time.time() - _read_last_write_s(folder)
     if silent_s < _IN_USE_S:
         raise UserError(
             what=f"something wrote there {silent_s:.0f} s ago",
             where=str(folder),
-            why="two runs in one folder write over each other's checkpoints",
+            why="two runs in one folder overwrite each other's checkpoints",
             fix=f"end the other run and give the command again after {_IN_USE_S:.0f} s; or give another --run-name",
         )
     if not any(checkpoint.complete for checkpoint in found):
         raise UserError(
-            what=f"it has {', '.join(left[:4])} in it, and no complete checkpoint to go on from",
+            what=f"it contains {', '.join(left[:4])}, and no complete checkpoint to continue from",
             where=str(folder),
-            why="prime-rl refuses a folder with an earlier run's files in it, and nothing is deleted here",
+            why="prime-rl refuses a folder with files of an earlier run, and prime-train deletes nothing here",
             fix=f"give another --run-name, or `mv {folder} {folder.with_name(f'{folder.name}-before')}`",
         )
 
 
-def _written_s(folder: Path) -> float:
-    """When a log or the metrics were written to last."""
+def _read_last_write_s(folder: Path) -> float:
+    """When a log or the metrics were last written."""
     logs = (Path(root, name) for root, _, names in os.walk(folder / "logs") for name in names)
     files = (path for path in (*logs, folder / "metrics.jsonl") if path.is_file())
     return max((path.stat().st_mtime for path in files), default=0.0)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from prime_train.programs.prime_rl.lines import WORDS, Row, Said, row, said
+from prime_train.programs.prime_rl.lines import WORDS, Message, Row, parse_line, parse_row
 
-_PIECE_BYTES = 4 * 1024 * 1024  # read of one file at a time
-_MOST_BEHIND_BYTES = 64 * 1024 * 1024  # behind by more, the middle is left out: the end of a log says how it stands
-_TORCHRUN = "torchrun"  # a folder with each rank's log: what rank 0 says stands in the trainer's log as well
+_PIECE_BYTES = 4 * 1024 * 1024  # read from one file at a time
+_MOST_BEHIND_BYTES = 64 * 1024 * 1024  # if behind by more, the middle is skipped
+_TORCHRUN = "torchrun"  # a folder with a log for each rank; the trainer's log has the lines of rank 0
 
 
 class Tail:
-    """One file and how far it was read. One that was cut short is read from its beginning."""
+    """One file and how far it was read. A file that was truncated is read from its beginning."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
@@ -21,7 +21,7 @@ class Tail:
         self._offset = offset
 
     def lines(self) -> Iterator[bytes]:
-        """Whole lines that are new and hold one of the words that matter; in a metrics file all of them."""
+        """New whole lines with one of the known words; of a metrics file, all new lines."""
         try:
             found = self.path.stat()
             self.changed_s = max(self.changed_s, found.st_mtime)
@@ -34,15 +34,15 @@ class Tail:
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
                 piece = file.read(_PIECE_BYTES)
-        except (FileNotFoundError, PermissionError):  # the listener tells of what may not be read
+        except (FileNotFoundError, PermissionError):  # the log follower reports unreadable files
             return
         whole = piece.rfind(b"\n") + 1
-        if whole == 0 and len(piece) == _PIECE_BYTES:  # a line that is longer than anything prime-rl says
+        if whole == 0 and len(piece) == _PIECE_BYTES:  # longer than any line of prime-rl
             whole = len(piece)
         self._offset += whole
-        yield from self._chosen(piece[:whole])
+        yield from self._filter(piece[:whole])
 
-    def _chosen(self, piece: bytes) -> Iterator[bytes]:
+    def _filter(self, piece: bytes) -> Iterator[bytes]:
         if self.path.suffix == ".jsonl":
             yield from piece.splitlines()
             return
@@ -57,7 +57,7 @@ class Tail:
 
 
 class Tails:
-    """All logs of an attempt, and its metrics. `metrics` is read from where it stands when this is made."""
+    """All logs of an attempt, and its metrics, from their present end on."""
 
     def __init__(self, metrics: Path, launcher: Path) -> None:
         self._launcher = launcher
@@ -66,36 +66,36 @@ class Tails:
         self._logs: dict[Path, Tail] = {}
 
     def follow(self, logs: Iterable[Path]) -> None:
-        """Follow these too."""
+        """Follow these files too."""
         for path in logs:
             if path not in self._logs and _TORCHRUN not in path.parts:
                 self._logs[path] = Tail(path)
 
-    def heard(self) -> tuple[tuple[str, Said], ...]:
-        """What each part says that is new, by its name."""
-        found: list[tuple[str, Said]] = []
+    def take_messages(self) -> tuple[tuple[str, Message], ...]:
+        """The new messages, each with the name of the part that wrote it."""
+        found: list[tuple[str, Message]] = []
         for path, tail in self._logs.items():
-            who = writer(path, self._launcher)
-            found += ((who, what) for line in tail.lines() if (what := said(line.decode("utf-8", "replace"))))
+            part = name_writer(path, self._launcher)
+            found += ((part, what) for line in tail.lines() if (what := parse_line(line.decode("utf-8", "replace"))))
         return tuple(found)
 
-    def rows(self) -> tuple[Row, ...]:
+    def take_rows(self) -> tuple[Row, ...]:
         lines = (line.decode("utf-8", "replace") for line in self._metrics.lines())
-        return tuple(found for line in lines if (found := row(line)) is not None)
+        return tuple(found for line in lines if (found := parse_row(line)) is not None)
 
     @property
     def changed_s(self) -> float:
-        """When any of them was written to last, on the wall clock; 0.0 = never."""
+        """When any of these files was last written, on the wall clock; 0.0 = never."""
         return max((tail.changed_s for tail in (self._metrics, *self._logs.values())), default=0.0)
 
     @property
     def paths(self) -> dict[str, str]:
-        """Where each part's log is."""
-        return {writer(path, self._launcher): str(path) for path in self._logs}
+        """The log of each part."""
+        return {name_writer(path, self._launcher): str(path) for path in self._logs}
 
 
-def writer(path: Path, launcher: Path) -> str:
-    """Whose log it is: "launcher", "trainer", "orchestrator", "inference", "env server NAME"."""
+def name_writer(path: Path, launcher: Path) -> str:
+    """The part that writes a log: "launcher", "trainer", "orchestrator", "inference", "env server NAME"."""
     if path == launcher:
         return "launcher"
     if "envs" in path.parts:

@@ -1,7 +1,7 @@
-"""Reads vLLM's /metrics: of some five hundred lines the few by which an engine is judged. Pure.
+"""Reads the seven numbers in vLLM's /metrics by which an engine is judged. Pure.
 
-Own code, and not prometheus_client's parser: that makes an object of every line, most of which are buckets of
-histograms, and would be one more package in every installation, for seven numbers.
+The parser of prometheus_client is not used: it creates an object for each of some five hundred lines, most of them
+buckets of histograms, and would add a package to every installation.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple
 _LINE = re.compile(r'vllm:(?P<name>[a-z_]+)\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\} (?P<value>\S+)')
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 
-# Names as in vLLM 0.10 to 0.32 (v1/metrics/loggers.py). A prompt counts when all of it is computed; while a long one
-# is, piece by piece, only the use of the KV cache moves.
+# Names as in vLLM 0.10 to 0.32 (v1/metrics/loggers.py). A prompt counts when all of it is computed; while a long
+# one is computed in pieces, only the use of the KV cache changes.
 _TOKENS = ("prompt_tokens_total", "generation_tokens_total")
 _CACHE = "kv_cache_usage_perc"
 _WANTED = (
@@ -29,10 +29,10 @@ _WANTED = (
 
 
 class Engine(NamedTuple):
-    """One engine core as its server counts it."""
+    """The counters of one engine core."""
 
-    name: str  # "0": its number among the data-parallel ones
-    tokens: float  # of prompts and answers, since the server began
+    name: str  # "0": its number among the data-parallel engines
+    tokens: float  # of prompts and answers, since the server started
     cache_used: float  # part of the KV cache, 0 to 1
     running: int
     waiting: int
@@ -40,19 +40,21 @@ class Engine(NamedTuple):
     asleep: bool
 
 
-def engines(text: str) -> tuple[Engine, ...]:
-    """The engines of a server, by name; () for a text that is not vLLM's."""
+def parse_engines(text: str) -> tuple[Engine, ...]:
+    """The engines of a server, by name; () for a text that vLLM did not write."""
     found: dict[str, dict[str, float]] = {}
-    for name, labels, value in _values(text):
+    for name, labels, value in _parse_lines(text):
         awake = labels.get("sleep_state", "awake") == "awake"
         if name == "engine_sleep_state" and not awake:
             continue
         numbers = found.setdefault(labels.get("engine", "0"), {})
-        numbers[name] = numbers.get(name, 0.0) + value  # several models or API servers count apart
-    return tuple(_engine(name, numbers) for name, numbers in sorted(found.items()) if "num_requests_running" in numbers)
+        numbers[name] = numbers.get(name, 0.0) + value  # several models or API servers have separate counters
+    return tuple(
+        _create_engine(name, numbers) for name, numbers in sorted(found.items()) if "num_requests_running" in numbers
+    )
 
 
-def _engine(name: str, numbers: dict[str, float]) -> Engine:
+def _create_engine(name: str, numbers: dict[str, float]) -> Engine:
     return Engine(
         name,
         sum(numbers.get(counter, 0.0) for counter in _TOKENS),
@@ -64,7 +66,7 @@ def _engine(name: str, numbers: dict[str, float]) -> Engine:
     )
 
 
-def _values(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+def _parse_lines(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
     for line in text.split("\n"):
         if not line.startswith("vllm:"):
             continue
@@ -75,5 +77,5 @@ def _values(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
             value = float(match["value"])
         except ValueError:
             continue
-        if value == value and abs(value) != float("inf"):  # NaN and Inf are legal there, and count nothing
+        if value == value and abs(value) != float("inf"):  # NaN and Inf are legal there, and are skipped
             yield match["name"], dict(_LABEL.findall(match["labels"])), value

@@ -1,6 +1,6 @@
-"""Judges a vLLM server by the tokens it counts while requests run, never by /health alone. Pure but for EngineWatch.
+"""Judges a vLLM server by the tokens it counts while requests run, never by /health alone. Pure except EngineWatch.
 
-A server whose engine hangs answers /health with 200 for ever (vllm#17972, #1492, #47958): its own process is well.
+A server whose engine hangs answers /health with 200 forever, because its own process works: vllm#17972, #1492, #47958.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from prime_train.core.process_id import Identity
+from pydantic import BeforeValidator
+
 from prime_train.programs.vllm.engine_metrics import Engine
 from prime_train.supervise.state import State
-from prime_train.supervise.watches.sampler import Sampler
+from prime_train.supervise.watches.sampler import Sampled, Sampler, load
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
@@ -22,18 +23,23 @@ PROGRAM = Path(__file__).with_name("engine_program.py")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When something is wrong. Times in seconds."""
+    """When an alarm is raised. Times in seconds."""
 
-    still_s: float = 60.0  # without a token while requests run; more where longer pauses were overcome
+    still_s: float = 60.0  # without a token while requests run; more after longer pauses that ended
     still_factor: float = 3.0  # times the longest pause after which tokens came again
     still_max_s: float = 600.0
-    refused_s: float = 15.0  # /health says that the engine is dead; the server then ends itself in a few seconds
-    unanswered_s: float = 60.0  # /health or /metrics says nothing
-    window_s: float = 300.0  # over which a queue and preemptions are looked at
-    queue_factor: float = 10.0  # requests that wait, to those that run
+    refused_s: float = 15.0  # /health reports a dead engine; the server then usually ends itself in a few seconds
+    unanswered_s: float = 60.0  # /health or /metrics does not answer
+    window_s: float = 300.0  # for a queue and preemptions
+    queue_factor: float = 10.0  # waiting requests to running ones
     queue_least: int = 100
     preemptions: int = 50  # in the window
-    behind_steps: int = 8  # that the trainer is ahead of the weights that are served
+    behind_steps: int = 8  # that the trainer is ahead of the served weights
+
+
+def _parse_version(version: object) -> int | None:
+    """A weight version that is a step; None for any other text."""
+    return int(version) if isinstance(version, str | int) and str(version).isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +51,9 @@ class Sample:
     fault: str = ""
     metrics: int = 0
     engines: tuple[Engine, ...] = ()
-    asked_s: float | None = None  # so long a request of our own has been open
+    asked_s: float | None = None  # how long an own request has been open
     paused: bool = False
-    weight_version: int | None = None
-
-
-def sample(document: Mapping[str, Any]) -> Sample:
-    """What a line of the program says. Raises KeyError, TypeError or ValueError for what is no sample."""
-    version = document["weight_version"]
-    return Sample(
-        at_s=float(document["at_s"]),
-        health=int(document["health"]),
-        fault=str(document["fault"]),
-        metrics=int(document["metrics"]),
-        engines=tuple(Engine(**engine) for engine in document["engines"]),
-        asked_s=None if document["asked_s"] is None else float(document["asked_s"]),
-        paused=bool(document["paused"]),
-        weight_version=int(version) if str(version).isdecimal() else None,
-    )
+    weight_version: Annotated[int | None, BeforeValidator(_parse_version)] = None
 
 
 # --- what is remembered ----------------------------------------------------------------------------
@@ -70,24 +61,24 @@ def sample(document: Mapping[str, Any]) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One engine over time. `moved_s`: when it last did something, or nothing was asked of it."""
+    """One engine over time. `moved_s`: when it last made progress, or had no request."""
 
     work: tuple[float, float]  # tokens, and use of the KV cache
     moved_s: float
-    longest_s: float = 0.0  # pause that it overcame
+    longest_s: float = 0.0  # the longest pause that ended
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is known of one start of a server. It is judged once it has been well: until then it starts."""
+    """State of one start of a server. It is judged after its first good /health: until then it starts."""
 
     last: Sample | None = None
     has_served: bool = False
     well_s: float = 0.0  # when /health last answered 200
-    heard_s: float = 0.0  # when /health last answered at all
+    heard_s: float = 0.0  # when /health last answered with any status
     counted_s: float = 0.0  # when /metrics last did
     engines: Mapping[str, Progress] = field(default_factory=dict)
-    window: tuple[Sample, ...] = ()  # those of the last Limits.window_s, oldest first
+    window: tuple[Sample, ...] = ()  # samples of the last Limits.window_s, oldest first
 
 
 def learn(memory: Memory, seen: Sample, limits: Limits) -> Memory:
@@ -101,7 +92,7 @@ def learn(memory: Memory, seen: Sample, limits: Limits) -> Memory:
         well_s=at_s if seen.health == 200 else memory.well_s,
         heard_s=at_s if seen.health else memory.heard_s,
         counted_s=at_s if counted or not memory.has_served else memory.counted_s,
-        engines={e.name: _progress(memory.engines.get(e.name), e, seen) for e in seen.engines}
+        engines={e.name: _update(memory.engines.get(e.name), e, seen) for e in seen.engines}
         if counted
         else memory.engines,
         window=tuple(old for old in (*memory.window, seen) if at_s - old.at_s <= limits.window_s)
@@ -110,13 +101,13 @@ def learn(memory: Memory, seen: Sample, limits: Limits) -> Memory:
     )
 
 
-def _progress(before: Progress | None, engine: Engine, seen: Sample) -> Progress:
+def _update(before: Progress | None, engine: Engine, seen: Sample) -> Progress:
     at_s, work = seen.at_s, (engine.tokens, engine.cache_used)
     if before is None:
         return Progress(work, at_s)
     if work != before.work:
         return Progress(work, at_s, max(before.longest_s, at_s - before.moved_s))
-    asked = seen.asked_s is not None and len(seen.engines) == 1  # of several, which one it went to is not known
+    asked = seen.asked_s is not None and len(seen.engines) == 1  # with several engines, its engine is not known
     busy = (engine.running > 0 or asked) and not engine.asleep and not seen.paused
     return before if busy else replace(before, moved_s=at_s)
 
@@ -126,7 +117,7 @@ def _progress(before: Progress | None, engine: Engine, seen: Sample) -> Progress
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Which server is judged, and what follows where it is dead."""
+    """The judged server, and the answer if it is dead."""
 
     role: str
     url: str
@@ -134,39 +125,39 @@ class Subject:
 
 
 def judge(memory: Memory, subject: Subject, limits: Limits, trained_step: int | None = None) -> tuple[Alarm, ...]:
-    """Everything that is wrong as of the last look. `trained_step`: of the weights that the trainer has."""
+    """Everything that is wrong as of the last look. `trained_step`: the step of the trainer's weights."""
     if memory.last is None or not memory.has_served:
         return ()
     if memory.last.health != 200:
-        return tuple(_unwell(memory, memory.last, subject, limits))
+        return tuple(_judge_health(memory, memory.last, subject, limits))
     return (
-        *_still(memory, memory.last, subject, limits),
-        *_uncounted(memory, memory.last, subject, limits),
-        *_slow(memory, memory.last, subject, limits),
-        *_behind(memory.last, subject, limits, trained_step),
+        *_judge_tokens(memory, memory.last, subject, limits),
+        *_judge_metrics(memory, memory.last, subject, limits),
+        *_judge_load(memory, memory.last, subject, limits),
+        *_judge_weights(memory.last, subject, limits, trained_step),
     )
 
 
-def _alarm(subject: Subject, name: str, cause_class: str, told: tuple[str, str, str], answer: Answer) -> Alarm:
-    what, why, fix = told
+def _alarm(subject: Subject, name: str, cause_class: str, texts: tuple[str, str, str], answer: Answer) -> Alarm:
+    what, why, fix = texts
     return Alarm("engine", name, subject.role, answer, cause_class, what, why, fix, subject.url)
 
 
-def _unwell(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+def _judge_health(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
     since_s = last.at_s - (memory.well_s if last.health else memory.heard_s)
     if last.health and since_s > limits.refused_s:
         what = f"/health of {subject.role} has answered {last.health} for {since_s:.0f} s"
-        why = "its engine core is dead, and the server in front of it did not end"
-        fix = f"the {subject.role} log has the engine's last words; {_restarted(subject)}"
+        why = "its engine core is dead, but its API server has not ended"
+        fix = f"the {subject.role} log has the engine's last lines; {_describe_restart(subject)}"
         yield _alarm(subject, "engine_dead", "unknown", (what, why, fix), subject.answer)
     if not last.health and since_s > limits.unanswered_s:
-        what = f"{subject.role} has answered nothing for {since_s:.0f} s ({last.fault})"
-        why = "its API server hangs or is gone, and every request with it"
-        fix = f"py-spy dump --pid of its API server shows where it waits; {_restarted(subject)}"
+        what = f"{subject.role} has not answered for {since_s:.0f} s ({last.fault})"
+        why = "its API server hangs or is gone, so every request fails"
+        fix = f"py-spy dump --pid of its API server shows where it waits; {_describe_restart(subject)}"
         yield _alarm(subject, "engine_unanswered", "hang", (what, why, fix), subject.answer)
 
 
-def _still(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+def _judge_tokens(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
     for engine in last.engines:
         progress = memory.engines[engine.name]
         limit_s = min(max(limits.still_s, limits.still_factor * progress.longest_s), limits.still_max_s)
@@ -174,31 +165,31 @@ def _still(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> It
         if still_s <= limit_s:
             continue
         which = f"{subject.role}, engine {engine.name}" if len(last.engines) > 1 else subject.role
-        asked = f"{engine.running} request{'s' if engine.running != 1 else ''} running, {engine.waiting} waiting"
-        waits = asked if engine.running else "a request of one token is open"
+        requests = f"{engine.running} request{'s' if engine.running != 1 else ''} running, {engine.waiting} waiting"
+        waits = requests if engine.running else "a request of one token is open"
         what = f"{which}: no token for {still_s:.0f} s, {waits}; /health still answers 200"
-        why = "the engine core or one of its workers hangs; the API server in front of it does not notice"
-        fix = f"py-spy dump --pid of VLLM::EngineCore and its workers shows where; {_restarted(subject)}"
+        why = "the engine core or one of its workers hangs; its API server does not notice"
+        fix = f"py-spy dump --pid of VLLM::EngineCore and its workers shows where; {_describe_restart(subject)}"
         alarm = _alarm(subject, "engine_still", "hang", (what, why, fix), subject.answer)
         yield replace(alarm, subject=which)
 
 
-def _restarted(subject: Subject) -> str:
-    return "it is started anew" if subject.answer == "restart" else 'watch.engine = "restart" starts it anew'
+def _describe_restart(subject: Subject) -> str:
+    return "it restarts now" if subject.answer == "restart" else 'watch.engine = "restart" would restart it'
 
 
-def _uncounted(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+def _judge_metrics(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
     since_s = last.at_s - memory.counted_s
     if since_s > limits.unanswered_s:
-        said = f"{last.metrics}" if last.metrics != 200 else "none of vLLM's counters"
-        what = f"/metrics of {subject.role} has answered {said if last.metrics else 'nothing'} for {since_s:.0f} s"
-        why = "without its counters a dead engine cannot be told from an idle one"
-        fix = "take --disable-log-stats out of the server's arguments, and its path out of any proxy's way"
+        answer = f"{last.metrics}" if last.metrics != 200 else "none of vLLM's counters"
+        what = f"/metrics of {subject.role} has answered {answer if last.metrics else 'nothing'} for {since_s:.0f} s"
+        why = "without its counters a dead engine looks like an idle one"
+        fix = "remove --disable-log-stats from the server's arguments, and let any proxy pass /metrics"
         yield _alarm(subject, "engine_uncounted", "unknown", (what, why, fix), "alert")
 
 
-def _slow(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
-    """What grows over the whole window. Its first sample is as old as that, or it is too early to say."""
+def _judge_load(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+    """Values that grow over the whole window. While the samples are younger than the window, nothing is judged."""
     first = memory.window[0] if memory.window else last
     if last.at_s - first.at_s < 0.9 * limits.window_s:
         return
@@ -206,36 +197,36 @@ def _slow(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Ite
     waiting, running = sum(e.waiting for e in last.engines), sum(e.running for e in last.engines)
     grew = waiting - sum(e.waiting for e in first.engines)
     if waiting >= max(limits.queue_least, limits.queue_factor * running) and grew > 0:
-        what = f"{waiting:,} requests wait for {running:,} that run, {grew:,} more than {minutes:.0f} min ago"
-        why = "requests come faster than they are answered: each waits longer, up to the client's own limit"
-        fix = "send fewer at once, raise --max-num-seqs where the KV cache has room, or serve on more GPUs"
+        what = f"{waiting:,} requests wait and {running:,} run; {grew:,} more wait than {minutes:.0f} min ago"
+        why = "requests arrive faster than they are answered: each waits longer, up to the client's own limit"
+        fix = "send fewer at once, raise --max-num-seqs if the KV cache has room, or serve on more GPUs"
         yield _alarm(subject, "engine_queue", "unknown", (what, why, fix), "note")
     preempted = sum(e.preemptions for e in last.engines) - sum(e.preemptions for e in first.engines)
     if preempted >= limits.preemptions:
         what = f"{preempted:,} requests were preempted in {minutes:.0f} min"
-        why = "the KV cache is full: what was computed for them is thrown away and computed again"
+        why = "the KV cache is full: their results are discarded and computed again"
         fix = "raise inference.gpu_memory_fraction, lower inference.ctx_tokens or --max-num-seqs"
         yield _alarm(subject, "engine_preempts", "unknown", (what, why, fix), "note")
 
 
-def _behind(last: Sample, subject: Subject, limits: Limits, trained_step: int | None) -> Iterator[Alarm]:
+def _judge_weights(last: Sample, subject: Subject, limits: Limits, trained_step: int | None) -> Iterator[Alarm]:
     if trained_step is None or last.weight_version is None:
         return
     behind = trained_step - last.weight_version
     if behind > limits.behind_steps:
         what = f"{subject.role} serves the weights of step {last.weight_version:,}, {behind:,} behind the trainer"
-        why = "rollouts of old weights teach the model less, and those of too old ones are thrown away"
-        fix = "look for failed weight updates in its log; POST /update_weight_version says what is loaded"
+        why = "rollouts of old weights improve the model less, and those of very old weights are discarded"
+        fix = "look for failed weight updates in its log; POST /update_weight_version returns the loaded version"
         yield _alarm(subject, "engine_behind", "unknown", (what, why, fix), "alert")
 
 
 # --- the shell -------------------------------------------------------------------------------------
 
 
-class EngineWatch:
-    """Looks at the server of one role. It is judged from the time it was ready, and not while the run is ending.
+class EngineWatch(Sampled):
+    """Watches the server of one role. It is judged from the time it is ready, and not while the run is ending.
 
-    `model`, where given, is what requests of one token name: see engine_program.py. `log` takes the program's errors.
+    `model` is the model of own requests, "" for none: see engine_program.py. `log` receives the program's errors.
     """
 
     name = "engine"
@@ -258,41 +249,30 @@ class EngineWatch:
         self._attempt = 0
         self._since_s = 0.0
 
-    def begin(self) -> None:
-        self._sampler.begin()
-
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        del now_s  # samples are stamped by the clock that no one sets
-        seen = [sample(document) for document in self._sampler.take()]
+        del now_s  # samples carry the monotonic clock
+        seen = [load(Sample, raw) for raw in self._sampler.take()]
         live = state.live
         if live is None or self._subject.role not in live.ready:
             self._memory = Memory()
             return ()
         if live.number != self._attempt:
             self._attempt, self._since_s = live.number, time.monotonic()
-            at_s = self._since_s  # it has just answered: one that dies before the first look is not still starting
+            at_s = self._since_s  # it has just answered: if it dies before the first look, it is dead, not starting
             self._memory = Memory(has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
         for one in seen:
             if one.at_s >= self._since_s:
                 self._memory = learn(self._memory, one, self._limits)
         if live.sent or live.trainer_exit is not None or state.stop_requested_s is not None:
             return ()
-        blind = self._blind()
-        return (blind,) if blind is not None else judge(self._memory, self._subject, self._limits, state.step)
+        ended = self._judge_sampler()
+        return (ended,) if ended is not None else judge(self._memory, self._subject, self._limits, state.step)
 
-    def _blind(self) -> Alarm | None:
+    def _judge_sampler(self) -> Alarm | None:
         code = self._sampler.ended
         if code is None:
             return None
-        told = (
-            f"the program that looks at {self._subject.role} has ended with code {code}",
-            "nobody would see its engine hang",
-            "its log has the error; the run goes on, and the next start of prime-train run watches again",
-        )
-        return _alarm(self._subject, "engine_unwatched", "unknown", told, "alert")
-
-    def processes(self) -> tuple[Identity, ...]:
-        return self._sampler.processes()
-
-    def end(self) -> None:
-        self._sampler.end()
+        what = f"the program that samples {self._subject.role} has ended with exit code {code}"
+        why = "a hang of its engine would not be noticed"
+        fix = "its log has the error; the run continues, and the next start of prime-train run watches again"
+        return _alarm(self._subject, "engine_unwatched", "unknown", (what, why, fix), "alert")

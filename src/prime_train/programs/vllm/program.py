@@ -1,4 +1,4 @@
-"""A vLLM server without a trainer, as the supervisor sees it. Starts nothing."""
+"""A vLLM server without a trainer, as a `Program`. Starts nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.vllm import server
 from prime_train.programs.vllm.engine_watch import EngineWatch
-from prime_train.programs.vllm.server import needs, version
+from prime_train.programs.vllm.server import ROLE, base_url, count_gpus, find_version, needs, plan, python_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import Host, Needs
 from prime_train.supervise.launch.launch import Launch
@@ -20,34 +19,34 @@ from prime_train.supervise.watches.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class Serving(RunTomlProgram):
-    """A run that trains nothing: its server is all there is, and it keeps no checkpoints."""
+    """A run that only serves: it has no trainer and no checkpoints."""
 
     name: str = "vllm"
     reports: bool = True
 
     def refuse(self, config: Config) -> None:
-        """Refuse a file that trains, which `run.program` may name all the same."""
+        """Refuse a file that trains, because `run.program` may name this program there too."""
         if not config.run.serves_only:
             raise UserError(
                 what='run.program = "vllm", and the file describes no run that only serves',
                 where=config.path,
-                why="a server alone has the model of [inference] and nothing to train",
+                why="a server alone only serves the model of [inference]",
                 fix='run.kind = "serve" with an [inference] table; or take run.program out',
             )
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        return (Role(server.ROLE, server.gpus(run.server), serves=True),) if run.server is not None else ()
+        return (Role(ROLE, count_gpus(run.server), serves=True),) if run.server is not None else ()
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         del resume_step
-        return (server.plan(run, run_dir, attempt),)
+        return (plan(run, run_dir, attempt),)
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         del role, run_dir, attempt
-        return needs(host, version(server.python_of(run.server)) if run.server is not None else None)
+        return needs(host, find_version(python_of(run.server)) if run.server is not None else None)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
-        return engine_watches(run, run_dir)
+        return create_watches(run, run_dir)
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
         del run, run_dir
@@ -57,11 +56,11 @@ class Serving(RunTomlProgram):
 PROGRAM = Serving()
 
 
-def engine_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
-    """The engine watch; none where the run has no server, or watch.engine is off."""
+def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
+    """The engine watch; none if the run has no server, or watch.engine is off."""
     answer = run.prime_train.watch.engine
     if answer == "off" or run.server is None:
         return ()
     log = run_dir.watches / "engine.log"
-    url, model = server.base_url(run.server), run.server.requests_name
-    return (EngineWatch(url, server.ROLE, answer=answer, model=model, log=log),)
+    url, model = base_url(run.server), run.server.requests_name
+    return (EngineWatch(url, ROLE, answer=answer, model=model, log=log),)

@@ -1,19 +1,23 @@
-"""Creates the directory of a run, writes its config there, and chooses the checkpoint to resume from."""
+"""Opens the directory of a run: creates it or continues in it, and keeps its config. Starts and deletes nothing."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from prime_train.checkpoints import step_folders
+from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.layout import Checkpoint, inspect
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.events import read
 from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import unwritable_error
 from prime_train.supervise.state import State
 
@@ -22,23 +26,94 @@ Resume = Literal["auto", "never"] | int
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A run directory that is ready. `run` has absolute paths; `notes` are messages for the user."""
+    """A run directory that is ready. `run` has absolute paths; `notes` are for the user."""
 
     run: RunSpec
     run_dir: RunDir
-    state: State  # from the events of earlier supervisors
-    fresh: bool  # it has no events yet
-    finished: bool  # the run is complete
+    state: State  # as earlier supervisors left it
+    fresh: bool  # nothing has happened in it yet
+    finished: bool  # nothing is left to do
     notes: tuple[str, ...] = ()
 
 
 def is_finished(state: State, run: RunSpec) -> bool:
-    """Whether an attempt finished at or after the last step of the config."""
+    """Whether an attempt has finished at or beyond the last step of the run."""
     return state.attempt is not None and state.attempt.outcome == "finished" and state.step >= run.run.max_steps
 
 
+class Earlier(NamedTuple):
+    """A run directory as earlier supervisors left it."""
+
+    run: RunSpec | None  # None if the run has not begun
+    state: State
+
+
+def read_earlier(run_dir: RunDir) -> Earlier:
+    """Create the directory if there is none, and read it. Raises UserError."""
+    _make_writable(run_dir)
+    return Earlier(read_run_spec(run_dir), fold_all(read(run_dir.events)))
+
+
+class Change(NamedTuple):
+    """A value that may not change between two attempts of a run."""
+
+    name: str
+    before: object
+    after: object
+    why: str  # it may not change
+
+
+def refuse_changes(changes: Sequence[Change], run_dir: RunDir) -> None:
+    """Raise UserError if there is a change."""
+    if changes:
+        texts = [f"{one.name} is {_show(one.after)}, the run began with {_show(one.before)}" for one in changes]
+        raise UserError(
+            what="; ".join(texts),
+            where=str(run_dir.config),
+            why="; ".join(dict.fromkeys(one.why for one in changes)),
+            fix=f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`",
+        )
+
+
+def _show(value: object) -> str:
+    return "unset" if value is None or value == "" else value if isinstance(value, str) else repr(value)
+
+
+def set_newer_aside(
+    resume: Resume,
+    found: Sequence[Checkpoint],
+    places: Places,
+    run_dir: RunDir,
+    rename: Callable[[str, int], str],
+    *,
+    hashes: bool,
+) -> list[str]:
+    """Rename the checkpoints that are newer than `resume`. Returns a note for each. Raises UserError.
+
+    `rename(name, number)` is a new name for a folder; `number` starts at 1.
+    """
+    newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
+    saved = step_folders.steps(places.checkpoints, places.layout)
+    notes = []
+    for path in (path for checkpoint in newer for path in saved[checkpoint.step]):
+        target = set_aside(path, (rename(path.name, number) for number in count(1)))
+        notes.append(f"{path} is newer than the step to resume from: kept as {target.name}")
+    return notes
+
+
+def finish_opening(
+    text: str, run: RunSpec, run_dir: RunDir, earlier: Earlier, notes: Sequence[str], *, rewound: bool, otherwise: str
+) -> Opened:
+    """Write the config. `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished."""
+    _write(text, run, run_dir, earlier.run)
+    state = earlier.state
+    finished = not rewound and is_finished(state, run)
+    last = f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}" if finished else otherwise
+    return Opened(run, run_dir, state, not state.attempts, finished, (*notes, *([last] if last else [])))
+
+
 def read_run_spec(run_dir: RunDir) -> RunSpec | None:
-    """Read the RunSpec that the run was started with; None for a new run. Raises UserError."""
+    """The RunSpec that the run began with; None if it has not begun. Raises UserError."""
     try:
         return from_json(run_dir.resolved.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -47,13 +122,13 @@ def read_run_spec(run_dir: RunDir) -> RunSpec | None:
         raise UserError(
             what=f"it cannot be read: {str(error).splitlines()[0]}",
             where=str(run_dir.resolved),
-            why="the settings of the run are not known, so it is not known whether it can continue",
+            why="the first config of the run is not known, so it is not known whether the run may continue",
             fix="put the file back, or start another run with --run-name",
         ) from None
 
 
-def make_writable(run_dir: RunDir) -> None:
-    """Create the directory if it does not exist. Raises UserError if it is not writable."""
+def _make_writable(run_dir: RunDir) -> None:
+    """Create the directory if there is none. Raises UserError if it is not writable."""
     try:
         run_dir.path.mkdir(parents=True, exist_ok=True)
         if not os.access(run_dir.path, os.W_OK | os.X_OK):
@@ -62,8 +137,8 @@ def make_writable(run_dir: RunDir) -> None:
         raise unwritable_error(error, run_dir) from None
 
 
-def write_config(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
-    """Write the text of the config, and the RunSpec if it changed. Raises UserError."""
+def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
+    """Write the text of the config, and the RunSpec if it has changed. Raises UserError."""
     try:
         _replace_config(text, run_dir)
         if before != run:
@@ -73,7 +148,7 @@ def write_config(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | Non
 
 
 def _replace_config(text: str, run_dir: RunDir) -> None:
-    """Write config.toml; an older, different text is kept beside it as config.N.toml."""
+    """Write config.toml; an earlier text is kept beside it as config.N.toml."""
     earlier = run_dir.config.read_text(encoding="utf-8") if run_dir.config.exists() else None
     if earlier == text:
         return
@@ -84,7 +159,7 @@ def _replace_config(text: str, run_dir: RunDir) -> None:
 
 
 def apply_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) -> RunSpec:
-    """Write the run with this micro-batch for the next attempt; unchanged if its own is not larger."""
+    """The run with this micro-batch, written for the next attempt; unchanged if its own is not larger."""
     if micro_batch is None or run.batch.micro_batch <= micro_batch:
         return run
     run = shrink(run, micro_batch)
@@ -93,21 +168,21 @@ def apply_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) ->
 
 
 def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
-    """The run with this micro-batch and the same global batch, which is set because its default depends on it."""
+    """The run with this micro-batch. A global batch that the config omits would change with it, so it is set."""
     in_tokens = run.batch.global_batch_tokens is not None
     global_batch = run.batch.global_batch if in_tokens else run.global_batch
     return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
 
 
-# --- which checkpoint to resume from ----------------------------------------------------------------
+# --- which checkpoint to continue from ----------------------------------------------------------------
 
 
-def find_newer_checkpoints(
+def _list_newer(
     resume: Resume, found: Sequence[Checkpoint], run_dir: RunDir, folder: Path, *, hashes: bool
 ) -> list[Checkpoint]:
     """The checkpoints in `folder` that are newer than `resume`. Raises UserError.
 
-    `hashes`: verify every byte of the named checkpoint, because no later check would choose another one.
+    `hashes`: every byte of the named checkpoint is read, because no later check notices another choice.
     """
     match resume:
         case "auto":

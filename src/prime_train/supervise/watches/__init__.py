@@ -1,1 +1,1 @@
-"""What is looked at while a run is on, one module each. A watch says what is wrong; what follows, policy.py decides."""
+"""The watches of a run, one folder each. A watch reports what is wrong; policy.py decides what follows."""

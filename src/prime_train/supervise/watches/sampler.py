@@ -1,4 +1,4 @@
-"""Has a small program take samples in a child, one JSON object to a line. A sample that hangs holds up nobody."""
+"""Runs a small program in a child that takes samples, one JSON line each. A sample that hangs blocks only the child."""
 
 from __future__ import annotations
 
@@ -12,36 +12,46 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic_core import to_json
 
 from prime_train.core.process_id import Identity, identify
 from prime_train.supervise.launch.launch import SHIM
 
-_KEPT = 1000  # samples that nobody has taken yet: more than an hour of them
-_END_S = 2.0  # for the child to end after SIGKILL; one that waits in the kernel is left behind
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Value = TypeVar("Value")
+
+_KEPT = 1000  # samples that were not taken yet: more than an hour of them
+_END_S = 2.0  # for the child to end after SIGKILL; a child that waits in the kernel is left behind
+_WRITING = threading.Lock()  # a child may write from several threads
 
 
 class Sampler:
-    """A child that writes samples. `begin` only from the main thread: see process.spawn.
+    """A child that writes samples. Call `begin` only from the main thread: see process.spawn.
 
-    The program stamps its samples itself, with time.monotonic(), which is one clock for all processes of a machine.
-    Its errors go to `log`.
+    The program stamps its samples with time.monotonic(), which is the same clock in all processes of a machine. Its
+    errors go to `log`.
     """
 
     def __init__(
         self, program: Path, arguments: Sequence[str], log: Path, variables: Mapping[str, str] | None = None
     ) -> None:
-        self._argv = [sys.executable, str(program), *arguments]
+        # -P: a module in the program's own folder must not hide a package.
+        self._argv = [sys.executable, "-P", str(program), *arguments]
         self._log = log
         self._variables = dict(variables or {})
         self._samples: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._child: subprocess.Popen[str] | None = None
         self._identity: Identity | None = None
-        self._heard_s = 0.0
+        self._received_s = 0.0
 
     def begin(self) -> None:
-        """Start the child. Raises OSError where it cannot be started."""
+        """Start the child. Raises OSError if it cannot start."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as log:
             self._child = subprocess.Popen(
@@ -55,7 +65,7 @@ class Sampler:
                 start_new_session=True,
             )
         self._identity = identify(self._child.pid)
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         threading.Thread(target=self._read, args=(self._child,), name=f"sampler-{self._child.pid}", daemon=True).start()
 
     def _read(self, child: subprocess.Popen[str]) -> None:
@@ -63,7 +73,7 @@ class Sampler:
         for line in child.stdout:
             with contextlib.suppress(json.JSONDecodeError):  # a line that was torn when the child was killed
                 self._samples.append(json.loads(line))
-                self._heard_s = time.monotonic()
+                self._received_s = time.monotonic()
 
     def take(self) -> list[dict[str, Any]]:
         """The samples since the last call, oldest first."""
@@ -75,21 +85,66 @@ class Sampler:
     @property
     def silent_s(self) -> float:
         """Seconds since the last sample, or since the start."""
-        return time.monotonic() - self._heard_s
+        return time.monotonic() - self._received_s
 
     @property
     def ended(self) -> int | None:
-        """The exit code of the child; None while it runs, and before it is started."""
+        """The exit code of the child; None while it runs, and before it starts."""
         return self._child.poll() if self._child is not None else None
 
     def processes(self) -> tuple[Identity, ...]:
         return (self._identity,) if self._identity is not None and self._identity.alive else ()
 
     def end(self) -> None:
-        """End the child. One that waits in the kernel is left behind, and ends when the kernel lets it."""
-        if self._child is None or self._child.poll() is not None:  # its number may be another process's by now
+        """End the child. A child that waits in the kernel is left behind, and ends when the kernel allows it."""
+        if self._child is None or self._child.poll() is not None:  # its pid may belong to another process by now
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(_END_S)
+
+
+class Sampled:
+    """Base of a watch whose samples come from one sampler."""
+
+    _sampler: Sampler
+
+    def begin(self) -> None:
+        """Start to take samples. Call it only from the main thread; raises OSError if no process can start."""
+        self._sampler.begin()
+
+    def processes(self) -> tuple[Identity, ...]:
+        return self._sampler.processes()
+
+    def end(self) -> None:
+        self._sampler.end()
+
+
+# --- values as JSON --------------------------------------------------------------------------------
+
+
+def write(value: object) -> None:
+    """Write a sample as one line of JSON. A sampler's program calls this."""
+    with _WRITING:
+        sys.stdout.write(dump(value) + "\n")
+        sys.stdout.flush()
+
+
+def dump(value: object) -> str:
+    """A value as JSON: dataclasses, paths and sets too."""
+    return to_json(value).decode()
+
+
+def load(kind: type[Value], raw: object) -> Value:
+    """The value of `kind` in a text that `dump` wrote, or in its parsed form. Raises ValueError for anything else."""
+    key: Any = kind
+    adapter: TypeAdapter[Value] = _create_adapter(key)
+    return adapter.validate_json(raw) if isinstance(raw, str) else adapter.validate_python(raw)
+
+
+@cache
+def _create_adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)

@@ -1,31 +1,35 @@
-"""The Watch protocol, and what a watch reports. Looks at nothing."""
+"""The Watch protocol, and what a watch reports. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from prime_train.core.process_id import Identity
+    from prime_train.core.rundir import RunDir
+    from prime_train.spec import RunSpec
+    from prime_train.supervise.launch.program import Program
+    from prime_train.supervise.policy import Policy
     from prime_train.supervise.state import State
     from prime_train.supervise.watches.disk.watch import Freed
 
-# What a watch asks for, least urgent first. "note": told once, in grey. "alert": told wherever alerts go, and the run
-# goes on. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one made.
+# What a watch requests, least urgent first. "note": shown once, in grey. "alert": sent as an alert, and the run
+# continues. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one starts.
 Answer = Literal["note", "alert", "pause", "restart"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One thing that is wrong at present. It stands as long as its watch says it; `key` tells it from others.
+    """One thing that is wrong now. It stands as long as its watch reports it; `key` identifies it.
 
-    What `cause_class` means, and which classes are tried again, stands in docs/architecture.md.
+    docs/architecture.md describes what `cause_class` means, and which classes are retried.
     """
 
     watch: str  # "gpu" | "engine" | "hang" | "disk" | "host"
-    name: str  # "gpu_lost": the kind, by which tests, drills and documents speak of it
-    subject: str  # "GPU 1", "inference", a path: which one
+    name: str  # its kind, as tests, drills and documents name it: "gpu_lost"
+    subject: str  # which one: "GPU 1", "inference", a path
     answer: Answer
     cause_class: str  # of the attempt that ends by it
     what: str
@@ -39,7 +43,7 @@ class Alarm:
 
 
 class Watch(Protocol):
-    """A small shell around a pure judgement: it has samples taken beside the loop, and judges what came in."""
+    """A small shell around a pure judgement: a child takes samples beside the loop, and the watch judges them."""
 
     name: str
 
@@ -47,10 +51,10 @@ class Watch(Protocol):
         """Start to take samples. Called once, from the main thread, before the first attempt."""
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        """Everything that is wrong at `now_s` (seconds since the epoch, as events are stamped). Never blocks."""
+        """Everything that is wrong at `now_s` (seconds since the epoch, like the stamps of events). Never blocks."""
 
     def processes(self) -> tuple[Identity, ...]:
-        """The processes it has started, which belong to no attempt and are spared when one is swept away."""
+        """The processes that the watch has started. They belong to no attempt and outlive the end of one."""
 
     def end(self) -> None:
         """Stop taking samples and leave no process behind."""
@@ -61,20 +65,20 @@ class GpuWatcher(Watch, Protocol):
 
     @property
     def has_looked(self) -> bool:
-        """Which GPUs there are is known, or will not be known."""
+        """Whether the GPUs are known, or will never be known."""
 
     def remaining(self, out: Collection[str]) -> tuple[str, ...]:
-        """UUIDs of the run's GPUs but for `out`, in the order of their numbers."""
+        """UUIDs of the run's GPUs except `out`, in the order of their numbers."""
 
     def numbers(self, uuids: Collection[str]) -> tuple[str, ...]:
         """The numbers of GPUs: "0", "3"."""
 
 
 class DiskWatcher(Watch, Protocol):
-    """The watch that deletes what a run does not need any more."""
+    """The watch that deletes files that a run no longer needs."""
 
     def freed(self) -> list[Freed]:
-        """What was deleted, or could not be, since the last call."""
+        """The results of the deletions since the last call."""
 
     def stand_still(self) -> None:
         """Delete nothing until the next look."""
@@ -91,3 +95,12 @@ class Watches:
     def __iter__(self) -> Iterator[Watch]:
         yield from (watch for watch in (self.gpu, self.disk) if watch is not None)
         yield from self.others
+
+
+class Context(NamedTuple):
+    """What a watch is created from."""
+
+    run: RunSpec
+    run_dir: RunDir
+    program: Program
+    policy: Policy

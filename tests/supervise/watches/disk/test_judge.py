@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,8 @@ import pytest
 from prime_train.checkpoints.cleanup import Deletion, Item, Keep
 from prime_train.supervise.watches.disk.judge import Memory, judge
 from prime_train.supervise.watches.disk.room import Doing, Limits, Point, Trend
-from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space, as_json, sample_from
+from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
+from prime_train.supervise.watches.sampler import dump, load
 from prime_train.supervise.watches.watch import Alarm
 
 GB = 10**9
@@ -339,19 +341,19 @@ def test_before_the_first_checkpoint_its_size_is_reckoned() -> None:
     assert names(judge(Memory(), seen(spaces=(tight,)), doing, Keep(), limits, NOW_S).alarms) == ["disk_no_room"]
     unknown = replace(doing, first_save_bytes=None)
     assert judge(Memory(), seen(spaces=(tight,)), unknown, Keep(), limits, NOW_S).alarms == ()
-    loading = replace(doing, settled=False)
+    loading = replace(doing, is_running=False)
     assert judge(Memory(), seen(spaces=(tight,)), loading, Keep(), limits, NOW_S).alarms == ()
 
 
 def test_a_sample_survives_the_way_out_of_the_child() -> None:
     item = Item("checkpoint", 5, (Path("a"), Path("b")), 10, "broken", 1.5, "short", True, "process 1 on here")
     sample = seen(items=(item,), refusals=(Refusal("/data", 28, "full"),))
-    assert sample_from(as_json(sample)) == sample
+    assert load(Sample, json.loads(dump(sample))) == sample
 
 
 def test_a_trend_forgets_what_is_an_hour_old() -> None:
     trend = Trend()
     for look in range(3000):
-        trend = trend.grown(Point(look * INTERVAL_S, min(look, 1000) * GB))
+        trend = trend.add(Point(look * INTERVAL_S, min(look, 1000) * GB))
     assert (trend.fast_bytes_per_s, trend.slow_bytes_per_s) == (0.0, 0.0)
     assert len(trend.slow) == 60

@@ -10,10 +10,10 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record, TrainerStarted
 from prime_train.programs import bundled, prime_rl
 from prime_train.programs.prime_rl.layout import folder
-from prime_train.programs.prime_rl.settings import named
+from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.state import Attempt, Live, State
-from prime_train.supervise.watches.disk.watch import doing_of, keep_while_running
+from prime_train.supervise.watches.disk.watch import keep_while_running, read_doing
 from tests.programs.prime_rl.test_program import HEAD, MAY
 
 RUN = RunSpec(
@@ -29,7 +29,7 @@ TRAINING = State(max_steps=250, step=130, attempts=(Attempt(1), Attempt(2, resum
 def of_prime_rl(text: str, tmp_path: Path) -> RunSpec:
     reading = detect.read(text, "rl.toml")
     assert reading.run is not None
-    return named(reading.run, "words", tmp_path)
+    return prepare_run(reading.run, "words", tmp_path)
 
 
 def test_what_stays_follows_the_state() -> None:
@@ -44,7 +44,7 @@ def test_what_stays_follows_the_state() -> None:
 
 
 def test_the_next_save_is_the_next_multiple_or_the_end() -> None:
-    assert [doing_of(RUN, replace(TRAINING, step=step)).next_save_step for step in (0, 99, 100, 199, 200, 249)] == [
+    assert [read_doing(RUN, replace(TRAINING, step=step)).next_save_step for step in (0, 99, 100, 199, 200, 249)] == [
         100,
         100,
         200,
@@ -53,19 +53,19 @@ def test_the_next_save_is_the_next_multiple_or_the_end() -> None:
         250,
     ]
     only_at_the_end = replace(RUN, checkpoint=Checkpoint(interval_steps=None))
-    assert doing_of(only_at_the_end, TRAINING).next_save_step == 250
+    assert read_doing(only_at_the_end, TRAINING).next_save_step == 250
 
 
 def test_a_first_checkpoint_is_reckoned_from_the_parameters_of_the_bundled_trainer(tmp_path: Path) -> None:
     started = replace(TRAINING, started=TrainerStarted(2, 1, 0, 1, "cpu", "fp32", 1000, 10, 0))
-    assert doing_of(RUN, started).first_save_bytes == 12_000
-    assert doing_of(of_prime_rl(HEAD, tmp_path), TRAINING).first_save_bytes is None  # it never says how many it has
+    assert read_doing(RUN, started).first_save_bytes == 12_000
+    assert read_doing(of_prime_rl(HEAD, tmp_path), TRAINING).first_save_bytes is None  # it never says how many it has
 
 
 def test_a_run_is_settled_once_it_has_taken_a_step() -> None:
-    assert doing_of(RUN, TRAINING).settled
-    assert not doing_of(RUN, replace(TRAINING, live=None)).settled
-    assert not doing_of(RUN, replace(TRAINING, live=replace(LIVE, first_progress=None))).settled
+    assert read_doing(RUN, TRAINING).is_running
+    assert not read_doing(RUN, replace(TRAINING, live=None)).is_running
+    assert not read_doing(RUN, replace(TRAINING, live=replace(LIVE, first_progress=None))).is_running
 
 
 def test_where_a_run_keeps_what_grows(tmp_path: Path) -> None:

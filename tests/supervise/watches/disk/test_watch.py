@@ -26,8 +26,9 @@ from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise.state import Attempt, Live, State
 from prime_train.supervise.watches.disk import disk_program
-from prime_train.supervise.watches.disk.removal_program import Order, carry_out, order_from
+from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.supervise.watches.disk.watch import DiskWatch, Freed
+from prime_train.supervise.watches.sampler import dump, load
 from prime_train.supervise.watches.watch import Alarm
 from tests.programs.prime_rl.test_layout import write_rollouts
 
@@ -203,7 +204,7 @@ def test_an_order_is_carried_out_by_what_is_there_then(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     for step in (10, 20, 30, 40, 50):
         write(run_dir, step, 100)
-    order = order_from(json.loads(json.dumps(ordered(run_dir, Keep(keep_last=1)).as_json())))
+    order = load(Order, json.loads(dump(ordered(run_dir, Keep(keep_last=1)))))
     (run_dir.checkpoint(10) / layout.PIN).touch()
     removal.remove(run_dir.checkpoint(20))
     with in_use.using(run_dir.checkpoint(30)):
@@ -330,7 +331,7 @@ def test_a_look_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.M
         os.kill(looking.pid, signal.SIGSTOP)  # as a network disk does that has gone
         monkeypatch.setattr("prime_train.supervise.watches.disk.watch._SILENT_S", 0.5)
         until(watch, lambda alarms, _: [alarm.name for alarm in alarms] == ["disk_silent"])
-        monkeypatch.setattr("prime_train.supervise.watches.disk.watch._AGAIN_S", 0.5)
+        monkeypatch.setattr("prime_train.supervise.watches.disk.watch._RETRY_S", 0.5)
         os.kill(looking.pid, signal.SIGKILL)
         until(watch, lambda *_: [one for one in watch.processes() if one != looking] != [])
         monkeypatch.setattr("prime_train.supervise.watches.disk.watch._SILENT_S", 45.0)

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.events import AlarmRaised
 from prime_train.registry.xids import xids
 from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene
-from prime_train.supervise.watches.gpu.judge import judge, left_out
-from prime_train.supervise.watches.gpu.samples import GpuSample, Heard, NoDriver, Reading, Refused, Use, Xid
+from prime_train.supervise.watches.gpu.judge import judge
+from prime_train.supervise.watches.gpu.samples import GpuSample, Message, NoDriver, Reading, Refused, Use, Xid
 from prime_train.supervise.watches.watch import Alarm
 
 GIB = 2**30
@@ -51,10 +50,10 @@ class Run:
     def __init__(self, limits: Limits | None = None, attempt: int = 1) -> None:
         self.limits = limits or Limits()
         self.memory = Memory()
-        self.scene = Scene(0.0, attempt=attempt, roles=ROLES, settled=frozenset({"trainer"}))
+        self.scene = Scene(0.0, attempt=attempt, roles=ROLES, steady=frozenset({"trainer"}))
         self.alarms: tuple[Alarm, ...] = ()
 
-    def look(self, *said: Heard, pass_s: float = INTERVAL_S, **scene: Any) -> dict[tuple[str, str], Alarm]:
+    def look(self, *said: Message, pass_s: float = INTERVAL_S, **scene: Any) -> dict[tuple[str, str], Alarm]:
         self.scene = replace(self.scene, now_s=self.scene.now_s + pass_s, **scene)
         self.memory, self.alarms = judge(self.memory, said, self.scene, self.limits)
         return {(alarm.name, alarm.subject): alarm for alarm in self.alarms}
@@ -125,7 +124,7 @@ def test_errors_counted_before_the_attempt_are_not_its() -> None:
     run = Run()
     assert run.read(gpu(0, uncorrected_errors=7, remap_failed=True))["gpu_remap_failed", "GPU 0"].answer == "alert"
     found = run.read(gpu(0, uncorrected_errors=9))
-    assert "2 memory errors" in found["gpu_ecc", "GPU 0"].what
+    assert "2 uncorrectable memory errors" in found["gpu_ecc", "GPU 0"].what
     assert run.read(gpu(0, uncorrected_errors=9), attempt=2) == {}
 
 
@@ -300,7 +299,7 @@ EMPTY = gpu(1, uses=(), used_bytes=0)
 
 def test_a_server_that_lost_its_memory_is_found_while_the_trainer_goes_on() -> None:
     run = Run()
-    run.read(gpu(0), SERVED, settled=BOTH)
+    run.read(gpu(0), SERVED, steady=BOTH)
     assert run.read(gpu(0), EMPTY) == {}
     assert run.read(gpu(0), EMPTY) == {}
     found = run.read(gpu(0), EMPTY)
@@ -318,20 +317,20 @@ def test_an_orphan_of_the_run_is_no_stranger() -> None:
 
 def test_a_server_is_found_dead_while_the_trainer_saves_a_checkpoint() -> None:
     run = Run()
-    run.read(gpu(0), SERVED, settled=BOTH)
+    run.read(gpu(0), SERVED, steady=BOTH)
     for _ in range(2):
-        assert run.read(gpu(0), EMPTY, settled=frozenset({"inference"}), moving=True) == {}
-    found = run.read(gpu(0), EMPTY, settled=frozenset({"inference"}), moving=True)
+        assert run.read(gpu(0), EMPTY, steady=frozenset({"inference"}), moving=True) == {}
+    found = run.read(gpu(0), EMPTY, steady=frozenset({"inference"}), moving=True)
     assert ("gpu_memory_gone", "GPU 1") in found
 
 
 def test_a_start_may_take_and_give_memory() -> None:
     run = Run()
-    run.read(gpu(0), SERVED, settled=frozenset({"trainer"}))
+    run.read(gpu(0), SERVED, steady=frozenset({"trainer"}))
     for _ in range(3):
         assert run.read(gpu(0), EMPTY) == {}
     for _ in range(10):
-        assert run.read(gpu(0), EMPTY, settled=BOTH) == {}
+        assert run.read(gpu(0), EMPTY, steady=BOTH) == {}
 
 
 def test_one_rank_of_many_that_lost_its_memory_is_found() -> None:
@@ -344,12 +343,12 @@ def test_one_rank_of_many_that_lost_its_memory_is_found() -> None:
 
 def test_a_role_that_ended_is_the_loops_to_tell() -> None:
     run = Run()
-    run.read(gpu(0), SERVED, settled=BOTH)
+    run.read(gpu(0), SERVED, steady=BOTH)
     for _ in range(10):
-        assert run.read(gpu(0), EMPTY, settled=frozenset({"trainer"})) == {}
+        assert run.read(gpu(0), EMPTY, steady=frozenset({"trainer"})) == {}
 
 
-@pytest.mark.parametrize("scene", [{"moving": True, "settled": frozenset()}, {"settled": frozenset()}])
+@pytest.mark.parametrize("scene", [{"moving": True, "steady": frozenset()}, {"steady": frozenset()}])
 def test_a_phase_that_gives_memory_back_is_excused(scene: dict[str, object]) -> None:
     for host in (False, True):
         run = Run()
@@ -465,8 +464,8 @@ def history(looks: Sequence[tuple[list[GpuSample], list[Xid], int, bool]], limit
     run = Run(limits)
     stood = []
     for gpus, told, attempt, settled in looks:
-        said: list[Heard] = [*told, Reading(run.scene.now_s, tuple(gpus))]
-        run.look(*said, attempt=attempt, settled=BOTH if settled else frozenset())
+        said: list[Message] = [*told, Reading(run.scene.now_s, tuple(gpus))]
+        run.look(*said, attempt=attempt, steady=BOTH if settled else frozenset())
         stood.append(run.alarms)
     return stood
 
@@ -520,37 +519,5 @@ def test_a_healthy_day_is_silent() -> None:
             gpu(index, uses=uses, used_bytes=0 if moving else 60 * GIB, slow_reasons=reasons, uncorrected_errors=3)
             for index in range(4)
         )
-        assert run.read(*gpus, moving=moving, settled=frozenset() if moving else BOTH) == {}
+        assert run.read(*gpus, moving=moving, steady=frozenset() if moving else BOTH) == {}
     assert len(run.memory.tracks) == 4
-
-
-# --- leaving out -------------------------------------------------------------------------------------
-
-
-def raised(attempt: int, name: str = "gpu_lost", gpu: str = "GPU-1", **said: str) -> AlarmRaised:
-    rest = {"watch": "gpu", "answer": "restart", "cause_class": "hardware"} | said
-    return AlarmRaised(attempt, name=name, subject="GPU 1", what="", why="", fix="", where=gpu, step=0, **rest)
-
-
-def test_a_gpu_on_which_two_attempts_failed_is_left_out() -> None:
-    assert left_out([raised(1), raised(1, "gpu_xid_79")]) == ()
-    assert left_out([raised(1), raised(2, "gpu_xid_79")]) == ("GPU-1",)
-    assert left_out([raised(1), raised(0, "gpu_xid_79")]) == ()
-    assert left_out([raised(1), raised(0, "gpu_xid_79"), raised(2)]) == ("GPU-1",)
-    assert left_out([raised(1), raised(2, gpu="GPU-2"), raised(3, gpu="GPU-2"), raised(7)]) == ("GPU-2", "GPU-1")
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        raised(2, "gpu_xid_94"),
-        raised(2, answer="alert"),
-        raised(2, "gpu_xid_31", cause_class="bug"),
-        raised(2, "gpu_memory_gone", cause_class="hang"),
-        raised(2, watch="engine"),
-        raised(2, gpu=""),
-    ],
-)
-def test_what_is_not_the_gpus_fault_does_not_count(other: AlarmRaised) -> None:
-    assert left_out([raised(1), other]) == ()
-    assert left_out([raised(1), other, raised(3)]) == ("GPU-1",)

@@ -249,7 +249,7 @@ def test_an_old_driver_and_a_bare_gpu_have_less_to_tell(driver: Driver, start: S
 def test_a_wedged_driver_is_told_and_asked_again(
     driver: Driver, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "_AGAIN_S", 0.2)
+    monkeypatch.setattr(gpu, "_RETRY_S", 0.2)
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;boot\n")
     seen = start(log)
@@ -271,7 +271,7 @@ def test_a_wedged_driver_is_told_and_asked_again(
 def test_a_machine_without_a_driver_is_told_once_and_left_alone(
     driver: Driver, start: Start, monkeypatch: pytest.MonkeyPatch, said: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(gpu, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(gpu, "_RETRY_S", 0.0)
     driver(**said)
     seen = start()
     seen.until_alarm("gpu_no_driver")
@@ -283,7 +283,7 @@ def test_a_machine_without_a_driver_is_told_once_and_left_alone(
 
 
 def test_a_driver_that_refuses_is_asked_again(driver: Driver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_AGAIN_S", 0.1)
+    monkeypatch.setattr(gpu, "_RETRY_S", 0.1)
     driver(init=18)
     seen = start()
     assert seen.until_alarm("gpu_driver_refuses").answer == "alert"
@@ -294,7 +294,7 @@ def test_a_driver_that_refuses_is_asked_again(driver: Driver, start: Start, monk
 def test_a_child_that_cannot_even_ask_is_told_with_its_log(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "_AGAIN_S", 0.1)
+    monkeypatch.setattr(gpu, "_RETRY_S", 0.1)
     program = tmp_path / "broken.py"
     program.write_text("raise SystemExit('no pynvml here')\n")
     seen = start(program=program)
@@ -304,7 +304,7 @@ def test_a_child_that_cannot_even_ask_is_told_with_its_log(
     assert "no pynvml here" in (tmp_path / "run" / "watches" / "gpu.log").read_text()
 
 
-class Stuck:
+class Stuck(Sampler):
     """A child that waits in the kernel, silent and not to be ended. Without a driver no process can be made to."""
 
     begun = 0
@@ -442,11 +442,11 @@ def test_a_second_child_reads_on_where_the_first_one_stood(tmp_path: Path) -> No
     path.write_text("4,5,1,-;NVRM: Xid (PCI:0000:3b:00): 62, from before the run\n")
     said: list[dict[str, Any]] = []
     first = KernelLog(path, -1, said.append)
-    assert first.sequence == 5
+    assert first.place.sequence == 5
     with open(path, "a") as file:
         file.write("4,6,1,-;NVRM: Xid (PCI:0000:3b:00): 119, between the two\n")
-    second = KernelLog(path, first.sequence, said.append)
-    assert second.sequence == 6
+    second = KernelLog(path, first.place.sequence, said.append)
+    assert second.place.sequence == 6
     assert [(line["code"], line["log_sequence"]) for line in said] == [(119, 6)]
 
 
@@ -454,7 +454,7 @@ def test_a_second_child_reads_on_where_the_first_one_stood(tmp_path: Path) -> No
 def test_a_log_that_cannot_be_read_is_done_without(tmp_path: Path, kind: str) -> None:
     log = KernelLog(tmp_path if kind == "folder" else tmp_path / "none", -1, print)
     log.follow()  # returns
-    assert log.sequence == -1
+    assert log.place.sequence == -1
 
 
 def test_the_log_of_this_machine_is_read_to_its_end() -> None:
@@ -463,7 +463,7 @@ def test_the_log_of_this_machine_is_read_to_its_end() -> None:
         os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         pytest.skip(f"the kernel's log is not for this user to read: {error.strerror}")
-    assert KernelLog(path, -1, print).sequence > 0
+    assert KernelLog(path, -1, print).place.sequence > 0
 
 
 @pytest.mark.slow

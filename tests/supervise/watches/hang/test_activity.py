@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.process_id import identify
-from prime_train.core.units import GIB
-from prime_train.supervise.watches.hang.activity import Activity, ActivityCheck, GpuUse, Process, Sample, busy
+from prime_train.supervise.watches.hang.activity import Activity, ActivityCheck, Process, Sample, judge_activity
 from prime_train.supervise.watches.hang.silence_limits import SETUP_PHASES
 from tests import fakes
 
@@ -40,7 +39,7 @@ def process(pid: int = 7, **done: object) -> Process:
 def over(*after: Process, phase: str = "train", before: tuple[Process, ...] | None = None) -> Activity:
     """The verdict over ten seconds at whose beginning the processes had done nothing."""
     first = tuple(process(found.pid) for found in after) if before is None else before
-    return busy(Sample(0.0, first, {}), Sample(10.0, after, {}), phase)
+    return judge_activity(Sample(0.0, first, {}), Sample(10.0, after, {}), phase)
 
 
 def test_a_rank_that_only_computes_is_idle_in_training_and_busy_in_set_up() -> None:
@@ -66,30 +65,16 @@ def test_bytes_through_files_are_work_and_a_log_line_is_none() -> None:
 
 def test_bytes_over_sockets_are_work_where_they_are_of_its_own_sockets() -> None:
     one = (process(),)
-    told = busy(Sample(0.0, one, {"11": 5}), Sample(10.0, one, {"11": 5 + 2**23, "12": 2**23}), "train")
+    told = judge_activity(Sample(0.0, one, {"11": 5}), Sample(10.0, one, {"11": 5 + 2**23, "12": 2**23}), "train")
     assert told == Activity("moves 1.6 MiB/s over the network", True)
-    assert not busy(Sample(0.0, one, {"11": 2**40}), Sample(10.0, one, {"11": 2**40}), "train").busy
-    assert not busy(Sample(0.0, one, {"11": 2**40}), Sample(10.0, one, {}), "train").busy  # it was closed
+    assert not judge_activity(Sample(0.0, one, {"11": 2**40}), Sample(10.0, one, {"11": 2**40}), "train").busy
+    assert not judge_activity(Sample(0.0, one, {"11": 2**40}), Sample(10.0, one, {}), "train").busy  # it was closed
 
 
 def test_compilers_and_short_programs_are_work() -> None:
     compiles = over(process(), process(9, name="ptxas"), before=(process(),))
     assert compiles == Activity("compiles (ptxas)", True)
     assert over(process(ended_children_cpu_s=6.0)) == Activity("runs short programs (0.6 cores)", True)
-
-
-def test_gpu_memory_that_changes_is_work_and_a_full_gpu_is_none() -> None:
-    one = (process(),)
-
-    def told(first: GpuUse, last: GpuUse) -> Activity:
-        return busy(Sample(0.0, one, {}, (first,)), Sample(10.0, one, {}, (last,)), "train")
-
-    loading = told(GpuUse("GPU-1", 10 * GIB, 0), GpuUse("GPU-1", 14 * GIB, 0))
-    assert loading == Activity("GPU memory changes by +4.00 GiB", True)
-    spinning = told(GpuUse("GPU-1", 10 * GIB, 100), GpuUse("GPU-1", 10 * GIB, 100))
-    assert not spinning.busy
-    assert "GPU-1" in spinning.what
-    assert not told(GpuUse("GPU-1", 10 * GIB, 0), GpuUse("GPU-2", 30 * GIB, 0)).busy  # another GPU is no change
 
 
 def test_a_stopped_process_is_idle_and_named_whatever_the_others_do() -> None:
@@ -105,7 +90,7 @@ def test_a_process_that_the_kernel_holds_is_named() -> None:
 
 
 def test_where_no_process_is_left_nothing_is_done() -> None:
-    assert busy(Sample(0.0, (process(),), {}), Sample(10.0, (), {}), "setup") == Activity(
+    assert judge_activity(Sample(0.0, (process(),), {}), Sample(10.0, (), {}), "setup") == Activity(
         "none of its processes is left", False
     )
 
@@ -131,7 +116,7 @@ counters = st.builds(
 @given(found=st.lists(counters, min_size=1, max_size=6, unique_by=lambda found: found.pid), phase=st.text(max_size=8))
 def test_processes_that_do_nothing_are_idle_in_every_phase(found: list[Process], phase: str) -> None:
     still = tuple(found)
-    told = busy(Sample(0.0, still, {"3": 9}), Sample(5.0, still, {"3": 9}), phase)
+    told = judge_activity(Sample(0.0, still, {"3": 9}), Sample(5.0, still, {"3": 9}), phase)
     assert not told.busy
     assert told.what
 
@@ -140,7 +125,7 @@ def test_processes_that_do_nothing_are_idle_in_every_phase(found: list[Process],
 def test_no_amount_of_computing_by_ranks_is_work_in_training(cpu_s: list[float], stamp_s: float) -> None:
     after = tuple(process(pid, cpu_s=spent) for pid, spent in enumerate(cpu_s, 1))
     before = tuple(process(pid) for pid in range(1, len(cpu_s) + 1))
-    assert not busy(Sample(0.0, before, {}), Sample(stamp_s, after, {}), "train").busy
+    assert not judge_activity(Sample(0.0, before, {}), Sample(stamp_s, after, {}), "train").busy
 
 
 # --- real processes ---------------------------------------------------------------------------------

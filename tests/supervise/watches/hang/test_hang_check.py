@@ -17,5 +17,5 @@ def test_where_nothing_can_be_started_to_look_silence_has_no_excuse(tmp_path: Pa
     found = suspicion.verdict(Live(1, 0.0, children=(Child("trainer", 2**22 + 1, 1, "log"),)))
     assert found is not None
     assert not found.busy
-    assert found.what == "not known: nothing can be started to look at it: File exists"
+    assert found.what == "not known: no process can start to check it: File exists"
     assert suspicion.processes() == ()

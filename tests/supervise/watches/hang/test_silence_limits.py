@@ -36,11 +36,11 @@ from prime_train.supervise.watches.hang.silence_limits import (
     SAVING_MOST_S,
     Learned,
     Limits,
+    compute_limit_s,
+    compute_longest_s,
+    compute_recheck_s,
     learn,
-    limit_s,
-    longest_s,
-    moved,
-    until_s,
+    shift_time,
 )
 
 LEARNING = Limits()
@@ -69,20 +69,20 @@ ENOUGH = EXEMPT_STEPS + GAPS_NEEDED
 
 
 def test_before_the_first_step_the_startup_limit_holds() -> None:
-    assert limit_s(learned(TRAINS), "train", LEARNING) == 900.0
-    assert limit_s(learned(TRAINS), "setup", Limits(startup_limit_s=7.0)) == 7.0
+    assert compute_limit_s(learned(TRAINS), "train", LEARNING) == 900.0
+    assert compute_limit_s(learned(TRAINS), "setup", Limits(startup_limit_s=7.0)) == 7.0
 
 
 def test_a_job_that_is_not_known_to_report_has_45_minutes_until_it_does() -> None:
     mute = replace(LEARNING, reports=False)
-    assert limit_s(Learned(1), "start", mute) == 45 * 60
-    assert limit_s(Learned(1), "start", LEARNING) == 900.0
-    assert limit_s(learned(TRAINS), "train", mute) == 900.0
+    assert compute_limit_s(Learned(1), "start", mute) == 45 * 60
+    assert compute_limit_s(Learned(1), "start", LEARNING) == 900.0
+    assert compute_limit_s(learned(TRAINS), "train", mute) == 900.0
 
 
 @pytest.mark.parametrize(("gap_s", "limit"), [(0.2, FLOOR_S), (12.0, FLOOR_S), (40.0, 200.0), (1200.0, CEILING_S)])
 def test_after_enough_steps_the_limit_is_a_factor_over_the_largest(gap_s: float, limit: float) -> None:
-    assert limit_s(learned([*TRAINS, *steps(ENOUGH, gap_s)]), "train", LEARNING) == pytest.approx(limit)
+    assert compute_limit_s(learned([*TRAINS, *steps(ENOUGH, gap_s)]), "train", LEARNING) == pytest.approx(limit)
 
 
 def test_what_the_first_steps_took_teaches_nothing() -> None:
@@ -92,8 +92,8 @@ def test_what_the_first_steps_took_teaches_nothing() -> None:
 
 
 def test_until_enough_was_seen_the_first_steps_only_lengthen_the_limit() -> None:
-    assert limit_s(learned([*TRAINS, *steps(3, 1.0)]), "train", LEARNING) == 900.0
-    assert limit_s(learned([*TRAINS, *steps(3, 400.0)]), "train", LEARNING) == 2000.0
+    assert compute_limit_s(learned([*TRAINS, *steps(3, 1.0)]), "train", LEARNING) == 900.0
+    assert compute_limit_s(learned([*TRAINS, *steps(3, 400.0)]), "train", LEARNING) == 2000.0
 
 
 def test_an_evaluation_and_a_save_teach_nothing() -> None:
@@ -110,19 +110,19 @@ def test_an_evaluation_and_a_save_teach_nothing() -> None:
 
 def test_a_checkpoint_in_flight_adds_five_to_ten_minutes() -> None:
     history = [*TRAINS, *steps(ENOUGH, 2.0), (30.0, CheckpointStarted(1, 10))]
-    assert limit_s(learned(history), "train", LEARNING) == FLOOR_S + SAVING_MOST_S
+    assert compute_limit_s(learned(history), "train", LEARNING) == FLOOR_S + SAVING_MOST_S
     for took_s, added_s in ((1.0, SAVING_LEAST_S), (200.0, 400.0), (4000.0, SAVING_MOST_S)):
         ended_s = 30.0 + took_s
         saved: list[Timed] = [(ended_s, CheckpointSaved(1, 10, 1, 0.0, took_s)), (ended_s, CheckpointStarted(1, 20))]
-        assert limit_s(learned([*history, *saved]), "train", LEARNING) == pytest.approx(FLOOR_S + added_s)
+        assert compute_limit_s(learned([*history, *saved]), "train", LEARNING) == pytest.approx(FLOOR_S + added_s)
 
 
 def test_what_the_user_set_holds_as_it_is() -> None:
     limits = Limits(startup_limit_s=5.0, step_limit_s=3.0, slow_phase_limit_s=4.0)
     busy = [*TRAINS, *steps(ENOUGH, 40.0), (500.0, CheckpointStarted(1, 10))]
-    assert limit_s(learned(busy), "train", limits) == 3.0
-    assert limit_s(learned(busy), "evaluate", limits) == 4.0
-    assert limit_s(learned(TRAINS), "train", limits) == 5.0
+    assert compute_limit_s(learned(busy), "train", limits) == 3.0
+    assert compute_limit_s(learned(busy), "evaluate", limits) == 4.0
+    assert compute_limit_s(learned(TRAINS), "train", limits) == 5.0
 
 
 def test_another_attempt_begins_with_nothing_learned() -> None:
@@ -159,8 +159,8 @@ def test_a_step_between_a_jump_of_the_clock_and_its_telling_is_no_slow_step(jump
 @pytest.mark.parametrize("jump_s", [7200.0, -7200.0])
 def test_a_silence_is_counted_without_the_jump_and_a_word_after_it_stands(jump_s: float) -> None:
     told_s = 50_000.0
-    assert moved(told_s - jump_s - 40.0, jump_s, told_s) == told_s - 40.0
-    assert moved(told_s - 0.3, jump_s, told_s) == told_s - 0.3
+    assert shift_time(told_s - jump_s - 40.0, jump_s, told_s) == told_s - 40.0
+    assert shift_time(told_s - 0.3, jump_s, told_s) == told_s - 0.3
 
 
 def test_what_the_supervisor_says_is_no_word_of_the_trainer() -> None:
@@ -178,7 +178,7 @@ def test_the_limit_stays_between_floor_and_ceiling_and_covers_what_was_seen(gaps
         now_s += gap_s
         history.append((now_s, progress(step)))
     found = learned(history)
-    limit = limit_s(found, phase, LEARNING)
+    limit = compute_limit_s(found, phase, LEARNING)
     assert FLOOR_S <= limit <= CEILING_S
     assert found.largest_gap_s == pytest.approx(max(gaps[EXEMPT_STEPS:]))
     if phase == "train":
@@ -187,11 +187,11 @@ def test_the_limit_stays_between_floor_and_ceiling_and_covers_what_was_seen(gaps
 
 @given(limit=st.floats(1.0, 20_000.0), silent=st.floats(0.0, 20_000.0))
 def test_activity_lengthens_a_silence_and_never_for_ever(limit: float, silent: float) -> None:
-    assert limit <= longest_s(limit) <= max(limit, min(3 * limit, CEILING_S))
-    assert until_s(0.0, limit, silent) <= longest_s(limit)
+    assert limit <= compute_longest_s(limit) <= max(limit, min(3 * limit, CEILING_S))
+    assert compute_recheck_s(0.0, limit, silent) <= compute_longest_s(limit)
     looks, now_s = 0, limit
-    while until_s(0.0, limit, now_s) > now_s:
-        now_s, looks = until_s(0.0, limit, now_s), looks + 1
+    while compute_recheck_s(0.0, limit, now_s) > now_s:
+        now_s, looks = compute_recheck_s(0.0, limit, now_s), looks + 1
         assert looks < 10
 
 

@@ -18,10 +18,16 @@ from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
 from prime_train.supervise.state import Attempt, Child, Live, State
-from prime_train.supervise.watches.host.growth import LEAST_POINTS, WARM_SAVES, Point, growth
-from prime_train.supervise.watches.host.host_program import oom_kills, own_groups, shared_memory, tightest
-from prime_train.supervise.watches.host.samples import LIMITS, Process, Room, Run, Sample, run_of
-from prime_train.supervise.watches.host.watch import HostWatch, Memory, judge
+from prime_train.supervise.watches.host.growth import LEAST_POINTS, WARM_SAVES, Point, measure_growth
+from prime_train.supervise.watches.host.host_program import (
+    count_oom_kills,
+    find_tightest,
+    list_own_groups,
+    measure_shared_memory,
+)
+from prime_train.supervise.watches.host.messages import Memory, judge
+from prime_train.supervise.watches.host.samples import LIMITS, Process, Room, Run, Sample, read_run
+from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.watch import Alarm
 
 MIB = 2**20
@@ -96,7 +102,7 @@ def test_a_rank_that_was_killed_for_memory_is_named() -> None:
         *ten_seconds_apart({}, {"oom_kills": {"/proc/vmstat": 4}, "processes": RANKS[:2], "killed": ((102, "python"),)})
     )
     assert names([alarm]) == [("oom_kill", "trainer rank 1", "alert")]
-    assert alarm.what == "the kernel ended trainer rank 1 (pid 102) because memory ran out"
+    assert alarm.what == "the kernel killed trainer rank 1 (pid 102) because memory ran out"
     assert alarm.cause_class == "oom"
 
 
@@ -104,7 +110,7 @@ def test_a_long_name_is_known_by_what_the_kernel_keeps_of_it() -> None:
     engine = process(103, parent=100, name="VLLM::EngineCore")
     killed = {"oom_kills": {"/proc/vmstat": 4}, "processes": RANKS, "killed": ((103, "VLLM::EngineCor"),)}
     (alarm,) = alarms(*ten_seconds_apart({"processes": (*RANKS, engine)}, killed))
-    assert alarm.what == "the kernel ended trainer (pid 103) because memory ran out"
+    assert alarm.what == "the kernel killed trainer (pid 103) because memory ran out"
 
 
 def test_without_the_kernels_log_the_largest_that_is_gone_is_named_as_such() -> None:
@@ -112,7 +118,7 @@ def test_without_the_kernels_log_the_largest_that_is_gone_is_named_as_such() -> 
     before: dict[str, object] = {"oom_kills": {"/proc/vmstat": 3, "/sys/fs/cgroup/memory.events": 0}}
     (alarm,) = alarms(*ten_seconds_apart(before, {"oom_kills": counters, "processes": ()}))
     assert names([alarm]) == [("oom_kill", "trainer rank 1", "alert")]
-    assert "of the run's that are gone trainer rank 1 was the largest" in alarm.what
+    assert "trainer rank 1 is the largest one missing from the run" in alarm.what
     assert "its container" in alarm.why
     assert alarm.where == "/sys/fs/cgroup/memory.events"
 
@@ -209,7 +215,7 @@ def test_another_attempt_begins_anew() -> None:
 )
 def test_memory_that_only_wavers_does_not_grow(first: int, noise: list[float], free_bytes: int) -> None:
     points = [Point(100 * number, int(first * (1 + ratio))) for number, ratio in enumerate(noise)]
-    assert growth(points, free_bytes, 10**9) is None
+    assert measure_growth(points, free_bytes, 10**9) is None
 
 
 @given(
@@ -225,7 +231,7 @@ def test_a_steady_leak_is_measured(first: int, per_save: int, seed: int, free_by
         Point(10 * number, first + number * per_save + int(wavers.uniform(-0.05, 0.05) * per_save))
         for number in range(count)
     ]
-    found = growth(points, free_bytes, 10**9)
+    found = measure_growth(points, free_bytes, 10**9)
     assert found is not None
     assert found.bytes_per_save == pytest.approx(per_save, rel=0.05)
     assert found.saves_left == pytest.approx(free_bytes / per_save, rel=0.05)
@@ -306,10 +312,10 @@ def test_version_2_of_control_groups_is_read_up_to_the_tightest(tmp_path: Path) 
             "cgroup/pod/memory.stat": "anon 1\ninactive_file 200\n",
         },
     )
-    groups = own_groups(tmp_path / "proc", tmp_path / "cgroup")
+    groups = list_own_groups(tmp_path / "proc", tmp_path / "cgroup")
     assert [group.name for group in groups] == ["job", "pod"]
-    assert tightest(groups) == {"free_bytes": 500, "total_bytes": 1000}
-    assert [count for _, count in oom_kills(groups, tmp_path / "proc")] == [5, 1, 2]
+    assert find_tightest(groups) == {"free_bytes": 500, "total_bytes": 1000}
+    assert [count for _, count in count_oom_kills(groups, tmp_path / "proc")] == [5, 1, 2]
 
 
 def test_version_1_of_control_groups_is_read_where_the_path_is_of_another_namespace(tmp_path: Path) -> None:
@@ -323,15 +329,15 @@ def test_version_1_of_control_groups_is_read_where_the_path_is_of_another_namesp
             "cgroup/memory/memory.stat": "inactive_file 7\ntotal_inactive_file 1000\n",
         },
     )
-    groups = own_groups(tmp_path / "proc", tmp_path / "cgroup")
-    assert tightest(groups) == {"free_bytes": 1000, "total_bytes": 9000}
-    assert [count for _, count in oom_kills(groups, tmp_path / "proc")] == [4]
+    groups = list_own_groups(tmp_path / "proc", tmp_path / "cgroup")
+    assert find_tightest(groups) == {"free_bytes": 1000, "total_bytes": 9000}
+    assert [count for _, count in count_oom_kills(groups, tmp_path / "proc")] == [4]
 
 
 def test_a_limit_that_is_none_is_none(tmp_path: Path) -> None:
     write(tmp_path, {"memory.limit_in_bytes": "9223372036854771712\n", "memory.usage_in_bytes": "1\n"})
-    assert tightest([tmp_path]) is None
-    assert shared_memory(tmp_path / "none") is None
+    assert find_tightest([tmp_path]) is None
+    assert measure_shared_memory(tmp_path / "none") is None
 
 
 # --- real processes ---------------------------------------------------------------------------------
@@ -358,8 +364,8 @@ def state_with(pid: int) -> State:
 
 def test_what_the_watch_needs_of_a_state_is_taken_from_it() -> None:
     state = state_with(os.getpid())
-    assert run_of(state) == Run(1, {os.getpid(): "trainer"}, 4, 10, 2)
-    assert run_of(State()) == Run()
+    assert read_run(state) == Run(1, {os.getpid(): "trainer"}, 4, 10, 2)
+    assert read_run(State()) == Run()
 
 
 def until_alarm(watch: HostWatch, state: State) -> tuple[Alarm, ...]:
@@ -409,7 +415,7 @@ def test_a_watch_whose_program_was_ended_says_so(tmp_path: Path) -> None:
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A control group (version 1) of 64 MB below this process's own; removed again."""
-    own = own_groups()
+    own = list_own_groups()
     try:
         os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:

@@ -1,7 +1,4 @@
-"""Judges the disk that a run writes to: when it is full, whether the next checkpoint fits, what may go. Pure.
-
-The disk is looked at by disk_program.py, deletions are done by disk_removal_program.py, both beside the loop.
-"""
+"""Judges the disk that a run writes to: when it is full, whether the next checkpoint fits, what to delete. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
-from prime_train.supervise.watches.disk import messages as words
+from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.room import (
     Doing,
     Limits,
@@ -18,36 +15,36 @@ from prime_train.supervise.watches.disk.room import (
     Room,
     Trend,
     Wanted,
-    chosen,
-    in_writing,
-    room_of,
+    choose_deletions,
+    compute_needs,
+    compute_room,
+    list_in_writing,
     slope,
     total_bytes,
-    wanted_of,
 )
 from prime_train.supervise.watches.disk.sample import Sample, Space
 from prime_train.supervise.watches.watch import Alarm, Answer
 
-_SETTLED = 8  # saves of which is remembered what stayed
-_SETTLED_ENOUGH = 4
+_SAVES_SEEN = 8  # for the bytes that stay after a save
+_SAVES_ENOUGH = 4
 _STEPS_SEEN = 30
-_DUE_S = 30.0  # a save that begins so soon is as good as begun
+_DUE_S = 30.0  # a save that begins this soon counts as begun
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one judgement hands to the next. The value before the first sample is `Memory()`."""
+    """State between two judgements. The value before the first sample is `Memory()`."""
 
     trends: Mapping[int, Trend] = field(default_factory=dict)  # by device
-    steps: tuple[tuple[float, int], ...] = ()  # monotonic seconds and step, one for each step seen
-    stayed: tuple[Point, ...] = ()  # when a save began: what of the checkpoints never goes
+    steps: tuple[tuple[float, int], ...] = ()  # monotonic seconds and step, one pair for each step seen
+    stayed: tuple[Point, ...] = ()  # when a save began: bytes of the checkpoints that are never deleted
     newest_seen: int = -1
     standing: frozenset[str] = frozenset()  # names of the alarms of the last look
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong, and what to delete."""
+    """The alarms, and the deletions to make."""
 
     memory: Memory
     alarms: tuple[Alarm, ...] = ()
@@ -57,31 +54,32 @@ class Verdict:
 def judge(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: float) -> Verdict:
     """The verdict on one sample, `now_s` on the clock of the files (epoch)."""
     memory = _remember(memory, sample, doing, keep, limits, now_s)
-    doing = replace(doing, saving=doing.saving or bool(in_writing(sample.items, keep, now_s)))
-    due_s = _due_s(memory, doing)
-    alarms = [words.refuses(refusal, _at_save(due_s, doing, limits)) for refusal in sample.refusals]
+    doing = replace(doing, saving=doing.saving or bool(list_in_writing(sample.items, keep, now_s)))
+    due_s = _predict_due_s(memory, doing)
+    alarms = [messages.report_refusal(refusal, _choose_at_save(due_s, doing, limits)) for refusal in sample.refusals]
     if not sample.spaces:
-        return Verdict(_standing(memory, alarms), tuple(alarms))
+        return Verdict(_keep_standing(memory, alarms), tuple(alarms))
     disk = sample.spaces[0]
-    going = list_deletable(sample.items, keep, now_s) if limits.delete else ()
-    if memory.standing & {words.LAST_ROOM, words.NO_ROOM}:
-        room = room_of(sample, doing, keep, replace(limits, margin_bytes=int(limits.margin_bytes * limits.calm)), now_s)
+    deletable = list_deletable(sample.items, keep, now_s) if limits.delete else ()
+    if memory.standing & {messages.LAST_ROOM, messages.NO_ROOM}:
+        calmer = replace(limits, margin_bytes=int(limits.margin_bytes * limits.calm))
+        room = compute_room(sample, doing, keep, calmer, now_s)
     else:
-        room = room_of(sample, doing, keep, limits, now_s)
-    full_s = _full_s(disk, memory, limits, going)
-    wanted = wanted_of(sample, disk, room, full_s, limits)
-    deletions = chosen(going, wanted)
-    alarms += _room_alarms(disk, room, memory, doing, limits)
+        room = compute_room(sample, doing, keep, limits, now_s)
+    full_s = _predict_full_s(disk, memory, limits, deletable)
+    wanted = compute_needs(sample, disk, room, full_s, limits)
+    deletions = choose_deletions(deletable, wanted)
+    alarms += _judge_room(disk, room, memory, doing, limits)
     if full_s < inf:
-        is_late = full_s < limits.pause_ahead_s and doing.settled and not doing.saving
-        alarms.append(words.filling(disk, full_s, doing, going, _pause(is_late, limits)))
-    alarms += _others_filling(sample, memory, doing, limits)
-    alarms += _over(sample, disk, wanted, deletions, doing, limits)
-    alarms += [words.few_inodes(space) for space in sample.spaces if _lacks_inodes(space, limits)]
-    return Verdict(_standing(memory, alarms), tuple(alarms), deletions)
+        is_late = full_s < limits.pause_ahead_s and doing.is_running and not doing.saving
+        alarms.append(messages.report_filling(disk, full_s, doing, deletable, _choose_pause(is_late, limits)))
+    alarms += _judge_others(sample, memory, doing, limits)
+    alarms += _judge_limits(sample, disk, wanted, deletions, doing, limits)
+    alarms += [messages.report_few_inodes(space) for space in sample.spaces if _lacks_inodes(space, limits)]
+    return Verdict(_keep_standing(memory, alarms), tuple(alarms), deletions)
 
 
-def _standing(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
+def _keep_standing(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
     return replace(memory, standing=frozenset(alarm.name for alarm in alarms))
 
 
@@ -91,8 +89,8 @@ def _standing(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
 def _remember(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: float) -> Memory:
     trends = dict(memory.trends)
     for number, space in enumerate(sample.spaces):
-        used = space.total_bytes - space.free_bytes - (_stepwise_bytes(sample) if number == 0 else 0)
-        trends[space.device] = trends.get(space.device, Trend()).grown(Point(sample.at_s, used))
+        used = space.total_bytes - space.free_bytes - (_count_step_bytes(sample) if number == 0 else 0)
+        trends[space.device] = trends.get(space.device, Trend()).add(Point(sample.at_s, used))
     steps = memory.steps
     if steps and doing.step < steps[-1][1]:  # an attempt that went back to a checkpoint
         steps = ()
@@ -101,18 +99,18 @@ def _remember(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: 
     newest = max((item.step for item in sample.items if item.kind == "checkpoint"), default=-1)
     stayed = memory.stayed
     if newest > memory.newest_seen >= 0:
-        stayed = (*stayed, Point(sample.at_s, _staying_bytes(sample, keep, limits, now_s)))[-_SETTLED:]
+        stayed = (*stayed, Point(sample.at_s, _count_staying_bytes(sample, keep, limits, now_s)))[-_SAVES_SEEN:]
     return replace(memory, trends=trends, steps=steps, stayed=stayed, newest_seen=newest)
 
 
-def _stepwise_bytes(sample: Sample) -> int:
-    """What comes and goes with the steps of the run: it makes the saw-tooth, and is reckoned by itself."""
+def _count_step_bytes(sample: Sample) -> int:
+    """The bytes that appear and go with the steps of the run; their saw-tooth would hide the trend."""
     return sum(item.size_bytes for item in sample.items if item.kind != "rollouts")
 
 
-def _staying_bytes(sample: Sample, keep: Keep, limits: Limits, now_s: float) -> int:
-    """Complete checkpoints that nothing deletes: pinned ones, those of keep_every_steps; where nothing deletes any,
-    all beyond keep_last."""
+def _count_staying_bytes(sample: Sample, keep: Keep, limits: Limits, now_s: float) -> int:
+    """The bytes of complete checkpoints that are never deleted: pinned ones and those of keep_every_steps; without
+    cleanup, all beyond keep_last."""
     gone = {one.item.paths for one in list_deletable(sample.items, keep, now_s)} if limits.delete else set()
     usable = sorted((i for i in sample.items if i.kind == "checkpoint" and i.complete), key=lambda item: item.step)
     older = usable[: -max(1, keep.keep_last or 1)]
@@ -122,8 +120,8 @@ def _staying_bytes(sample: Sample, keep: Keep, limits: Limits, now_s: float) -> 
 # --- the next save ---------------------------------------------------------------------------------
 
 
-def _due_s(memory: Memory, doing: Doing) -> float | None:
-    """Seconds until the next save begins; None where that is not known."""
+def _predict_due_s(memory: Memory, doing: Doing) -> float | None:
+    """Seconds until the next save begins; None if that is not known."""
     if doing.next_save_step is None or len(memory.steps) < 2:
         return None
     (first_s, first), (last_s, last) = memory.steps[0], memory.steps[-1]
@@ -136,40 +134,40 @@ def _is_due(due_s: float | None, limits: Limits) -> bool:
     return due_s is None or due_s < max(_DUE_S, 3 * limits.interval_s)
 
 
-def _at_save(due_s: float | None, doing: Doing, limits: Limits) -> Answer:
-    """Where a save would fail the run goes on as long as none is made: somebody may make room meanwhile."""
-    return _pause(doing.saving or _is_due(due_s, limits), limits)
+def _choose_at_save(due_s: float | None, doing: Doing, limits: Limits) -> Answer:
+    """If a save would fail, the run continues until one is due, because the user may make room meanwhile."""
+    return _choose_pause(doing.saving or _is_due(due_s, limits), limits)
 
 
-def _pause(is_urgent: bool, limits: Limits) -> Answer:
+def _choose_pause(is_urgent: bool, limits: Limits) -> Answer:
     return "pause" if is_urgent and limits.may_pause else "alert"
 
 
-def _room_alarms(disk: Space, room: Room | None, memory: Memory, doing: Doing, limits: Limits) -> Iterator[Alarm]:
+def _judge_room(disk: Space, room: Room | None, memory: Memory, doing: Doing, limits: Limits) -> Iterator[Alarm]:
     if room is None or (room.fits and room.fits_again):
         return
-    due_s = _due_s(memory, doing)
+    due_s = _predict_due_s(memory, doing)
     if not room.fits:
-        yield words.no_room(disk, room, due_s, doing, _at_save(due_s, doing, limits))
+        yield messages.report_no_room(disk, room, due_s, doing, _choose_at_save(due_s, doing, limits))
         return
     trend = memory.trends[disk.device]
     grows = max(0.0, trend.fast_bytes_per_s or 0.0, trend.slow_bytes_per_s or 0.0)
-    at_save_bytes = room.free_bytes + room.goes_bytes - grows * (due_s or 0.0)
-    # A pause saves once more. While a save is in flight, that one takes the room: it is too late, or too early.
+    at_save_bytes = room.free_bytes + room.deletable_bytes - grows * (due_s or 0.0)
+    # A pause saves once more. A save in flight takes the same room, so a pause would come too late or too early.
     is_now = not doing.saving and (_is_due(due_s, limits) or at_save_bytes < room.need_bytes)
-    yield words.last_room(disk, room, doing, _pause(is_now, limits))
+    yield messages.report_last_room(disk, room, doing, _choose_pause(is_now, limits))
 
 
 # --- when it is full -------------------------------------------------------------------------------
 
 
-def _full_s(disk: Space, memory: Memory, limits: Limits, going: Sequence[Deletion]) -> float:
-    """Seconds until the disk is full; infinite where it does not fill, or where that is too far off to tell."""
+def _predict_full_s(disk: Space, memory: Memory, limits: Limits, deletable: Sequence[Deletion]) -> float:
+    """Seconds until the disk is full; infinite if it does not fill, or only beyond the horizon."""
     trend = memory.trends[disk.device]
-    free_bytes = disk.free_bytes + total_bytes(going)
-    slow = (trend.slow_bytes_per_s or 0.0) + _stays_bytes_per_s(memory)
+    free_bytes = disk.free_bytes + total_bytes(deletable)
+    slow = (trend.slow_bytes_per_s or 0.0) + _measure_staying(memory)
     fast = trend.fast_bytes_per_s or 0.0
-    calm = limits.calm if words.FILLING in memory.standing else 1.0
+    calm = limits.calm if messages.FILLING in memory.standing else 1.0
     slow_s = free_bytes / slow if slow > 0 else inf
     fast_s = free_bytes / fast if fast > 0 else inf
     return min(
@@ -178,30 +176,30 @@ def _full_s(disk: Space, memory: Memory, limits: Limits, going: Sequence[Deletio
     )
 
 
-def _stays_bytes_per_s(memory: Memory) -> float:
-    """What checkpoints add for good."""
-    return max(0.0, slope(memory.stayed)) if len(memory.stayed) >= _SETTLED_ENOUGH else 0.0
+def _measure_staying(memory: Memory) -> float:
+    """Bytes per second that checkpoints add for good."""
+    return max(0.0, slope(memory.stayed)) if len(memory.stayed) >= _SAVES_ENOUGH else 0.0
 
 
-def _others_filling(sample: Sample, memory: Memory, doing: Doing, limits: Limits) -> Iterator[Alarm]:
-    """The other file systems that the run writes to: told, and nothing else follows."""
+def _judge_others(sample: Sample, memory: Memory, doing: Doing, limits: Limits) -> Iterator[Alarm]:
+    """The other file systems that the run writes to: an alert, and no other answer."""
     for space in sample.spaces[1:]:
-        full_s = _full_s(space, replace(memory, stayed=()), limits, ())
+        full_s = _predict_full_s(space, replace(memory, stayed=()), limits, ())
         if full_s < inf:
-            yield words.filling(space, full_s, doing, (), "alert")
+            yield messages.report_filling(space, full_s, doing, (), "alert")
 
 
 # --- limits ----------------------------------------------------------------------------------------
 
 
-def _over(
+def _judge_limits(
     sample: Sample, disk: Space, wanted: Wanted, deletions: Sequence[Deletion], doing: Doing, limits: Limits
 ) -> Iterator[Alarm]:
-    """Limits of the config that are passed, and what may go is not enough."""
+    """Limits of the config that stay exceeded after all allowed deletions."""
     if wanted.over_budget > total_bytes(deletions):
-        yield words.over_budget(sample, disk, doing, limits)
+        yield messages.report_over_budget(sample, disk, doing, limits)
     if wanted.over_ratio > total_bytes(deletions):
-        yield words.over_ratio(disk, limits)
+        yield messages.report_over_ratio(disk, limits)
 
 
 def _lacks_inodes(space: Space, limits: Limits) -> bool:

@@ -1,9 +1,11 @@
-"""What the GPU watch's child says, as values. Whatever the driver does not tell is None, never zero."""
+"""The output of the GPU watch's child, as values. What the driver does not report is None, never zero."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from prime_train.supervise.watches.sampler import load
 
 LOST = "lost"
 RESET_REQUIRED = "reset required"
@@ -11,9 +13,9 @@ RESET_REQUIRED = "reset required"
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A process that computes on a GPU, by the number that the driver gives. In a container it may be the host's.
+    """A process that computes on a GPU, with the pid that the driver reports. In a container this may be the host's.
 
-    `ancestors`: the processes that it descends from, nearest first; None where there is none of its number here.
+    `ancestors`: its parent, the parent of that, and so on; None if no process here has this pid.
     `marked`: it carries the run's mark in its environment.
     """
 
@@ -25,10 +27,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU at one moment. `fault` is LOST, RESET_REQUIRED or the driver's words; then nothing else is known."""
+    """One GPU at one moment. `fault` is LOST, RESET_REQUIRED or the driver's text; then nothing else is known."""
 
     index: int
-    uuid: str  # "" where it was never known
+    uuid: str  # "" if it was never known
     pci: str = ""  # "0000:3b:00"
     fault: str = ""
     used_bytes: int | None = None
@@ -47,12 +49,12 @@ class Reading:
 
     taken_s: float
     gpus: tuple[GpuSample, ...]
-    log_sequence: int = -1  # of the kernel's log, as far as it was read; -1 = it cannot be read
+    log_sequence: int = -1  # how far the kernel's log was read; -1 = it cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """An error that the driver told: its library with a UUID, the kernel's log with an address and words."""
+    """An error that the driver reports: its library with a UUID, the kernel's log with an address and text."""
 
     taken_s: float
     code: int
@@ -64,37 +66,25 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class NoDriver:
-    """There is nothing to watch, for the reason given. The child has ended."""
+    """There is nothing to watch, for this reason. The child has ended."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The driver is there and gives no answer that can be used. The child has ended."""
+    """There is a driver, and it gives no usable answer. The child has ended."""
 
     why: str
 
 
-Heard = Reading | Xid | NoDriver | Refused
+Message = Reading | Xid | NoDriver | Refused
 
 
-def heard(line: dict[str, Any]) -> Heard:
-    """One line of the child. Raises KeyError and TypeError for a line that it does not write."""
+def parse(line: dict[str, Any]) -> Message:
+    """One line of the child. Raises ValueError for any other line."""
     if "no_driver" in line:
         return NoDriver(line["no_driver"])
     if "refused" in line:
         return Refused(line["refused"])
-    if "code" in line:
-        return Xid(**line)
-    return Reading(line["taken_s"], tuple(_gpu(gpu) for gpu in line["gpus"]), line["log_sequence"])
-
-
-def _gpu(said: dict[str, Any]) -> GpuSample:
-    uses = said.get("uses")
-    return GpuSample(**said | {"uses": None if uses is None else tuple(map(_use, uses))})
-
-
-def _use(said: dict[str, Any]) -> Use:
-    ancestors = said["ancestors"]
-    return Use(**said | {"ancestors": None if ancestors is None else tuple(ancestors)})
+    return load(Xid, line) if "code" in line else load(Reading, line)

@@ -1,29 +1,27 @@
-"""Says whether processes that are silent do anything: asked before silence is called a hang. Ends nothing.
+"""Decides whether silent processes do any work, before their silence counts as a hang.
 
-Work leaves traces: bytes through files, pipes and sockets, GPU memory that changes, compilers, busy data workers. A
-rank that computes, or a GPU at 100 %, proves nothing: both wait in a collective that never ends by spinning.
+Work leaves traces: bytes through files, pipes and sockets, compilers, busy data workers. A rank that computes proves
+nothing, because it spins while it waits in a collective that never ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from prime_train.core.process_id import Identity
-from prime_train.core.units import GIB, format_bytes
+from prime_train.core.units import format_bytes
 from prime_train.supervise.watches.hang.silence_limits import SETUP_PHASES
-from prime_train.supervise.watches.sampler import Sampler
+from prime_train.supervise.watches.sampler import Sampled, Sampler, load
 
-STOPPED = "stopped by a signal"  # how what is said of such a process begins
+STOPPED = "stopped by a signal"  # how the description of such a process begins
 _PROGRAM = Path(__file__).with_name("activity_program.py")
 
-# What a hung run does all the same (heartbeats of its store, a log, telemetry) stays well under these.
+# The activity of a hung run (heartbeats of its store, a log, telemetry) stays well under these.
 FILE_BYTES_PER_S = 256 * 1024
 NETWORK_BYTES_PER_S = 64 * 1024
-CORES = 0.05  # what waits takes a hundredth; what works on a crowded machine may get no more than this
-GPU_MEMORY_BYTES = GIB // 16
+CORES = 0.05  # a waiting process takes a hundredth; a working one on a crowded machine may get no more than this
 COMPILERS = frozenset(
     {"cc1", "cc1plus", "cicc", "clang", "clang++", "cudafe++", "fatbinary", "g++", "gcc", "ld", "lld", "ninja"}
     | {"nvcc", "nvlink", "ptxas", "rustc", "tileiras"}
@@ -32,7 +30,7 @@ COMPILERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What one process has done since it was started. `worker`: it works for a rank, as a data loader's does."""
+    """The work of one process since its start. `worker`: it works for a rank, as a data loader's process does."""
 
     pid: int
     started_s: float
@@ -40,21 +38,12 @@ class Process:
     state: str  # as psutil names it: "running", "sleeping", "disk-sleep", "stopped", ...
     cpu_s: float
     ended_children_cpu_s: float  # of children that have ended
-    read_bytes: int  # of files and pipes, whether from the disk or from memory
+    read_bytes: int  # from files and pipes, by the disk or by memory
     written_bytes: int
     worker: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pid})"
-
-
-@dataclass(frozen=True, slots=True)
-class GpuUse:
-    """One GPU of the attempt at one moment."""
-
-    uuid: str
-    used_bytes: int
-    utilisation_percent: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,44 +53,36 @@ class Sample:
     stamp_s: float
     processes: tuple[Process, ...]
     sockets: Mapping[str, int]  # inode to bytes that went over it
-    gpus: tuple[GpuUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the processes were seen to do, in words, and whether that is work."""
+    """A description of what the processes did, and whether that is work."""
 
     what: str
     busy: bool
 
 
-def read_sample(raw: Mapping[str, Any], gpus: Iterable[GpuUse] = ()) -> Sample:
-    """A line of the program as a value. Raises KeyError and TypeError where it is none."""
-    processes = tuple(Process(**process) for process in raw["processes"])
-    return Sample(float(raw["stamp_s"]), processes, raw["sockets"], tuple(gpus))
-
-
-def busy(before: Sample, after: Sample, phase: str) -> Activity:
-    """What was done between two samples, by a trainer that is in `phase`."""
+def judge_activity(before: Sample, after: Sample, phase: str) -> Activity:
+    """The activity between two samples of a trainer in `phase`."""
     if not after.processes:
         return Activity("none of its processes is left", False)
     stopped = [str(process) for process in after.processes if process.state == "stopped"]
-    if stopped:  # the others wait for it, and it does not go on by itself
+    if stopped:  # the others wait for it, and it does not continue by itself
         return Activity(f"{STOPPED}, as SIGSTOP does: {', '.join(stopped)}", False)
     seconds = max(after.stamp_s - before.stamp_s, 1e-3)
-    work = [told for told in _work(_done(before, after), before, after, phase, seconds) if told]
-    if work:
-        return Activity("; ".join(work), True)
-    return Activity(_idle(_done(before, after), after, seconds), False)
+    done = _subtract(before, after)
+    work = list(_describe_work(done, before, after, phase, seconds))
+    return Activity("; ".join(work) if work else _describe_idle(done, seconds), bool(work))
 
 
-def _done(before: Sample, after: Sample) -> tuple[Process, ...]:
-    """The processes with what each of them did in between, in place of all it ever did."""
+def _subtract(before: Sample, after: Sample) -> tuple[Process, ...]:
+    """The processes with their work between the samples, in place of the work since their start."""
     earlier = {(process.pid, process.started_s): process for process in before.processes}
-    return tuple(_since(process, earlier.get((process.pid, process.started_s))) for process in after.processes)
+    return tuple(_subtract_one(process, earlier.get((process.pid, process.started_s))) for process in after.processes)
 
 
-def _since(process: Process, earlier: Process | None) -> Process:
+def _subtract_one(process: Process, earlier: Process | None) -> Process:
     if earlier is None:
         return process
     return replace(
@@ -113,8 +94,10 @@ def _since(process: Process, earlier: Process | None) -> Process:
     )
 
 
-def _work(done: tuple[Process, ...], before: Sample, after: Sample, phase: str, seconds: float) -> Iterable[str]:
-    """Each kind of work that was seen, in words."""
+def _describe_work(
+    done: tuple[Process, ...], before: Sample, after: Sample, phase: str, seconds: float
+) -> Iterator[str]:
+    """A description of each kind of work that was seen."""
     compilers = sorted({process.name for process in done if process.name in COMPILERS})
     if compilers:
         yield f"compiles ({', '.join(compilers)})"
@@ -127,7 +110,6 @@ def _work(done: tuple[Process, ...], before: Sample, after: Sample, phase: str, 
     network_bytes = sum(max(0, moved - before.sockets.get(inode, 0)) for inode, moved in after.sockets.items())
     if network_bytes >= NETWORK_BYTES_PER_S * seconds:
         yield f"moves {format_bytes(network_bytes / seconds)}/s over the network"
-    yield _gpu_memory(before.gpus, after.gpus)
     ended_cores = sum(process.ended_children_cpu_s for process in done) / seconds
     if ended_cores >= CORES:
         yield f"runs short programs ({ended_cores:.1f} cores)"
@@ -139,15 +121,8 @@ def _work(done: tuple[Process, ...], before: Sample, after: Sample, phase: str, 
         yield f"computes ({cores:.1f} cores)"
 
 
-def _gpu_memory(before: Sequence[GpuUse], after: Sequence[GpuUse]) -> str:
-    earlier = {gpu.uuid: gpu.used_bytes for gpu in before}
-    changes = [gpu.used_bytes - earlier[gpu.uuid] for gpu in after if gpu.uuid in earlier]
-    most = max(changes, key=abs, default=0)
-    return f"GPU memory changes by {most / GIB:+.2f} GiB" if abs(most) >= GPU_MEMORY_BYTES else ""
-
-
-def _idle(done: tuple[Process, ...], after: Sample, seconds: float) -> str:
-    """How processes wait that do nothing that counts as work."""
+def _describe_idle(done: tuple[Process, ...], seconds: float) -> str:
+    """How processes wait that do no work."""
     held = [str(process) for process in done if process.state == "disk-sleep"]
     if held:
         return f"waits in the kernel for a disk, a network file system or a driver: {', '.join(held)}"
@@ -157,16 +132,11 @@ def _idle(done: tuple[Process, ...], after: Sample, seconds: float) -> str:
     spinning = [str(process) for process in done if process.cpu_s / seconds >= CORES]
     if spinning:
         return f"spins on the processor and moves no data, as in a collective that never ends: {', '.join(spinning)}"
-    full = [gpu.uuid for gpu in after.gpus if gpu.utilisation_percent >= 90]
-    if full:
-        return (
-            f"sleeps while the GPU is at 90 % or more and moves no data, as in a collective that never ends: {full[0]}"
-        )
     return f"sleeps: {', '.join(str(process) for process in done[:4])}"
 
 
-class ActivityCheck:
-    """Looks at some process trees for a few seconds, from a child: reading of a wedged process may hang."""
+class ActivityCheck(Sampled):
+    """Samples some process trees for a few seconds, in a child because a read of a wedged process may hang."""
 
     def __init__(
         self,
@@ -181,32 +151,15 @@ class ActivityCheck:
         self._sampler = Sampler(_PROGRAM, arguments, log)
         self._window_s = window_s
         self._late_s = late_s
-        self._first: Sample | None = None
-        self._last: Sample | None = None
+        self._samples: list[Sample] = []
 
-    def begin(self) -> None:
-        """Start to look. Only from the main thread; raises OSError where no process can be started."""
-        self._sampler.begin()
-
-    def look(self, phase: str, gpus: Iterable[GpuUse] = ()) -> Activity | None:
-        """The verdict once the window has passed, None until then. `gpus`: their newest sample, where there is one."""
-        now = tuple(gpus)
-        for raw in self._sampler.take():
-            self._last = read_sample(raw, now)
-            self._first = self._first or self._last
-        first, last = self._first, self._last
-        if first is not None and last is not None and last.stamp_s - first.stamp_s >= self._window_s:
-            return busy(first, last, phase)
+    def look(self, phase: str) -> Activity | None:
+        """The verdict after the window has passed; None until then."""
+        self._samples += [load(Sample, raw) for raw in self._sampler.take()]
+        if self._samples and self._samples[-1].stamp_s - self._samples[0].stamp_s >= self._window_s:
+            return judge_activity(self._samples[0], self._samples[-1], phase)
         if self._sampler.ended is not None:
-            return Activity(f"not known: looking at its processes ended with {self._sampler.ended}", False)
+            return Activity(f"not known: the program that checks them ended with {self._sampler.ended}", False)
         if self._sampler.silent_s > self._late_s:
             return Activity(f"not known: its processes gave no answer within {self._late_s:g} s", False)
         return None
-
-    def processes(self) -> tuple[Identity, ...]:
-        """The child that looks, to be spared by a sweep."""
-        return self._sampler.processes()
-
-    def end(self) -> None:
-        """Stop looking."""
-        self._sampler.end()

@@ -1,11 +1,10 @@
-"""Writes what the processes of some trees have done so far, one JSON object to a line. Judges nothing.
+"""Run as a program: writes the work of the processes of some trees so far, one JSON object to a line.
 
 python activity_program.py INTERVAL_S PID...
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from prime_train.supervise.watches.sampler import write
 
 # linux/inet_diag.h and linux/netlink.h
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _INET_DIAG_INFO = 4, 20, 2
@@ -30,28 +31,27 @@ def main() -> None:
     interval_s, roots = float(sys.argv[1]), [int(pid) for pid in sys.argv[2:]]
     workers: dict[tuple[int, float], bool] = {}
     while True:
-        sys.stdout.write(json.dumps(sample(roots, workers)) + "\n")
-        sys.stdout.flush()
+        write(sample(roots, workers))
         time.sleep(interval_s)
 
 
 def sample(roots: list[int], workers: dict[tuple[int, float], bool]) -> dict[str, Any]:
-    """Counters of every process of the trees, and of the TCP sockets they hold. `workers` remembers who is one."""
+    """Counters of every process of the trees, and of their TCP sockets. `workers` remembers which ones are workers."""
     stamp_s = time.monotonic()
     processes = []
     inodes: set[int] = set()
-    for process in _trees(roots):
+    for process in _list_trees(roots):
         try:
-            processes.append(_counters(process, workers))
-            inodes |= _sockets(process.pid)
-        except psutil.Error:  # it has ended meanwhile
+            processes.append(_read_counters(process, workers))
+            inodes |= _list_sockets(process.pid)
+        except psutil.Error:  # it has ended
             continue
-    moved = tcp_bytes() if inodes else {}
+    moved = count_tcp_bytes() if inodes else {}
     kept = {str(inode): moved[inode] for inode in inodes if inode in moved}
     return {"stamp_s": stamp_s, "processes": processes, "sockets": kept}
 
 
-def _trees(roots: list[int]) -> list[psutil.Process]:
+def _list_trees(roots: list[int]) -> list[psutil.Process]:
     found: dict[int, psutil.Process] = {}
     for pid in roots:
         try:
@@ -62,7 +62,7 @@ def _trees(roots: list[int]) -> list[psutil.Process]:
     return list(found.values())
 
 
-def _counters(process: psutil.Process, workers: dict[tuple[int, float], bool]) -> dict[str, Any]:
+def _read_counters(process: psutil.Process, workers: dict[tuple[int, float], bool]) -> dict[str, Any]:
     with process.oneshot():
         times = process.cpu_times()
         identity = (process.pid, process.create_time())
@@ -80,7 +80,7 @@ def _counters(process: psutil.Process, workers: dict[tuple[int, float], bool]) -
                 "read_bytes": max(io.read_bytes, io.read_chars),
                 "written_bytes": max(io.write_bytes, io.write_chars),
             }
-        except psutil.AccessDenied:  # a process of another user, or one that may not be dumped
+        except psutil.AccessDenied:  # of another user, or not dumpable
             row |= {"read_bytes": 0, "written_bytes": 0}
     if identity not in workers:
         workers[identity] = _is_worker(process)
@@ -88,7 +88,7 @@ def _counters(process: psutil.Process, workers: dict[tuple[int, float], bool]) -
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """It was forked from its parent, or is one of multiprocessing's: it works for a rank and is none."""
+    """Whether a rank forked it, or multiprocessing started it: it works for a rank and is none."""
     try:
         command, parent = process.cmdline(), process.parent()
         if any("multiprocessing." in part for part in command[:4]):
@@ -98,8 +98,8 @@ def _is_worker(process: psutil.Process) -> bool:
         return False
 
 
-def _sockets(pid: int) -> set[int]:
-    """The inodes of the sockets that a process holds; empty where that may not be known."""
+def _list_sockets(pid: int) -> set[int]:
+    """The inodes of the sockets that a process holds; empty if they may not be read."""
     found = set()
     try:
         entries = os.listdir(f"/proc/{pid}/fd")
@@ -115,30 +115,30 @@ def _sockets(pid: int) -> set[int]:
     return found
 
 
-def tcp_bytes() -> dict[int, int]:
-    """Bytes sent and received over each TCP socket of this network namespace, by inode; empty where not told.
+def count_tcp_bytes() -> dict[int, int]:
+    """Bytes sent and received over each TCP socket of this network namespace, by inode; empty if not available.
 
-    /proc/PID/net/dev would count every process of the namespace, so the kernel is asked for each socket (sock_diag).
+    /proc/PID/net/dev would count every process of the namespace, so the numbers come from sock_diag, by socket.
     """
     found: dict[int, int] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as asked:
-                asked.settimeout(_ANSWER_S)
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as query:
+                query.settimeout(_ANSWER_S)
                 body = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _EVERY_STATE)
                 header = struct.pack(
                     "=IHHII", _HEADER_BYTES + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0
                 )
-                asked.send(header + body)
-                while _take(asked.recv(1 << 18), found):
+                query.send(header + body)
+                while _add_sockets(query.recv(1 << 18), found):
                     pass
         except OSError:  # no such netlink family: a sandboxed kernel
             continue
     return found
 
 
-def _take(answer: bytes, found: dict[int, int]) -> bool:
-    """Add the sockets of one answer; False where it was the last."""
+def _add_sockets(answer: bytes, found: dict[int, int]) -> bool:
+    """Add the sockets of one answer; False if it was the last answer."""
     at = 0
     while at + _HEADER_BYTES <= len(answer):
         length, kind = struct.unpack_from("=IH", answer, at)
@@ -147,13 +147,13 @@ def _take(answer: bytes, found: dict[int, int]) -> bool:
         message = answer[at + _HEADER_BYTES : at + length]
         if len(message) >= _DIAG_MSG_BYTES:
             (inode,) = struct.unpack_from("=I", message, _DIAG_MSG_BYTES - 4)
-            found[inode] = _moved(message[_DIAG_MSG_BYTES:])
+            found[inode] = _read_moved_bytes(message[_DIAG_MSG_BYTES:])
         at += (length + 3) & ~3
     return bool(answer)
 
 
-def _moved(attributes: bytes) -> int:
-    """Bytes acknowledged and received, out of the tcp_info among a message's attributes."""
+def _read_moved_bytes(attributes: bytes) -> int:
+    """Bytes acknowledged and received, from the tcp_info among a message's attributes."""
     at = 0
     while at + 4 <= len(attributes):
         length, kind = struct.unpack_from("=HH", attributes, at)

@@ -1,4 +1,4 @@
-"""Looks twice before silence is called a hang, and writes down what it can before an end. Decides nothing."""
+"""Checks what a silent attempt does, and keeps evidence before it is ended. Decides nothing."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ EVIDENCE_DEADLINE_S = 15.0
 
 
 class Suspicion:
-    """What is looked at of one silent attempt: one check of its activity at a time, and its evidence once."""
+    """The checks of one silent attempt: one check of its activity at a time, and its evidence once."""
 
     def __init__(self, run_dir: RunDir, inbox: SimpleQueue[object], hidden: Sequence[str]) -> None:
         self._run_dir = run_dir
         self._inbox = inbox
         self._hidden = tuple(hidden)
         self._check: ActivityCheck | None = None
-        self._unseen = Activity("not known", False)  # why there is no check
+        self._unseen = Activity("not known", False)  # the reason if there is no check
         self._silent_since_s = 0.0
         self._evidence_of = 0
 
     def suspect(self, live: Live) -> None:
-        """Begin to look at what its processes do. Again and again until the silence is over: it begins once."""
+        """Start a check of its processes. Repeated calls during the same silence start one check."""
         if self._check is not None and self._silent_since_s == live.last_sign_s:
             return
         self.drop()
@@ -39,13 +39,13 @@ class Suspicion:
         self._silent_since_s = live.last_sign_s
         try:
             check.begin()
-        except OSError as error:  # out of processes or of room: silence that cannot be looked into has no excuse
-            self._unseen = Activity(f"not known: nothing can be started to look at it: {error.strerror}", False)
+        except OSError as error:  # out of processes or memory: silence that cannot be checked counts
+            self._unseen = Activity(f"not known: no process can start to check it: {error.strerror}", False)
         else:
             self._check = check
 
     def verdict(self, live: Live) -> Activity | None:
-        """What they did; None while that is still looked at."""
+        """The activity of its processes; None while the check runs."""
         self.suspect(live)
         if self._check is None:
             return self._unseen
@@ -55,7 +55,7 @@ class Suspicion:
         return found
 
     def keep_evidence(self, attempt: int, live: Live, logs: Sequence[Path]) -> None:
-        """Write it down in a thread, once for each attempt; EvidenceKept comes into the inbox."""
+        """Write the evidence in a thread, once for each attempt; the thread puts EvidenceKept into the inbox."""
         if self._evidence_of == attempt:
             return
         self._evidence_of = attempt
@@ -71,7 +71,7 @@ class Suspicion:
         return self._check.processes() if self._check is not None else ()
 
     def drop(self) -> None:
-        """End what is looked at."""
+        """End the check."""
         if self._check is not None:
             self._check.end()
             self._check = None

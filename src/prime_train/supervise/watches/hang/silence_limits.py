@@ -1,8 +1,8 @@
 """Learns from a trainer's own events how long it may be silent. Pure: no clock, no I/O, no metrics file.
 
-Limits out of what was seen instead of one number for every run: the largest gap times a factor of 5, the first 5
-steps left out, as the nvidia-resiliency-ext documentation has it. What is slow by its nature does not teach: set-up,
-evaluation, export, and every step that a checkpoint was written beside.
+The limit comes from the run itself, not from one number for every run: the largest gap times a factor of 5, without
+the first 5 steps, as in the nvidia-resiliency-ext documentation. Phases that are slow by nature do not count: set-up,
+evaluation, export, and every step during which a checkpoint was written.
 """
 
 from __future__ import annotations
@@ -23,67 +23,67 @@ from prime_train.events import (
     TrainerStarted,
 )
 
-EXEMPT_STEPS = 5  # of an attempt: they compile, fill caches and find their memory
-GAPS_NEEDED = 5  # fewer say little about the largest one to come
+EXEMPT_STEPS = 5  # of an attempt, because they compile, fill caches and allocate memory
+GAPS_NEEDED = 5  # fewer do not predict the largest one to come
 FACTOR = 5.0
 FLOOR_S = 60.0
-CEILING_S = 45 * 60.0  # also for a job that reports nothing
+CEILING_S = 45 * 60.0  # also for a program that reports nothing
 SAVING_LEAST_S, SAVING_MOST_S = 5 * 60.0, 10 * 60.0
 SAVING_FACTOR = 2.0  # a save may take twice as long as the longest before it
-TOLD_WITHIN_S = 2.0  # a jump of the clock is told so soon, which is less than the least that counts as one
-PATIENCE = 3.0  # limits that a silent attempt gets while its processes plainly work
+REPORTED_WITHIN_S = 2.0  # after a jump of the clock; less than the smallest jump that counts
+PATIENCE = 3.0  # limits that a silent attempt may use while its processes work
 
 SETUP_PHASES = frozenset({"start", "setup", "tokenizer", "data", "compile"})
 SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 
 class Learned(NamedTuple):
-    """What the events of one attempt have taught. Times are seconds since the epoch, as the events are stamped.
+    """Values learned from the events of one attempt. Times are seconds since the epoch, like the stamps of events.
 
-    A tuple, because it is made anew at every step of a history that a supervisor reads when it starts.
+    A tuple, because a supervisor that starts creates one for every step of the history that it reads.
     """
 
-    attempt: int = 0  # 0 = none was launched: nothing teaches
-    heard: bool = False  # the trainer has said anything
+    attempt: int = 0  # 0 = none was launched, so nothing is learned
+    heard: bool = False  # the trainer has written any event
     step: int | None = None  # of the latest progress
     steps_seen: int = 0
-    gaps_seen: int = 0  # those that count
+    gaps_seen: int = 0  # that count
     largest_gap_s: float = 0.0
     early_gap_s: float = 0.0  # the largest of the exempt first steps
-    since_s: float | None = None  # where the gap began that the next progress ends; None = it will not count
+    since_s: float | None = None  # start of the gap that the next progress ends; None = it will not count
     saving_since_s: float | None = None
     longest_save_s: float = 0.0
-    largest_ended_s: float = 0.0  # when the largest gap was over
-    before_largest_s: float = 0.0  # the largest gap until then
+    largest_ended_s: float = 0.0  # end of the largest gap
+    before_largest_s: float = 0.0  # the largest gap before that one
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long silence may last as far as it is set. A number that is set holds as it is."""
+    """The limits that a config sets. A number that is set is used as it is."""
 
-    startup_limit_s: float = 900.0  # before the first step, and until enough was seen
+    startup_limit_s: float = 900.0  # before the first step, and until enough gaps were seen
     step_limit_s: float | None = None  # None = learned
     slow_phase_limit_s: float = 1800.0
-    reports: bool = True  # it speaks of its phases from the start; else it has CEILING_S until its first word
+    reports: bool = True  # it reports its phases from the start; otherwise it has CEILING_S until its first event
 
 
 def learn(learned: Learned, record: Record) -> Learned:
-    """What is known after one more event. Those of other attempts, and those that teach nothing, change nothing."""
+    """The values after one more event. Events of other attempts change nothing."""
     event = record.event
     match event:
         case Progress():  # first, as nearly all events are of this kind
-            return _stepped(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
+            return _add_step(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
         case LaunchAsked(attempt=attempt):
             return Learned(attempt) if attempt > learned.attempt else learned
         case ClockJumped(jump_s=jump_s):
-            return _jumped(learned, jump_s, record.time_s)
+            return _shift(learned, jump_s, record.time_s)
         case Phase() | CheckpointStarted() | CheckpointSaved() | TrainerStarted() | Evaluated() | Sampled():
-            return _heard(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
+            return _add_event(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
         case _:
             return learned
 
 
-def _heard(
+def _add_event(
     learned: Learned,
     event: Phase | CheckpointStarted | CheckpointSaved | TrainerStarted | Evaluated | Sampled,
     time_s: float,
@@ -103,32 +103,33 @@ def _heard(
             return learned if learned.heard else learned._replace(heard=True)
 
 
-def moved(time_s: float, jump_s: float, told_s: float) -> float:
-    """A moment on the clock as it is after it has jumped, which was told at `told_s`.
+def shift_time(time_s: float, jump_s: float, reported_s: float) -> float:
+    """A moment on the clock after its jump, which was reported at `reported_s`.
 
-    What was stamped between the jump and its telling is on that clock already.
+    Events between the jump and its report already carry stamps of the new clock.
     """
     if jump_s > 0:
-        is_moved = time_s + jump_s > told_s + TOLD_WITHIN_S / 2
+        is_shifted = time_s + jump_s > reported_s + REPORTED_WITHIN_S / 2
     else:
-        is_moved = told_s - TOLD_WITHIN_S < time_s <= told_s
-    return time_s if is_moved else time_s + jump_s
+        is_shifted = reported_s - REPORTED_WITHIN_S < time_s <= reported_s
+    return time_s if is_shifted else time_s + jump_s
 
 
-def _jumped(learned: Learned, jump_s: float, told_s: float) -> Learned:
-    """A clock that was set, or a machine that slept, is no slow step; not the step either that ended before it was
-    told."""
+def _shift(learned: Learned, jump_s: float, reported_s: float) -> Learned:
+    """A clock that was set, or a machine that slept, is no slow step, even if the step ended before the report."""
     held_s = learned.largest_gap_s
-    if 0 < jump_s <= held_s + TOLD_WITHIN_S / 2 and learned.largest_ended_s > told_s - TOLD_WITHIN_S:
+    if 0 < jump_s <= held_s + REPORTED_WITHIN_S / 2 and learned.largest_ended_s > reported_s - REPORTED_WITHIN_S:
         held_s = max(learned.before_largest_s, held_s - jump_s)
     return learned._replace(
-        since_s=None if learned.since_s is None else moved(learned.since_s, jump_s, told_s),
-        saving_since_s=None if learned.saving_since_s is None else moved(learned.saving_since_s, jump_s, told_s),
+        since_s=None if learned.since_s is None else shift_time(learned.since_s, jump_s, reported_s),
+        saving_since_s=None
+        if learned.saving_since_s is None
+        else shift_time(learned.saving_since_s, jump_s, reported_s),
         largest_gap_s=held_s,
     )
 
 
-def _stepped(learned: Learned, event: Progress, time_s: float) -> Learned:
+def _add_step(learned: Learned, event: Progress, time_s: float) -> Learned:
     attempt, _, step, steps_seen, gaps_seen, largest_s, early_s, since_s, saving_since_s, save_s, at_s, second_s = (
         learned
     )
@@ -142,24 +143,12 @@ def _stepped(learned: Learned, event: Progress, time_s: float) -> Learned:
                 largest_s, at_s, second_s = gap_s, time_s, largest_s
     steps_seen += 1 if step is None else max(0, event.step - step)
     since_s = time_s if saving_since_s is None else None
-    return Learned(
-        attempt,
-        True,
-        event.step,
-        steps_seen,
-        gaps_seen,
-        largest_s,
-        early_s,
-        since_s,
-        saving_since_s,
-        save_s,
-        at_s,
-        second_s,
-    )
+    seen = (steps_seen, gaps_seen, largest_s, early_s)
+    return Learned(attempt, True, event.step, *seen, since_s, saving_since_s, save_s, at_s, second_s)
 
 
-def limit_s(learned: Learned, phase: str, limits: Limits) -> float:
-    """Seconds of silence, since the trainer's last event, beyond which it is suspect in `phase`."""
+def compute_limit_s(learned: Learned, phase: str, limits: Limits) -> float:
+    """Seconds since the trainer's last event after which its silence is suspicious in `phase`."""
     started = learned.steps_seen > 0
     if phase in SLOW_PHASES:
         return max(limits.slow_phase_limit_s, 0.0 if started else limits.startup_limit_s)
@@ -169,29 +158,31 @@ def limit_s(learned: Learned, phase: str, limits: Limits) -> float:
         return limits.startup_limit_s
     if limits.step_limit_s is not None:
         return limits.step_limit_s
-    return _step_limit_s(learned, limits) + (_saving_s(learned) if learned.saving_since_s is not None else 0.0)
+    return _compute_step_limit_s(learned, limits) + (
+        _compute_saving_s(learned) if learned.saving_since_s is not None else 0.0
+    )
 
 
-def _step_limit_s(learned: Learned, limits: Limits) -> float:
-    """A limit that grows with what was seen and never passes the ceiling, unless the start-up limit itself does."""
+def _compute_step_limit_s(learned: Learned, limits: Limits) -> float:
+    """A limit that grows with the gaps seen and never exceeds the ceiling, unless the start-up limit itself does."""
     if learned.gaps_seen >= GAPS_NEEDED:
         return min(CEILING_S, max(FLOOR_S, FACTOR * learned.largest_gap_s))
     seen_s = max(learned.early_gap_s, learned.largest_gap_s)
     return max(limits.startup_limit_s, min(CEILING_S, FACTOR * seen_s))
 
 
-def _saving_s(learned: Learned) -> float:
-    """What a checkpoint in flight adds: by the longest save seen, and the most before the first."""
+def _compute_saving_s(learned: Learned) -> float:
+    """The extra time for a checkpoint in flight: by the longest save seen, the maximum before the first save."""
     if learned.longest_save_s == 0.0:
         return SAVING_MOST_S
     return min(SAVING_MOST_S, max(SAVING_LEAST_S, SAVING_FACTOR * learned.longest_save_s))
 
 
-def longest_s(limit_s: float) -> float:
-    """Silence after which an attempt counts as hung whatever its processes do."""
+def compute_longest_s(limit_s: float) -> float:
+    """The silence after which an attempt counts as hung even if its processes work."""
     return max(limit_s, min(PATIENCE * limit_s, CEILING_S))
 
 
-def until_s(last_sign_s: float, limit_s: float, now_s: float) -> float:
-    """When a silent attempt whose processes work is looked at again; not after `now_s` where its time is up."""
-    return min(now_s + limit_s / 2, last_sign_s + longest_s(limit_s))
+def compute_recheck_s(last_sign_s: float, limit_s: float, now_s: float) -> float:
+    """When a silent attempt whose processes work is checked again; at most `now_s` if its time is up."""
+    return min(now_s + limit_s / 2, last_sign_s + compute_longest_s(limit_s))

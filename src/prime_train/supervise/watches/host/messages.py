@@ -1,21 +1,84 @@
-"""What the host watch tells, one function for each kind of alarm. Pure."""
+"""Judges the samples of the machine. Pure: a memory and a sample give a memory and alarms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from prime_train.core.units import format_bytes, format_seconds
-from prime_train.supervise.watches.host.growth import Point, growth
-from prime_train.supervise.watches.host.samples import Limits, Run, Sample
-from prime_train.supervise.watches.watch import Alarm
+from prime_train.supervise.watches.host.growth import MOST_POINTS, Point, measure_growth
+from prime_train.supervise.watches.host.samples import LIMITS, Limits, Run, Sample, label_all
+from prime_train.supervise.watches.watch import Alarm, Answer
 
 _SHM = "/dev/shm"
 _MACHINE = "/proc/vmstat"
-_COMM_CHARS = 15  # of a name the kernel keeps so many; psutil looks up the rest
+_COMM_CHARS = 15  # of a name that the kernel keeps; psutil looks up the rest
+Standing = frozenset[tuple[str, str]]  # name and subject of the alarms of the last sample
 
 
-def low(sample: Sample, standing: frozenset[tuple[str, str]], limits: Limits) -> Iterator[Alarm]:
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is kept from sample to sample."""
+
+    last: Sample | None = None
+    labels: Mapping[int, str] = field(default_factory=dict)  # of the processes in `last`
+    in_a_row: Mapping[tuple[str, str], int] = field(default_factory=dict)  # name and subject to samples over a limit
+    levels: tuple[Alarm, ...] = ()  # as of `last`
+    moments: tuple[tuple[float, Alarm], ...] = ()  # with the stamp until which each stands
+    attempt: int = 0
+    newest_complete: int = 0
+    least_bytes: int | None = None  # held by the run since its newest save
+    points: tuple[Point, ...] = ()
+
+
+def judge(
+    memory: Memory, samples: Iterable[Sample], run: Run, limits: Limits = LIMITS
+) -> tuple[Memory, tuple[Alarm, ...]]:
+    """Everything that is wrong after some more samples, or after none."""
+    for sample in samples:
+        memory = _add_sample(memory, sample, run, limits)
+    return memory, (*memory.levels, *(alarm for _, alarm in memory.moments))
+
+
+def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Memory:
+    moments = [(until_s, alarm) for until_s, alarm in memory.moments if sample.stamp_s < until_s]
+    if memory.last is not None:
+        found = [*_judge_kills(memory.last, sample, memory.labels), *_judge_clock(memory.last, sample, limits)]
+        moments += [(sample.stamp_s + limits.stands_s, alarm) for alarm in found]
+    memory = _add_save(memory, sample, run)
+    labels = label_all(sample.processes, run)
+    standing = frozenset((alarm.name, alarm.subject) for alarm in memory.levels)
+    found = [*_judge_memory(sample, standing, limits), *_judge_open_files(sample, labels, standing, limits)]
+    counts = {(alarm.name, alarm.subject): memory.in_a_row.get((alarm.name, alarm.subject), 0) + 1 for alarm in found}
+    levels = [alarm for alarm in found if counts[alarm.name, alarm.subject] >= limits.in_a_row]
+    levels += _judge_growth(memory, sample, run, limits)
+    return replace(
+        memory,
+        last=sample,
+        labels=labels,
+        in_a_row=counts,
+        levels=tuple(levels),
+        moments=tuple({alarm.key: (until_s, alarm) for until_s, alarm in moments}.values()),
+    )
+
+
+def _add_save(memory: Memory, sample: Sample, run: Run) -> Memory:
+    """The memory with one more point if a save was completed. Another attempt starts without points."""
+    if run.attempt != memory.attempt:
+        return replace(memory, attempt=run.attempt, newest_complete=run.newest_complete, least_bytes=None, points=())
+    held_bytes = sum(process.own_bytes for process in sample.processes)
+    least_bytes = held_bytes if memory.least_bytes is None else min(memory.least_bytes, held_bytes)
+    if run.newest_complete <= memory.newest_complete or not sample.processes:
+        return replace(memory, least_bytes=least_bytes if sample.processes else memory.least_bytes)
+    points = (*memory.points, Point(run.newest_complete, least_bytes))[-MOST_POINTS:]
+    return replace(memory, newest_complete=run.newest_complete, least_bytes=None, points=points)
+
+
+# --- levels: values over a limit ---------------------------------------------------------------------
+
+
+def _judge_memory(sample: Sample, standing: Standing, limits: Limits) -> Iterator[Alarm]:
     for name, subject, room, least_bytes in (
         ("memory_low", "this machine", sample.memory, limits.memory_free_bytes),
         ("memory_low", "the container", sample.group, limits.memory_free_bytes),
@@ -23,82 +86,57 @@ def low(sample: Sample, standing: frozenset[tuple[str, str]], limits: Limits) ->
     ):
         if room is None or room.total_bytes == 0:
             continue
-        wanted_bytes = min(limits.free_ratio * room.total_bytes, least_bytes)
-        if room.free_bytes >= wanted_bytes * (limits.clear_ratio if (name, subject) in standing else 1.0):
+        needed_bytes = min(limits.free_ratio * room.total_bytes, least_bytes)
+        if room.free_bytes >= needed_bytes * (limits.clear_ratio if (name, subject) in standing else 1.0):
             continue
-        what = f"{format_bytes(room.free_bytes)} of {format_bytes(room.total_bytes)} are left"
+        what, where = f"{format_bytes(room.free_bytes)} of {format_bytes(room.total_bytes)} are left", ""
         if name == "memory_low":
-            yield Alarm(
-                "host",
-                name,
-                subject,
-                "alert",
-                "oom",
-                f"memory of {subject}: {what}",
-                f"the kernel ends the largest process when none is left; {_largest(sample)}",
-                "end other programs, or use fewer data workers or a smaller data.pack_buffer_docs",
-            )
+            what = f"memory of {subject}: {what}"
+            why = f"the kernel kills the largest process when no memory is left; {_name_largest(sample)}"
+            fix = "end other programs, or use fewer data workers or a smaller data.pack_buffer_docs"
         else:
-            yield Alarm(
-                "host",
-                name,
-                subject,
-                "alert",
-                "oom",
-                f"{subject}: {what}",
-                "NCCL and data loader workers share memory there and die with SIGBUS when it is full",
-                "start the container with a larger one (--shm-size=16g or --ipc=host), or delete what is left there",
-                subject,
-            )
+            what, where = f"{subject}: {what}", subject
+            why = "NCCL and data loader workers share memory there, and die with SIGBUS when it is full"
+            fix = "start the container with a larger one (--shm-size=16g or --ipc=host), or delete old files there"
+        yield Alarm("host", name, subject, "alert", "oom", what, why, fix, where)
 
 
-def _largest(sample: Sample) -> str:
+def _name_largest(sample: Sample) -> str:
     most = max(sample.processes, key=lambda process: process.own_bytes, default=None)
     if most is None:
-        return "the run has no process at present"
+        return "the run has no process now"
     return f"{most.name} ({most.pid}) holds {format_bytes(most.own_bytes)}, the most of this run"
 
 
-def open_files(
-    sample: Sample, labels: Mapping[int, str], standing: frozenset[tuple[str, str]], limits: Limits
-) -> Iterator[Alarm]:
+def _judge_open_files(sample: Sample, labels: Mapping[int, str], standing: Standing, limits: Limits) -> Iterator[Alarm]:
     for process in sample.processes:
         subject = f"{labels[process.pid]} ({process.pid})"
         ratio = limits.open_files_ratio / (limits.clear_ratio if ("open_files", subject) in standing else 1.0)
         if process.open_files_limit is None or process.open_files < ratio * process.open_files_limit:
             continue
-        yield Alarm(
-            "host",
-            "open_files",
-            subject,
-            "alert",
-            "bug",
-            f"{subject} has {process.open_files:,} files open; its limit is {process.open_files_limit:,}",
-            'the next one beyond it ends the process with "Too many open files"',
-            "raise the hard limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile=), or look for what leaves files open",
-            f"/proc/{process.pid}/fd",
-        )
+        what = f"{subject} has {process.open_files:,} files open; its limit is {process.open_files_limit:,}"
+        why = 'at the limit the process fails with "Too many open files"'
+        fix = "raise the hard limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile=), or find what leaves files open"
+        yield Alarm("host", "open_files", subject, "alert", "bug", what, why, fix, f"/proc/{process.pid}/fd")
 
 
-def grows(points: Sequence[Point], sample: Sample, run: Run, limits: Limits) -> Iterator[Alarm]:
+def _judge_growth(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Iterator[Alarm]:
     to_come = max(0, run.max_steps - run.newest_complete) if run.max_steps else inf
-    found = growth(points, sample.free_bytes, to_come)
+    found = measure_growth(memory.points, sample.free_bytes, to_come)
     if found is None or not found.too_much:
         return
     saves = max(1, round(found.saves_left))
-    yield Alarm(
-        "host",
-        "memory_grows",
-        "the run",
-        "alert" if saves <= limits.soon_saves else "note",
-        "oom",
-        f"the run holds {format_bytes(found.bytes_per_save)} more memory at each save",
-        f"the {format_bytes(sample.free_bytes)} that are left last for about {saves} more saves; the run takes more",
-        "look for what is kept from step to step (lists of losses, caches, data workers); a restart gives it back",
-    )
+    what = f"the run holds {format_bytes(found.bytes_per_save)} more memory at each save"
+    why = f"the remaining {format_bytes(sample.free_bytes)} last for about {saves} more saves; the run needs more"
+    fix = "look for data that is kept from step to step (lists of losses, caches, data workers); a restart frees it"
+    answer: Answer = "alert" if saves <= limits.soon_saves else "note"
+    yield Alarm("host", "memory_grows", "the run", answer, "oom", what, why, fix)
 
 
-def killed(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[Alarm]:
+# --- moments: changes between two samples ------------------------------------------------------------
+
+
+def _judge_kills(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[Alarm]:
     """Processes that the out-of-memory killer ended between two samples."""
     risen = {path: count - last.oom_kills.get(path, count) for path, count in sample.oom_kills.items()}
     count = max(risen.values(), default=0)
@@ -110,57 +148,33 @@ def killed(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[
     groups = [path for path in risen if path != _MACHINE]
     inside = [path for path in groups if risen[path] > 0]
     where = (inside or [_MACHINE])[0]
-    # A group counts its own processes, whatever they were killed by: one that did not count lost none.
+    # A group counts its own processes, even if the machine's limit killed them: a group whose count stands lost none.
     if not gone or (groups and not inside and not named):
-        yield _other_killed(count, where, sample)
+        names = ", ".join(name for _, name in sample.killed)
+        plural = "es" if count > 1 else ""
+        what = f"the kernel killed {count} process{plural} of other programs because memory ran out"
+        what, why = what + (f": {names}" if names else ""), "the next one may be a process of this run"
+        fix = "see which other programs run on this machine"
+        yield Alarm("host", "oom_kill", "another program", "note", "oom", what, why, fix, where)
         return
     ended = max(named or gone, key=lambda process: process.own_bytes)
     subject = labels.get(ended.pid, ended.name)
-    held = f"it held {format_bytes(ended.own_bytes)} when last looked at"
-    yield Alarm(
-        "host",
-        "oom_kill",
-        subject,
-        "alert",
-        "oom",
-        f"the kernel ended {subject} (pid {ended.pid}) because memory ran out"
-        if named
-        else f"the kernel ended a process because memory ran out; of the run's that are gone {subject} was the largest",
-        f"{held}; "
-        + ("a limit of its container was reached" if inside else "the machine, or a group it was in, had none left"),
-        "give the run more memory, or take fewer data workers, a smaller micro-batch or model",
-        where,
-    )
+    if named:
+        what = f"the kernel killed {subject} (pid {ended.pid}) because memory ran out"
+    else:
+        what = f"the kernel killed a process because memory ran out; {subject} is the largest one missing from the run"
+    cause = "its container reached a limit" if inside else "the machine, or a group that held it, had no memory left"
+    why = f"it held {format_bytes(ended.own_bytes)} at the last sample; {cause}"
+    fix = "give the run more memory, or use fewer data workers, a smaller micro-batch or model"
+    yield Alarm("host", "oom_kill", subject, "alert", "oom", what, why, fix, where)
 
 
-def _other_killed(count: int, where: str, sample: Sample) -> Alarm:
-    names = ", ".join(name for _, name in sample.killed)
-    return Alarm(
-        "host",
-        "oom_kill",
-        "another program",
-        "note",
-        "oom",
-        f"the kernel ended {count} process{'es' if count > 1 else ''} of other programs because memory ran out"
-        + (f": {names}" if names else ""),
-        "the next one may be of this run",
-        "see what else runs on this machine",
-        where,
-    )
-
-
-def clock(last: Sample, sample: Sample, limits: Limits) -> Iterator[Alarm]:
+def _judge_clock(last: Sample, sample: Sample, limits: Limits) -> Iterator[Alarm]:
     step_s = (sample.wall_s - last.wall_s) - (sample.stamp_s - last.stamp_s)
     if abs(step_s) <= limits.clock_step_s:
         return
     way = "forward" if step_s > 0 else "back"
-    yield Alarm(
-        "host",
-        f"clock_{way}",
-        "this machine",
-        "note",
-        "unknown",
-        f"the clock went {way} by {format_seconds(abs(step_s))}",
-        "it was set, or the machine slept: times in logs and events do not compare across this moment",
-        "let chrony or systemd-timesyncd keep the time, and no machine sleep while a run is on",
-    )
+    what = f"the clock went {way} by {format_seconds(abs(step_s))}"
+    why = "it was set, or the machine slept: times in logs and events are not comparable across this moment"
+    fix = "let chrony or systemd-timesyncd set the clock, and prevent sleep during a run"
+    yield Alarm("host", f"clock_{way}", "this machine", "note", "unknown", what, why, fix)

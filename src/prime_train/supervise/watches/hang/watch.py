@@ -1,15 +1,20 @@
-"""Tells a silence that is too long where the run is not to be ended for it. Judges by the trainer's own events."""
+"""Reports a silence that is too long, if the run is not to be ended for it. Judges by the trainer's own events."""
 
 from __future__ import annotations
 
 from prime_train.core.process_id import Identity
 from prime_train.supervise.policy import Policy, find_silence_limit_s
 from prime_train.supervise.state import State
-from prime_train.supervise.watches.watch import Alarm
+from prime_train.supervise.watches.watch import Alarm, Context
+
+
+def create(context: Context) -> SilenceWatch | None:
+    """None for "restart": policy.py then ends the attempt."""
+    return SilenceWatch(context.policy) if context.run.prime_train.watch.hang == "alert" else None
 
 
 class SilenceWatch:
-    """`[prime_train.watch] hang = "alert"`. With "restart" it is policy.py that ends the attempt."""
+    """`[prime_train.watch] hang = "alert"`."""
 
     name = "hang"
 
@@ -27,8 +32,8 @@ class SilenceWatch:
         if silent_s < limit_s:
             return ()
         what = f"no sign of life for {silent_s:.0f} s in phase {live.phase}; the limit is {limit_s:.0f} s"
-        why = "a rank hangs, or the phase is just slow; the run goes on, as prime_train.watch.hang asks"
-        fix = f"py-spy dump --pid {live.children[-1].pid} shows where it stands; prime-train stop ends the run"
+        why = 'a rank hangs, or the phase is slow; the run continues, because prime_train.watch.hang is "alert"'
+        fix = f"py-spy dump --pid {live.children[-1].pid} shows where it waits; prime-train stop ends the run"
         return (Alarm(self.name, "silent", "", "alert", "hang", what, why, fix, live.children[-1].log),)
 
     def processes(self) -> tuple[Identity, ...]:
