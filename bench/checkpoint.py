@@ -37,10 +37,9 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, gather
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.model import build, config_of
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import size_bytes
-from prime_train.trainer.step import Training, train_step
+from prime_train.trainer.step import Training, adamw, train_step
 
 VOCAB_SIZE = 12288
 CTX_TOKENS = 256

@@ -27,8 +27,8 @@ from row_cells import Unreadable
 from throughput_rows import Read
 
 from prime_train.core.errors import UserError
-from prime_train.estimate.time.rates import Rates, rates_of
 from prime_train.estimate.time.step_flops import work_of
+from prime_train.estimate.time.step_terms import Rates, rates_of
 from prime_train.estimate.time.throughput import MeasuredRow, measured_rows, throughput_of
 from prime_train.estimate.values import Interval
 

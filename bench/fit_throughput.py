@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from prime_train.estimate.time.rates import Costs, Rates, Spread, published_costs
 from prime_train.estimate.time.rl_step_time import broadcast_s
-from prime_train.estimate.time.step_terms import ideal_terms, step_terms
+from prime_train.estimate.time.step_terms import Costs, Rates, Spread, ideal_terms, published_costs, step_terms
 from prime_train.estimate.time.throughput import MeasuredRow, find_nearby, measured_rows
 
 MIN_ROWS = 40

@@ -11,8 +11,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from prime_train.estimate.memory.adapters import ALL_LINEAR
-from prime_train.estimate.memory.sharding import groups_of
+from prime_train.estimate.memory.sharding import ALL_LINEAR, groups_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 
 MIB = 2**20

@@ -24,9 +24,8 @@ from prime_train.trainer import device
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.model import build, config_of
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, train_step
+from prime_train.trainer.step import Training, adamw, train_step
 
 BATCH = 8
 SIZES = Sizes(layers=6, hidden_size=384, heads=6, mlp_size=1024, ctx_tokens=256, vocab_size=8192)

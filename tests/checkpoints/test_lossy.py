@@ -19,7 +19,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from prime_train.checkpoints import archive, dcp, layout, lossy, moments, packing_plan
+from prime_train.checkpoints import archive, dcp, layout, lossy, packing_plan
+from prime_train.checkpoints import lossy as moments
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packing_plan import Sizes
 from prime_train.core.errors import UserError

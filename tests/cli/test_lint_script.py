@@ -86,8 +86,6 @@ def test_a_lint_of_a_config_loads_nothing_that_only_scripts_need(base: str) -> N
         {
             "prime_train.config.jax.python_source",
             "prime_train.config.jax.script",
-            "prime_train.config.jax.script_calls",
-            "prime_train.rules.jax_processes",
-            "prime_train.rules.jax_runtime",
+            "prime_train.rules.jax_start",
         }
     )

@@ -5,7 +5,7 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cli.overrides import apply_overrides, parse_overrides
+from prime_train.cli.preflight import apply_overrides, parse_overrides
 from prime_train.core.errors import UserError
 from prime_train.toml.document import patched
 

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from prime_train.cli.app import app
+from prime_train.cli.schema import json_schema
 from prime_train.config import run_toml
 from prime_train.core.errors import UserError
 from prime_train.registry import gpus
 from prime_train.rules.explain import BASE
 from prime_train.rules.judge import lint
 from prime_train.toml.document import patched
-from prime_train.views.json_schema import json_schema
 
 SCHEMA = json_schema(run_toml.schema(), run_toml.serving_schema())
 

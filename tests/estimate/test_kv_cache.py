@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.units import GIB
-from prime_train.estimate.serving.kv_cache import bytes_for, capacity_of, layout_of, token_bytes
+from prime_train.estimate.serving.server_memory import bytes_for, capacity_of, layout_of, token_bytes
 from prime_train.estimate.serving.server_setup import ServeSetup, default_setup
 from tests.estimate.served import ROWS, TINY, Served, gpu, named, shape_of
 

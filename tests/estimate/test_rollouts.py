@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.estimate import hardware
-from prime_train.estimate.time.rl_step_time import overlap_of
-from prime_train.estimate.time.rollouts import RolloutSetup, concurrency_of, rollout_time
+from prime_train.estimate.time.rl_step_time import RolloutSetup, concurrency_of, overlap_of, rollout_time
 from prime_train.estimate.values import Interval
 from tests.estimate.step_cases import LLAMA_1B, QWEN_30B, known
 

@@ -8,9 +8,18 @@ from hypothesis import strategies as st
 
 from prime_train.estimate.memory.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
 from prime_train.estimate.memory.training import training_memory
-from prime_train.estimate.time.collectives import Transfer, all_reduce_bytes, gather_bytes, least_seconds, traffic_of
-from prime_train.estimate.time.rates import links_of
-from prime_train.estimate.time.scaling import counts, largest_micro_batch, layouts, scale
+from prime_train.estimate.time.scaling import (
+    Transfer,
+    all_reduce_bytes,
+    counts,
+    gather_bytes,
+    largest_micro_batch,
+    layouts,
+    least_seconds,
+    scale,
+    traffic_of,
+)
+from prime_train.estimate.time.step_terms import links_of
 from prime_train.estimate.values import RoleMemory
 from tests.estimate.served import gpu, shape_of
 

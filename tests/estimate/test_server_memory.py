@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from prime_train.core.units import GIB
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.serving.kv_cache import bytes_for, capacity_of
 from prime_train.estimate.serving.server_memory import (
     activation_bytes,
+    bytes_for,
+    capacity_of,
     graph_bytes,
     inference_memory,
     smallest_fraction,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.estimate.memory.adapters import QUANTIZED_BYTES, lora_parameters, quantized_bytes
 from prime_train.estimate.memory.coefficients import Coefficients, fitted_entry, is_known
 from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.sharding import QUANTIZED_BYTES, lora_parameters, quantized_bytes
 from prime_train.estimate.memory.train_setup import Head, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.registry.gpus import read_table

@@ -7,13 +7,15 @@ import math
 import pytest
 from hypothesis import given
 
-from prime_train.estimate.time.step_flops import StepSetup, Work, work_of
-from prime_train.estimate.time.token_flops import (
+from prime_train.estimate.time.step_flops import (
+    StepSetup,
+    Work,
     active_expert_parameters,
     adapter_features,
     adapter_parameters,
     attention_flops,
     linear_parameters,
+    work_of,
 )
 from tests.estimate.step_cases import LLAMA_1B, OLMO_7B, QWEN_30B, changed, dense, known, setups, step
 

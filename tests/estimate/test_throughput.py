@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
-from prime_train.estimate.time.rates import gpu_class, published_costs, rates_of
 from prime_train.estimate.time.rl_step_time import broadcast_s
 from prime_train.estimate.time.step_flops import StepSetup
-from prime_train.estimate.time.step_terms import kernel_in_use
+from prime_train.estimate.time.step_terms import gpu_class, kernel_in_use, published_costs, rates_of
 from prime_train.estimate.time.throughput import MeasuredRow, find_nearby, measured_rows, throughput_of
 from prime_train.estimate.values import Hardware
 from prime_train.registry import gpus

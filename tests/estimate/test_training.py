@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.core.units import GIB
-from prime_train.estimate.memory.adapters import lora_parameters
 from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.sharding import lora_parameters
 from prime_train.estimate.memory.train_setup import Adapter, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry

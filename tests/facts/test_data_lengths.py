@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.facts.data_lengths import lengths, local_data
-from prime_train.facts.facts import NotKnown
-from prime_train.facts.run_inputs import DataLengths
+from prime_train.facts.facts import DataLengths, NotKnown
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, RunSpec, Source, Tokenizer

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from prime_train.facts.accounts import check_repositories
 from prime_train.facts.facts import HubAnswer, HubRepository, NotKnown
-from prime_train.facts.hub import check_repositories
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.facts.accounts import find_wandb_login
 from prime_train.facts.facts import Facts, Login, to_json
-from prime_train.facts.login import find_wandb_login
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 

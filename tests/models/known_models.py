@@ -11,11 +11,10 @@ from prime_train.estimate import hardware
 from prime_train.facts.facts import NotKnown
 from prime_train.models.architectures import Installed
 from prime_train.models.chat_template import ChatTemplate, Renderings, render_all
-from prime_train.models.evidence import TURN_END, Evidence
+from prime_train.models.evidence import TURN_END, Evidence, Tokenized
 from prime_train.models.judge import judge
 from prime_train.models.model_files import ModelFiles, Weights
 from prime_train.models.support import Stack
-from prime_train.models.tokenizer import Tokenized
 from prime_train.models.verdicts import Check, Verdict
 from tests.fakes.model_folder import QWEN3, STEADY
 

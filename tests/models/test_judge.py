@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.facts.facts import NotKnown
+from prime_train.models.evidence import Tokenized
 from prime_train.models.model_files import Fault, Unread
-from prime_train.models.tokenizer import Tokenized
 from prime_train.models.verdicts import Outcome
 from tests.fakes.model_folder import FORGETFUL, QWEN3, WITHOUT_TOOLS
 from tests.models.known_models import FILES, WEIGHTS, check, evidence, outcomes, verdict

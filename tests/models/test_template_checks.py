@@ -10,8 +10,8 @@ import pytest
 from prime_train.facts.facts import NotKnown
 from prime_train.models import template_checks
 from prime_train.models.chat_template import ChatTemplate, Renderings
+from prime_train.models.evidence import Tokenized
 from prime_train.models.support import Stack
-from prime_train.models.tokenizer import Tokenized
 from prime_train.models.verdicts import Outcome
 from prime_train.registry.models import TestedModel
 from tests.fakes.model_folder import FORGETFUL, STEADY, WITHOUT_TOOLS, XML_CALLS

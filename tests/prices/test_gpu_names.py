@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.prices.gpu_names import gpu_id, gpu_id_of_offer
-from prime_train.prices.vast import VAST_NAMES
+from prime_train.prices.services import VAST_NAMES
 from prime_train.registry import gpus
 
 

@@ -11,7 +11,7 @@ import pytest
 from prime_train.core.errors import UserError
 from prime_train.prices import import_file
 from prime_train.prices.import_file import ImportOptions
-from prime_train.prices.table import format_table
+from prime_train.prices.price import format_table
 from tests.fakes.price_server import prime_offer, vast_offer
 from tests.prices.test_skypilot import CATALOGUES, NEBIUS
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.prices.price import Price, Rows
-from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
-from prime_train.prices.vast import vast_offers, vast_rows
+from prime_train.prices.services import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from tests.fakes.price_server import prime_offer, vast_offer
 
 

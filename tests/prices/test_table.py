@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.prices.price import Fault, Price, Rows, catch
-from prime_train.prices.table import format_table, parse_table
+from prime_train.prices.price import Fault, Price, Rows, catch, format_table, parse_table
 from prime_train.registry import gpus
 
 TODAY = date(2026, 11, 21)

@@ -13,8 +13,8 @@ import pytest
 
 from prime_train import spec
 from prime_train.checkpoints.cleanup import newest_usable
-from prime_train.checkpoints.inventory import Stock
 from prime_train.checkpoints.layout import MANIFEST, write_manifest
+from prime_train.checkpoints.step_folders import Stock
 from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
@@ -23,7 +23,7 @@ from prime_train.programs.prime_rl.layout import folder as folder_of
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.resume_choice import choose_checkpoint
+from prime_train.supervise.launch.run_directory import choose_checkpoint
 from prime_train.views import checkpoints as view
 from prime_train.views.status import read_status
 from tests.fakes.prime_rl_launcher.standin import metadata

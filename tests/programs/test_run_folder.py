@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints.layout import write_manifest
-from prime_train.facts.run_inputs import RunFolder
+from prime_train.facts.facts import RunFolder
 from prime_train.programs import program_of
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint

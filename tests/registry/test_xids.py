@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from prime_train.registry.xids import XidEntry, xid, xids
+from prime_train.registry.gpus import XidEntry, xid, xids
 
 
 @pytest.mark.parametrize("entry", xids().values(), ids=lambda entry: str(entry.code))

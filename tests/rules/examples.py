@@ -27,11 +27,12 @@ from prime_train.facts.facts import (
     OpenFiles,
     Packages,
     Ram,
+    RunFolder,
     SaveDir,
     Shm,
+    StepFolder,
     TokenizerFolder,
 )
-from prime_train.facts.run_inputs import RunFolder, StepFolder
 from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge

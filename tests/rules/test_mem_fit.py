@@ -11,8 +11,8 @@ from prime_train.config import detect
 from prime_train.core.findings import Severity
 from prime_train.estimate.memory.roles import memory_of
 from prime_train.facts.facts import Gpu, Gpus
-from prime_train.rules.estimate_inputs import Unknown, hardware_of, shape_of
 from prime_train.rules.judge import judge
+from prime_train.rules.mem_fit import Unknown, hardware_of, shape_of
 
 from .examples import GOOD_MACHINE
 

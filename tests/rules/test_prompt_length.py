@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.findings import Finding, Severity
-from prime_train.facts.facts import Facts
-from prime_train.facts.run_inputs import DataLengths, ModelContext
+from prime_train.facts.facts import DataLengths, Facts, ModelContext
 from prime_train.rules.explain import BASES
 from prime_train.rules.judge import lint
 from prime_train.rules.prompt_length import Prompt, _by_name, find_longest

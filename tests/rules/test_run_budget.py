@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from prime_train.core.findings import Finding, Severity
-from prime_train.facts.facts import Gpu, Gpus
-from prime_train.facts.run_inputs import RunFolder
+from prime_train.facts.facts import Gpu, Gpus, RunFolder
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 

@@ -15,8 +15,8 @@ import pytest
 
 from prime_train.events import AlarmRaised, AlertSent, AttemptEnded, GpuLeftOut, Progress, RunClosed
 from prime_train.spec import ENDLESS_STEPS
-from prime_train.supervise.alert_text import build_alert
 from prime_train.supervise.alerts import Alerts, Limits
+from prime_train.supervise.event_text import build_alert
 from prime_train.supervise.state import Attempt, State
 
 QUICK = Limits(retry_s=0.01, deadline_s=5.0)

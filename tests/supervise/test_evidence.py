@@ -113,7 +113,7 @@ DUMP = """Process 7: python -m prime_train.trainer
 Python v3.11.7 (/usr/bin/python3.11)
 
 Thread 8 (active): "watch"
-    _watch (prime_train/trainer/stop.py:100)
+    _watch (prime_train/trainer/attempt.py:100)
 Thread 7 (idle): "MainThread"
     _engine_run_backward (torch/autograd/graph.py:979)
     Tensor.backward (torch/_tensor.py:623)

@@ -29,8 +29,7 @@ from prime_train.events import (
     TrainerStopped,
     Unrecognised,
 )
-from prime_train.supervise.fold import ATTEMPTS_KEPT, fold, fold_all
-from prime_train.supervise.fold_trainer import SAMPLES_KEPT
+from prime_train.supervise.fold import ATTEMPTS_KEPT, SAMPLES_KEPT, fold, fold_all
 from prime_train.supervise.state import Child, State, Validation
 from tests.events.test_log import any_event
 

@@ -33,9 +33,8 @@ from prime_train.spec import RunSpec
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder, build, config_of
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, train_step
+from prime_train.trainer.step import Training, adamw, train_step
 
 ALLOCATOR = "allocator reserve"  # the one term that is no tensor
 ANY_GPU = Hardware("any", "any GPU with bf16", 1, 0.0, 1.0, 1.0, (9, 0))

@@ -20,9 +20,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, TrainerFailed
 from prime_train.trainer import resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, train_step
+from prime_train.trainer.step import Training, adamw, train_step
 from tests.trainer import tiny
 
 ALONE = World(rank=0, size=1)

@@ -13,9 +13,8 @@ import torch
 from prime_train import spec
 from prime_train.events import Evaluated, Sampled
 from prime_train.trainer import evaluate, seed
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, loss_sum
+from prime_train.trainer.step import Training, adamw, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer import tiny
 

@@ -86,7 +86,7 @@ def test_a_circle_of_causes_ends() -> None:
 
 
 def test_an_unknown_error_names_the_frame_of_ours() -> None:
-    from prime_train.trainer.optim import _progress
+    from prime_train.trainer.step import _progress
 
     with pytest.raises(TypeError) as caught:
         _progress("1", 2, 3)  # type: ignore[arg-type]

@@ -24,7 +24,8 @@ from transformers import (
 )
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.trainer import hf, hf_config
+from prime_train.trainer import hf
+from prime_train.trainer import hf as hf_config
 from prime_train.trainer.failure import cause_class, describe
 from prime_train.trainer.model import Decoder, build
 

@@ -26,7 +26,7 @@ from prime_train.events import (
     TrainerFinished,
     TrainerStopped,
 )
-from prime_train.trainer.stop import SUPERVISOR_ENV
+from prime_train.trainer.attempt import SUPERVISOR_ENV
 from tests.trainer import tiny
 
 ENDLESS = spec.Run(name="tiny", max_steps=10**6, seed=7)

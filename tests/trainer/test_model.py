@@ -9,16 +9,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.trainer.attention import attend, block_causal_mask, plan_attention, rotate, rotations
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.model import (
     Decoder,
     ModelConfig,
+    attend,
+    block_causal_mask,
     build,
     config_of,
     cross_entropy_sum,
     flops_per_token,
     parameter_count,
+    plan_attention,
+    rotate,
+    rotations,
 )
 
 

@@ -13,9 +13,8 @@ from prime_train import spec
 from prime_train.events import TrainerFailed
 from prime_train.trainer import pretrain
 from prime_train.trainer.checkpoint import TrainPosition
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import StepResult, Training
+from prime_train.trainer.step import StepResult, Training, adamw
 from tests.trainer import tiny
 
 COMPILER = shutil.which("g++")

@@ -19,8 +19,8 @@ from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFai
 from prime_train.trainer import resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.model import build
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
+from prime_train.trainer.step import adamw
 from tests.trainer import tiny
 
 ALONE = World(rank=0, size=1)

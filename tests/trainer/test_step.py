@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from prime_train.spec import Optim
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.model import Decoder
-from prime_train.trainer.optim import adamw
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, train_step
+from prime_train.trainer.step import Training, adamw, train_step
 from tests.trainer import tiny
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.process_id import identify, parse_identity
-from prime_train.trainer.stop import SUPERVISOR_ENV, StopFlag, watch_supervisor
+from prime_train.trainer.attempt import SUPERVISOR_ENV, StopFlag, watch_supervisor
 from tests.trainer import tiny
 
 
@@ -39,7 +39,7 @@ def test_a_signal_asks(tmp_path: Path) -> None:
 ENDING = """
 import sys, threading
 from pathlib import Path
-from prime_train.trainer.stop import StopFlag
+from prime_train.trainer.attempt import StopFlag
 stop = StopFlag(Path(sys.argv[1]))
 stop.listen()
 with stop.exit_on_stop(lambda: print("last word", flush=True)):
@@ -102,7 +102,7 @@ def test_without_a_supervisor_there_is_no_watch() -> None:
 def test_an_orphan_ends_though_its_main_thread_hangs() -> None:
     supervisor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     program = (
-        "import signal; from prime_train.trainer.stop import watch_supervisor; watch_supervisor(); "
+        "import signal; from prime_train.trainer.attempt import watch_supervisor; watch_supervisor(); "
         "print('watching', flush=True); signal.pause()"
     )
     orphan = subprocess.Popen(

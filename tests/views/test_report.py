@@ -16,7 +16,8 @@ from prime_train.events import (
     RunClosed,
     SpaceFreed,
 )
-from prime_train.views import markdown, report
+from prime_train.views import report
+from prime_train.views import text as markdown
 from prime_train.views.history import gather
 from tests.views.written_runs import (
     DEATH,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.checkpoints import layout, lossy, moments, planes
+from prime_train.checkpoints import layout, lossy, planes
+from prime_train.checkpoints import lossy as moments
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import Entry
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from prime_train.checkpoints import archive, packing_plan
-from prime_train.checkpoints.inventory import Places, Stock
+from prime_train.checkpoints.step_folders import Places, Stock
 from prime_train.cli.options import AsJson, NoColor, RunName
 from prime_train.cli.render import table
 from prime_train.core.errors import ExitCode, UserError
@@ -25,8 +25,17 @@ from prime_train.programs import recorded
 from prime_train.supervise.lock import find_holder, hold_run
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.views import checkpoints
-from prime_train.views.checkpoint_packing import PackingResult, packing_json, packing_rows, plan_packing, work_on
-from prime_train.views.checkpoint_pruning import Pruning, plan_pruning, prune_json, prune_rows
+from prime_train.views.checkpoint_changes import (
+    PackingResult,
+    Pruning,
+    packing_json,
+    packing_rows,
+    plan_packing,
+    plan_pruning,
+    prune_json,
+    prune_rows,
+    work_on,
+)
 from prime_train.views.runs import find
 from prime_train.views.status import fold_events
 

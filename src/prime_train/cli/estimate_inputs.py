@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from prime_train.cli.lint_files import refuse_generation
 from prime_train.config import detect
+from prime_train.config.detect import SHOWN_STDIN, STDIN, read_config
 from prime_train.config.parsed_config import Reading
-from prime_train.config.source import SHOWN_STDIN, STDIN, read_config
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
 from prime_train.estimate import hardware as hardware_of

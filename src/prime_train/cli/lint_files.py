@@ -47,7 +47,7 @@ def check(
     are fixed and the findings are those that remain; else the findings are those of the files as they are.
     `prime_rl` is the generation of prime-rl files that name none.
     """
-    from prime_train.config.source import read_config
+    from prime_train.config.detect import read_config
 
     _refuse_unknown(wanted, "--select")
     _refuse_unknown(unwanted, "--ignore")

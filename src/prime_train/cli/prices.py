@@ -20,7 +20,7 @@ from prime_train.prices.refresh import refresh as fetch
 from prime_train.registry import gpus
 from prime_train.toml.did_you_mean import nearest
 from prime_train.views import prices as view
-from prime_train.views.sanitize import pick, sanitize
+from prime_train.views.text import pick, sanitize
 
 app = typer.Typer()
 

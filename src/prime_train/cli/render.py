@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
-from prime_train.views.sanitize import Paint, explain, sanitize
+from prime_train.views.text import Paint, explain, sanitize
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,7 @@ import typer
 from prime_train.cli.options import AsJson, Config, NoColor, Python
 from prime_train.cli.render import json_text, painter
 from prime_train.config import detect
-from prime_train.config.source import read_config
+from prime_train.config.detect import read_config
 from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, to_json

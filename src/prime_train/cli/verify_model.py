@@ -12,10 +12,10 @@ from prime_train.cli.options import AsJson, NoColor, Offline, Python
 from prime_train.cli.render import json_text, painter
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
-from prime_train.models.access_errors import access_error
 from prime_train.models.evidence import gather_evidence
 from prime_train.models.judge import judge
 from prime_train.models.model_files import Refused
+from prime_train.models.read_files import access_error
 from prime_train.models.support import Stack
 from prime_train.registry.models import vllm_architectures
 from prime_train.views import models as view

@@ -13,8 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS
-from prime_train.diagnose.scan_result import Hit, Scan
-from prime_train.diagnose.signatures import Signature
+from prime_train.diagnose.signatures import Hit, Scan, Signature
 from prime_train.diagnose.tracebacks import Raised, root, shorten
 
 UNKNOWN = "UNKNOWN"

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from prime_train.diagnose.log_prefix import ANSI, Line, strip_prefixes, unwrap
-from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, is_error, measure_progress
-from prime_train.diagnose.repeat_filter import RepeatFilter
-from prime_train.diagnose.scan_result import Hit, Scan, WriteWindow
-from prime_train.diagnose.signatures import Catalogue, Match, catalogue
+from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, RepeatFilter, is_error, measure_progress
+from prime_train.diagnose.signatures import Catalogue, Hit, Match, Scan, WriteWindow, catalogue
 from prime_train.diagnose.timestamps import Clock, Stamp
 from prime_train.diagnose.tracebacks import HEADER, Builder, exception_alone
 

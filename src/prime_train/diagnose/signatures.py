@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 import tomli
 
 from prime_train.diagnose.prefilter import ERRORS, holds_any
+from prime_train.diagnose.timestamps import Clock, Stamp
+from prime_train.diagnose.tracebacks import Raised
 from prime_train.registry.gpus import data_file
 
 CauseClass = Literal["config", "oom", "hardware", "network", "disk", "auth", "env", "bug"]
@@ -125,3 +127,43 @@ def _read_file(path: Path) -> Iterator[Signature]:
         entry["cause_class"] = entry.pop("class")
         entry["literals"] = tuple(entry["literals"])
         yield Signature(family=path.stem, **entry)
+
+
+class WriteWindow(NamedTuple):
+    """The period in which a piece of a log was written, in seconds since 1970, by the log's reader."""
+
+    since_s: float  # -inf where the reader started later
+    until_s: float
+
+
+class Hit(NamedTuple):
+    """A line or a traceback that may be a cause. `match` is None where no signature matches."""
+
+    at: int  # line number, from 1
+    text: str
+    stamp: Stamp | None
+    incident: int  # the same for all hits of one traceback or line
+    weak: bool
+    match: Match | None
+    chain: tuple[Raised, ...]  # the traceback up to this line
+    done_before: int  # the progress that the log showed before it
+    written: WriteWindow | None = None
+
+    @property
+    def signature(self) -> Signature | None:
+        return self.match.signature if self.match else None
+
+
+class Scan(NamedTuple):
+    """The hits of one log, and its times."""
+
+    name: str
+    lines: int
+    hits: tuple[Hit, ...]  # in the order of the lines
+    done: int  # progress at its end; counted only as far as a hit needs it
+    clock: Clock
+    first_stamp: Stamp | None
+    last_stamp: Stamp | None
+    changed_s: float | None
+    received: tuple[Stamp, float] | None = None  # the time in a line, and when the line was received
+    skipped: int = 0  # lines with a word of a failure that were not scanned, because there were too many at once

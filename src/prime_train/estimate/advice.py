@@ -18,8 +18,7 @@ from prime_train.estimate.candidate_changes import (
     training_changes,
     value_of,
 )
-from prime_train.estimate.memory.colocation import Sharing
-from prime_train.estimate.memory.roles import Memory, memory_of
+from prime_train.estimate.memory.roles import Memory, Sharing, memory_of
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape

@@ -12,10 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.facts.facts import NotKnown
+from prime_train.facts.facts import DataLengths, NotKnown
 from prime_train.facts.model_positions import find_file
 from prime_train.facts.probe_process import run_probe, script
-from prime_train.facts.run_inputs import DataLengths
 from prime_train.spec import RunSpec
 
 BUDGET_S = 1.0  # for reading and counting all sources

@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.facts import (
+    accounts,
     data_lengths,
     disk,
     engine,
     files,
     gpus,
     host,
-    hub,
     interpreter,
-    login,
     model_positions,
     ports,
     requirements,
 )
-from prime_train.facts.facts import Facts, Gpus, NotKnown
+from prime_train.facts.facts import Facts, Gpus, NotKnown, RunFolder
 from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.interpreter import find_packages
-from prime_train.facts.run_inputs import RunFolder
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 
@@ -128,10 +126,10 @@ PROBES: dict[str, Probe] = {
     "busy_ports": lambda question: ports.find_busy_ports(
         (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),
-    "hub": lambda question: hub.check_repositories(
+    "hub": lambda question: accounts.check_repositories(
         requirements.repositories(question.run), offline=question.options.offline
     ),
-    "wandb": lambda question: login.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
+    "wandb": lambda question: accounts.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
     "cuda_context": _deep(lambda question: create_cuda_context(question.python)),
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prime_train.facts.facts import NotKnown
-from prime_train.facts.run_inputs import ModelContext
+from prime_train.facts.facts import ModelContext, NotKnown
 from prime_train.spec.decoder_size import scaled_positions
 
 # The keys that vLLM reads; it uses the smallest value. Source: vLLM 0.10, config/__init__.py, _get_and_verify_max_len.

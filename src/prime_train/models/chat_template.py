@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import NoAnswer, read_answer, script
-from prime_train.models.chat_questions import ANSWER, QUESTIONS, TOOL, Question, in_parts
 
 DEADLINE_S = 10.0
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -136,3 +135,86 @@ def _render(
         {name: each["text"] for name, each in answers.items() if "text" in each},
         {name: each["error"] for name, each in answers.items() if "error" in each},
     )
+
+
+ANSWER = "It is 18 degrees in Paris."
+THOUGHT = "The tool returned 18."
+SECOND_ANSWER = "It is 21 degrees in Rome."
+RESULT = '{"celsius": 18}'
+TOOL_NAME = "get_temperature"
+ARGUMENT = "Paris-Montmartre"
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": TOOL_NAME,
+        "description": "The temperature in a city right now.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "The name of the city"}},
+            "required": ["city"],
+        },
+    },
+}
+_USER = {"role": "user", "content": "How warm is it in Paris?"}
+_SECOND_USER = {"role": "user", "content": "And in Rome?"}
+_ANSWER = {"role": "assistant", "content": ANSWER}
+_SECOND_ANSWER = {"role": "assistant", "content": SECOND_ANSWER}
+_THINKS = {"role": "assistant", "content": f"<think>\n{THOUGHT}\n</think>\n\n{ANSWER}"}
+_RESULT = {"role": "tool", "tool_call_id": "call00001", "name": TOOL_NAME, "content": RESULT}
+
+
+def _call(arguments: object) -> dict[str, Any]:
+    # Nine letters and digits: Mistral's templates accept no other id.
+    function = {"name": TOOL_NAME, "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call00001", "type": "function", "function": function}],
+    }
+
+
+_CALL = _call({"city": ARGUMENT})
+
+
+class Question(NamedTuple):
+    """One conversation to render. `prompt`: the text ends where the model's next turn begins."""
+
+    name: str
+    messages: tuple[dict[str, Any], ...]
+    tools: bool = False
+    prompt: bool = False
+
+
+QUESTIONS = (
+    Question("system", ({"role": "system", "content": "Answer briefly."}, _USER), prompt=True),
+    Question("chat_1", (_USER,), prompt=True),
+    Question("chat_2", (_USER, _ANSWER)),
+    Question("chat_3", (_USER, _ANSWER, _SECOND_USER), prompt=True),
+    Question("chat_4", (_USER, _ANSWER, _SECOND_USER, _SECOND_ANSWER)),
+    Question("think_2", (_USER, _THINKS)),
+    Question("think_3", (_USER, _THINKS, _SECOND_USER), prompt=True),
+    Question("tool_1", (_USER,), tools=True, prompt=True),
+    Question("tool_2", (_USER, _CALL), tools=True),
+    Question("tool_3", (_USER, _CALL, _RESULT), tools=True, prompt=True),
+    Question("tool_4", (_USER, _CALL, _RESULT, _ANSWER), tools=True),
+    Question("tool_5", (_USER, _CALL, _RESULT, _ANSWER, _SECOND_USER), tools=True, prompt=True),
+    Question("tool_text_arguments", (_USER, _call(json.dumps({"city": ARGUMENT}))), tools=True),
+)
+# (shorter, longer): the longer rendering must begin with the shorter one, because a turn must not change history.
+EXTENSIONS = {
+    "chat": (("chat_1", "chat_2"), ("chat_2", "chat_3"), ("chat_3", "chat_4")),
+    "thoughts": (("chat_1", "think_2"), ("think_2", "think_3")),
+    "tools": (("tool_1", "tool_2"), ("tool_2", "tool_3"), ("tool_3", "tool_4")),
+    "a question after tools": (("tool_4", "tool_5"),),
+}
+OPENS_A_THOUGHT = "<think>"  # after a prompt that ends with this, the answer must begin with a thought
+
+
+def in_parts(question: Question) -> Question:
+    """The question with each content as a list of parts, as templates of vision-language models expect it."""
+
+    def split(message: dict[str, Any]) -> dict[str, Any]:
+        return message | {"content": [{"type": "text", "text": message["content"]}]}
+
+    return question._replace(messages=tuple(map(split, question.messages)))

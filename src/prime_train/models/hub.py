@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.facts.hub import classify_refusal
+from prime_train.facts.accounts import classify_refusal
 from prime_train.models import safetensors_header
 from prime_train.models.model_files import Fault, ModelFiles, Refused, Unread, Weights, front_matter
 from prime_train.models.read_files_program import INDEX, SINGLE, read_folder

@@ -7,14 +7,20 @@ from typing import Any
 
 from prime_train.estimate.values import Hardware
 from prime_train.models.config import Config, read_config
-from prime_train.models.evidence import Evidence
-from prime_train.models.file_checks import check_access, check_licence, check_weights, vocabulary_rows
+from prime_train.models.evidence import Evidence, Tokenized
+from prime_train.models.file_checks import (
+    check_access,
+    check_licence,
+    check_tokenizer,
+    check_turn_end,
+    check_vocabulary,
+    check_weights,
+    vocabulary_rows,
+)
 from prime_train.models.memory_checks import check_serving, check_training
 from prime_train.models.model_files import ModelFiles
 from prime_train.models.support import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
 from prime_train.models.template_checks import check_history, check_parser, check_template, check_tools
-from prime_train.models.tokenizer import Tokenized
-from prime_train.models.tokenizer_checks import check_tokenizer, check_turn_end, check_vocabulary
 from prime_train.models.verdicts import Check, Verdict, failure, judge_uses, not_known, ok, warning
 from prime_train.registry.models import TestedModel, tested_model, tested_models
 from prime_train.toml.did_you_mean import nearest

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from prime_train.config.prime_rl.schema import newest
 from prime_train.core.units import GIB, format_bytes, format_count
-from prime_train.estimate.memory.adapters import lora_parameters
+from prime_train.estimate.memory.sharding import lora_parameters
 from prime_train.estimate.memory.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape

@@ -7,10 +7,19 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from prime_train.facts.facts import NotKnown
-from prime_train.models.chat_questions import ANSWER, ARGUMENT, EXTENSIONS, OPENS_A_THOUGHT, RESULT, THOUGHT, TOOL_NAME
-from prime_train.models.chat_template import ChatTemplate, Renderings
+from prime_train.models.chat_template import (
+    ANSWER,
+    ARGUMENT,
+    EXTENSIONS,
+    OPENS_A_THOUGHT,
+    RESULT,
+    THOUGHT,
+    TOOL_NAME,
+    ChatTemplate,
+    Renderings,
+)
+from prime_train.models.evidence import Tokenized
 from prime_train.models.support import Stack
-from prime_train.models.tokenizer import Tokenized
 from prime_train.models.verdicts import Check, failure, not_known, ok, warning
 from prime_train.registry.models import TestedModel, tool_formats, vllm_tool_parsers
 

@@ -14,11 +14,9 @@ from typing import NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.prices import skypilot
-from prime_train.prices.price import Fault, Rows
-from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
+from prime_train.prices.price import Fault, Rows, parse_table
+from prime_train.prices.services import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from prime_train.prices.store import price_error
-from prime_train.prices.table import parse_table
-from prime_train.prices.vast import vast_offers, vast_rows
 
 MOST_BYTES = 64 * 2**20  # the largest catalogue, GCP's, has 2 MB
 _PROVIDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")

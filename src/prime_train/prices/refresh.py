@@ -16,8 +16,7 @@ from urllib.parse import urlencode
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, get_json, is_safe
 from prime_train.prices.price import Rows
-from prime_train.prices.primeintellect import prime_intellect_offers, prime_intellect_rows
-from prime_train.prices.vast import VAST_NAMES, vast_offers, vast_rows
+from prime_train.prices.services import VAST_NAMES, prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 
 _PAGE = 100  # most offers on one page of Prime Intellect
 _MOST_PAGES = 100

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import Keep
-from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.step_folders import Places
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.facts.run_folder import read_run_folder, read_step_times
-from prime_train.facts.run_inputs import RunFolder
-from prime_train.programs.run_toml import list_leftovers, open_run
-from prime_train.spec import RunSpec
+from prime_train.facts.facts import RunFolder
+from prime_train.facts.previous_run import read_run_folder, read_step_times
+from prime_train.spec import RunSpec, Source
+from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import Host, Needs, gpu_order, python
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Config, Observer, Program, Role
-from prime_train.supervise.launch.run_directory import Opened, Resume
+from prime_train.supervise.launch.run_directory import (
+    Change,
+    Opened,
+    Resume,
+    finish_opening,
+    read_earlier,
+    refuse_changes,
+    set_newer_aside,
+    shrink,
+)
 from prime_train.supervise.watches.watch import Watch
 
 
@@ -119,3 +130,115 @@ class RunTomlProgram(BaseProgram):
 
     def keep(self, run: RunSpec) -> Keep:
         return Keep(run.checkpoint.keep_last, run.checkpoint.keep_every_steps, writing=False)
+
+
+def list_leftovers(run_dir: RunDir) -> tuple[str, ...]:
+    """Names in a run directory that no run of prime-train wrote."""
+    names = sorted(item.name for item in run_dir.path.iterdir()) if run_dir.path.is_dir() else []
+    if run_dir.events.name in names or run_dir.resolved.name in names:
+        return ()
+    return tuple(name for name in names if name != run_dir.lock.name)
+
+
+def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume: Resume = "auto") -> Opened:
+    """Create the directory of a run, or continue in it; `text` is the config as written.
+
+    A run without a checkpoint starts from the beginning, and every setting may change, because the cause of its end
+    was often a fault of the config. The caller holds the run's lock. Raises UserError if the run cannot continue with
+    this config or from that checkpoint; then nothing has been changed.
+    """
+    earlier = read_earlier(run_dir)
+    run = absolute(run, run_dir)
+    before, micro_batch = earlier.run, earlier.state.micro_batch
+    notes: list[str] = []
+    if micro_batch is not None and run.batch.micro_batch > micro_batch:
+        notes.append(f"micro-batch {micro_batch}, not {run.batch.micro_batch}: memory ran out with more")
+        run = shrink(run, micro_batch)
+        if before is not None:  # the supervisor's own change, which it may not have written before it died
+            before = shrink(before, micro_batch)
+    found, places = program.checkpoints(run, run_dir), program.places(run, run_dir)
+    if before is not None and found:
+        refuse_changes(list(_list_changes(before, run)), run_dir)
+    aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=program.keeps_hashes)
+    last, old_last = run.run.max_steps, (earlier.run or run).run.max_steps
+    otherwise = f"continues to step {last}; it began for {old_last}" if last != old_last else ""
+    return finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)
+
+
+def _name_aside(name: str, number: int) -> str:
+    return f"{name}.set_aside" if number == 1 else f"{name}.set_aside.{number}"
+
+
+def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
+    """The run with every local path absolute. A name on the Hugging Face hub stays one."""
+    sources = tuple(replace(source, path=_resolve_source(source)) for source in run.data.sources)
+    return replace(
+        run,
+        run=replace(run.run, dir=str(run_dir.path.parent)),
+        model=replace(run.model, path=_resolve(run.model.path)),
+        tokenizer=replace(run.tokenizer, path=_resolve(run.tokenizer.path)),
+        data=replace(run.data, sources=sources),
+        server=None if run.server is None else _resolve_server(run.server),
+    )
+
+
+def _resolve_server(server: Server) -> Server:
+    """Requests still use the name of the model in the config, independent of its folder."""
+    name = server.served_name or server.model
+    return replace(server, model=_resolve(server.model) or server.model, served_name=name)
+
+
+def _resolve_source(source: Source) -> str | None:
+    """Files are always local, and their path may be a glob, which is no existing file."""
+    if source.kind == "files" and source.path is not None:
+        return os.path.abspath(Path(source.path).expanduser())  # noqa: PTH100 - resolve() would follow links
+    return _resolve(source.path)
+
+
+def _resolve(path: str | None) -> str | None:
+    if path is None:
+        return None
+    there = Path(path).expanduser()
+    return os.path.abspath(there) if there.exists() else path  # noqa: PTH100 - resolve() would follow links
+
+
+# --- what may not change between attempts ----------------------------------------------------------
+
+_DATA_ORDER = "it decides the text of each step"
+_WEIGHTS = "it decides the shape of the weights in the checkpoints"
+_FIXED: tuple[tuple[str, str], ...] = (
+    ("run.kind", "the checkpoints belong to another kind of run"),
+    ("run.seed", _DATA_ORDER),
+    *(
+        (f"model.{name}", _WEIGHTS)
+        for name in ("path", "init", "layers", "hidden_size", "heads", "kv_heads", "head_dim")
+    ),
+    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm")),
+    *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps")),
+    *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
+    *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
+    ("batch.micro_batch", "gradients are summed in its portions, and a resume is exact"),
+    ("batch.global_batch", _DATA_ORDER),
+    ("eval.held_out_ratio", "text for training would be held out, or the reverse"),
+)
+
+
+def _list_changes(before: RunSpec, after: RunSpec) -> Iterator[Change]:
+    """Every setting that is not listed may change: max_steps, optim, schedule, parallel, checkpoint, eval, prime_train.
+
+    Optimizer settings and the schedule are functions of the step: a change counts from the next attempt on.
+    """
+    old, new = _flatten(before), _flatten(after)
+    yield from (Change(name, old[name], new[name], why) for name, why in _FIXED if old[name] != new[name])
+
+
+def _flatten(run: RunSpec) -> dict[str, Any]:
+    """Dotted names to values, two levels deep. The global batch is one value for all three ways to set it."""
+    tables: dict[str, Any] = {name: table for name, table in asdict(run).items() if isinstance(table, dict)}
+    values = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    sources = "; ".join(map(_describe_source, run.data.sources))
+    return values | {"batch.global_batch": run.global_batch, "data.sources": sources}
+
+
+def _describe_source(source: Source) -> str:
+    return ", ".join(f"{key} {value!r}" for key, value in asdict(source).items() if value is not None)

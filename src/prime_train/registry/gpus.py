@@ -84,3 +84,42 @@ def gpu_peak(device_name: str) -> GpuPeak | None:
     """The entry with the longest name in `device_name`, or None. Compares whole words: an A100 is not an A10."""
     matching = [gpu for gpu in gpu_peaks() if re.search(rf"(?i)\b{re.escape(gpu.name)}\b", device_name)]
     return max(matching, key=lambda gpu: len(gpu.name), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class XidEntry:
+    """One error number. registry/xids.toml explains the fields."""
+
+    code: int
+    name: str
+    nvidia_action: str
+    answer: Literal["note", "alert", "restart"]
+    cause_class: str
+    leave_out: bool
+    why: str
+    fix: str
+    source: str
+    as_of: str
+    only_with: str = ""
+
+
+@cache
+def xids() -> dict[int, XidEntry]:
+    with open(data_file("xids.toml"), "rb") as file:
+        return {entry["code"]: XidEntry(**entry) for entry in tomli.load(file)["xid"]}
+
+
+def xid(code: int) -> XidEntry:
+    """The entry of a number; a placeholder for a number that is not in the table."""
+    return xids().get(code) or XidEntry(
+        code,
+        name="not in registry/xids.toml",
+        nvidia_action="",
+        answer="alert",
+        cause_class="hardware",
+        leave_out=False,
+        why="a later driver may know more errors than the table",
+        fix="look the number up: docs.nvidia.com/deploy/xid-errors",
+        source="",
+        as_of="",
+    )

@@ -98,7 +98,7 @@ def batch_tokens_ragged(run: RunSpec) -> Problems:
 
     Less than one sequence is an error.
 
-    Source: trainer/data/packing.py, which packs whole sequences.
+    Source: trainer/data/batch.py, which packs whole sequences.
 
     Bad:
         [batch]

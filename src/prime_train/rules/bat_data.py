@@ -11,8 +11,7 @@ from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts
-    from prime_train.facts.run_inputs import DataLengths
+    from prime_train.facts.facts import DataLengths, Facts
 
 _WORTH_EPOCHS = 4  # up to here repeated data is nearly as good as fresh data. Source: arXiv 2305.16264, s. 1
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes, format_seconds
-from prime_train.rules.lower_bounds import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.rules.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, facts_rule, known, suggest
+from prime_train.rules.run_needs import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:

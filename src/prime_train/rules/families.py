@@ -13,14 +13,14 @@ from importlib import import_module
 from prime_train.rules.rule import RULES, Rule
 
 # The families with a rule that judges a Python script, a run.toml, and a prime-rl file, without facts.
-_SCRIPT = "cfg_schema jax_processes jax_runtime sec_secrets"
+_SCRIPT = "cfg_schema jax_start sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 _RUN_TOML = (
     "bat_batch ckp_checkpoint dat_sources par_processes eva_evaluation mod_sizes opt_optimizer pth_paths run_name "
     "sch_schedule cfg_schema sec_secrets tok_tokenizer"
 )
 _PRIME_RL = (
-    "len_context var_environment env_environments lor_adapter lor_serving mem_settings par_mesh net_network res_resume "
+    "len_context var_environment env_environments lor_adapter mem_settings par_mesh net_network res_resume "
     "bat_rollouts smp_sampling inf_arguments len_completion mod_consistency"
 )
 

@@ -10,8 +10,7 @@ from prime_train.rules.rule import Problems, if_known, rule, sharper_rule, sugge
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts
-    from prime_train.facts.run_inputs import ModelContext
+    from prime_train.facts.facts import Facts, ModelContext
 
 
 @rule("LEN003", Severity.ERROR)

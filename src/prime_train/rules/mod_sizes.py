@@ -47,7 +47,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
 
     The supported types are llama and qwen3.
 
-    Source: trainer/hf_config.py (the model types that it maps).
+    Source: trainer/hf.py (the model types that it maps).
 
     Bad:
         [model]
@@ -143,7 +143,7 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Problems:
 
     the folder's config.json gives the sizes
 
-    Source: trainer/hf_config.py (the sizes are those of config.json).
+    Source: trainer/hf.py (the sizes are those of config.json).
 
     Bad:
         [model]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
-from prime_train.rules.run_anchor import anchor
+from prime_train.rules.run_needs import anchor
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from prime_train.rules.rule import if_known
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts
-    from prime_train.facts.run_inputs import DataLengths
+    from prime_train.facts.facts import DataLengths, Facts
 
 
 class Prompt(NamedTuple):

@@ -10,8 +10,7 @@ from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts
-    from prime_train.facts.run_inputs import RunFolder
+    from prime_train.facts.facts import Facts, RunFolder
 
 _SHOWN = 6  # steps that a message lists
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.estimate_inputs import Unknown, hardware_of, shape_of
+from prime_train.rules.mem_fit import Unknown, hardware_of, shape_of
 from prime_train.rules.rule import Problems, facts_rule, if_known
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 if TYPE_CHECKING:
     from prime_train.estimate.values import Interval
-    from prime_train.facts.facts import Facts
-    from prime_train.facts.run_inputs import RunFolder
+    from prime_train.facts.facts import Facts, RunFolder
 
 _ENOUGH_STEPS = 10  # timed steps that a previous run needs, because the first ones compile and fill caches
 

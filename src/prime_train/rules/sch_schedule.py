@@ -15,7 +15,7 @@ def schedule_longer_than_run(run: RunSpec) -> Problems:
 
     the rate would not reach its peak, or the run would end before the decay does
 
-    Source: trainer/optim.py.
+    Source: trainer/step.py.
 
     Bad:
         [schedule]
@@ -59,7 +59,7 @@ def decay_without_wsd(run: RunSpec) -> Problems:
 
     a cosine decays from the end of the warm-up to the end of the run; a constant rate never does
 
-    Source: trainer/optim.py; warm-up, stable, decay: arXiv 2404.06395, s. 4.
+    Source: trainer/step.py; warm-up, stable, decay: arXiv 2404.06395, s. 4.
 
     Bad:
         [schedule]

@@ -17,8 +17,8 @@ from prime_train.spec import jax as scripts
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
 from prime_train.spec.run import *
+from prime_train.spec.run import PrimeTrain
 from prime_train.spec.server import Server
-from prime_train.spec.supervision import PrimeTrain
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

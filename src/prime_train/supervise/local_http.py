@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-_KEY = "VLLM_API_KEY"  # as in programs/vllm/server.py, which would load the whole schema
+_KEY = "VLLM_API_KEY"  # as in programs/vllm/program.py, which would load the whole schema
 
 
 class Answer(NamedTuple):

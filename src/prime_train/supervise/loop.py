@@ -23,11 +23,10 @@ from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Event, EventLog, Follower, Record
 from prime_train.spec import RunSpec
 from prime_train.supervise import actions, process
-from prime_train.supervise.attempt_end import build_end_event, collect_evidence, collect_orphan_evidence
-from prime_train.supervise.child_processes import Children
-from prime_train.supervise.clock_jump import Clock
-from prime_train.supervise.diagnose import Cause, count_oom_kills, judge
-from prime_train.supervise.fatal_errors import (
+from prime_train.supervise.attempt_end import (
+    build_end_event,
+    collect_evidence,
+    collect_orphan_evidence,
     events_lost_error,
     leftover_processes_error,
     no_loadable_checkpoint,
@@ -35,13 +34,14 @@ from prime_train.supervise.fatal_errors import (
     unkillable_processes,
     unwritable_run_error,
 )
+from prime_train.supervise.diagnose import Cause, count_oom_kills, judge
 from prime_train.supervise.fold import fold
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch, to_json
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.launch.run_directory import apply_micro_batch
+from prime_train.supervise.launch.run_directory import apply_micro_batch, choose_checkpoint, would_lose_checkpoints
 from prime_train.supervise.policy import Policy, build_policy, decide
-from prime_train.supervise.resume_choice import choose_checkpoint, would_lose_checkpoints
+from prime_train.supervise.process import Children
 from prime_train.supervise.services import Services
 from prime_train.supervise.state import State
 from prime_train.supervise.stop_request import signals_into
@@ -296,3 +296,23 @@ class _Supervision:
         found = self._program.checkpoints(self._run, self._run_dir)
         self._append(build_end_event(self.state, returncode, cause, found, self._secrets))
         self._services.end_attempt()
+
+
+JUMP_S = 5.0  # smaller jumps are gradual corrections of the clock
+
+
+class Clock:
+    """Compares the wall clock with the monotonic clock, which stops while the machine sleeps."""
+
+    def __init__(self) -> None:
+        self._ahead_s = _ahead_s()
+
+    def jump_s(self) -> float | None:
+        """How far the wall clock moved against the monotonic clock since the last call; None if it did not."""
+        ahead_s = _ahead_s()
+        jump_s, self._ahead_s = ahead_s - self._ahead_s, ahead_s
+        return round(jump_s, 3) if abs(jump_s) > JUMP_S else None
+
+
+def _ahead_s() -> float:
+    return time.time() - time.monotonic()

@@ -19,8 +19,8 @@ from prime_train.diagnose.cause import Cause
 from prime_train.events import Event, Record
 from prime_train.spec import RunSpec
 from prime_train.supervise import service
-from prime_train.supervise.alert_text import build_alert
 from prime_train.supervise.alerts import Alerts
+from prime_train.supervise.event_text import build_alert
 from prime_train.supervise.launch.environment import assign_gpus
 from prime_train.supervise.launch.launch import Launch, Variable
 from prime_train.supervise.launch.program import Observer, Program

@@ -19,8 +19,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
 from prime_train.spec import RunSpec, from_json
 from prime_train.trainer import failure
-from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.stop import StopFlag, watch_supervisor
+from prime_train.trainer.attempt import Attempt, StopFlag, watch_supervisor
 
 
 def main(arguments: list[str]) -> int:

@@ -21,8 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from prime_train.trainer.attention import rotations
-from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum
+from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum, rotations
 
 _THETA, _EPS = 10_000.0, 1e-6  # these values do not change the memory
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
+from prime_train.core.process_id import Identity, parse_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog
 from prime_train.spec import RunSpec
@@ -22,3 +31,81 @@ class Attempt:
         """Write an event that holds for all ranks; only rank 0 writes it."""
         if self.rank == 0:
             self.events.append(event)
+
+
+SUPERVISOR_ENV = "PRIME_TRAIN_SUPERVISOR"  # "PID:START_TICKS"
+_WATCH_INTERVAL_S = 1.0
+_CHECK_INTERVAL_S = 0.1
+_ORPHANED = 1
+
+
+class StopFlag:
+    """A stop request by SIGTERM, SIGINT or the existence of a file. Checked between steps and during the set-up."""
+
+    def __init__(self, request: Path) -> None:
+        self._request = request
+        self._signalled = False
+
+    def listen(self) -> None:
+        """Make SIGTERM and SIGINT set the flag instead of ending the process. Main thread only."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def is_requested(self) -> bool:
+        return self._signalled or self._request.exists()
+
+    @contextmanager
+    def exit_on_stop(self, before_exit: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, a stop exits the process with 0 after `before_exit`: there is nothing to save yet.
+
+        A thread checks the flag, because the set-up has long calls: a download, training a tokenizer, waiting for a
+        rank. After a stop request an error in the block counts as part of the stop, because it most often comes from
+        a rank that has already ended.
+        """
+        left = threading.Event()
+        ending = threading.Lock()  # never released, so that `before_exit` is called once
+
+        def end() -> None:
+            ending.acquire()
+            before_exit()
+            os._exit(0)
+
+        def watch() -> None:
+            while not left.is_set():
+                if self.is_requested():
+                    end()
+                left.wait(_CHECK_INTERVAL_S)
+
+        watcher = threading.Thread(target=watch, name="stop-watch", daemon=True)
+        watcher.start()
+        try:
+            yield
+        except Exception:
+            if self.is_requested():
+                end()
+            raise
+        finally:
+            left.set()
+            watcher.join()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._signalled = True
+
+
+def watch_supervisor() -> None:
+    """End this process at once when the supervisor named in the environment is gone. Does nothing without one.
+
+    Otherwise the trainer would continue to write into a run directory that the next supervisor uses.
+    """
+    named = os.environ.get(SUPERVISOR_ENV)
+    if not named:
+        return
+    threading.Thread(target=_watch, args=(parse_identity(named),), name="supervisor-watch", daemon=True).start()
+
+
+def _watch(supervisor: Identity) -> None:
+    while supervisor.alive:
+        time.sleep(_WATCH_INTERVAL_S)
+    with suppress(OSError):  # a full disk must not keep this process alive
+        os.write(2, b"prime-train trainer: the supervisor is gone; ending\n")
+    os._exit(_ORPHANED)  # from a thread, past a hung step, without waiting for a save

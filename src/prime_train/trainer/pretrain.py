@@ -15,8 +15,9 @@ from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerFinished, TrainerStarted, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
-from prime_train.trainer import hf, hf_config, parallel, resume, seed
-from prime_train.trainer.attempt import Attempt
+from prime_train.trainer import hf, parallel, resume, seed
+from prime_train.trainer import hf as hf_config
+from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
@@ -24,9 +25,7 @@ from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import Decoder, ModelConfig, build, config_of, flops_per_token
-from prime_train.trainer.optim import adamw, lr_ratio
-from prime_train.trainer.step import StepResult, Training, train_step
-from prime_train.trainer.stop import StopFlag
+from prime_train.trainer.step import StepResult, Training, adamw, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 

@@ -25,7 +25,7 @@ from prime_train.supervise.event_text import describe
 from prime_train.supervise.state import State
 from prime_train.views.diagnosis import attempt_lines
 from prime_train.views.logs import ServiceLog
-from prime_train.views.sanitize import sanitize
+from prime_train.views.text import sanitize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

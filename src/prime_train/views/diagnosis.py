@@ -9,7 +9,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.units import counted
 from prime_train.diagnose.cause import Cause, Diagnosis
 from prime_train.events import AttemptEnded
-from prime_train.views.sanitize import Paint, pick, sanitize
+from prime_train.views.text import Paint, pick, sanitize
 
 _LONGEST = 200
 _MOST_FOLLOWING = 4

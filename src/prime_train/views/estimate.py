@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from prime_train.core.units import GIB, counted, format_bytes, format_count, format_seconds
 from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.memory.colocation import Sharing
-from prime_train.estimate.memory.roles import Role
+from prime_train.estimate.memory.roles import Role, Sharing
 from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.serving.server_memory import ServeMemory
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
 from prime_train.views.estimate_json import UNLIMITED
-from prime_train.views.sanitize import Paint
+from prime_train.views.text import Paint
 
 SCALING = ("layout", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per GPU and step", "at least")
 SCALING_RIGHT = frozenset((1, 2, 4, 5, 6))

@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 from prime_train.core.units import GIB
 from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.memory.colocation import Sharing
-from prime_train.estimate.memory.roles import Role
+from prime_train.estimate.memory.roles import Role, Sharing
 from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
-from prime_train.views.sanitize import pick
+from prime_train.views.text import pick
 
 UNLIMITED = 1e12  # dollars, hours or seconds: the run never ends, because interruptions undo all progress
 

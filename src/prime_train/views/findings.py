@@ -9,7 +9,7 @@ from typing import Any
 from prime_train.core.findings import Finding, Severity
 from prime_train.core.units import counted
 from prime_train.rules.judge import Verdict
-from prime_train.views.sanitize import Paint, explain, pick
+from prime_train.views.text import Paint, explain, pick
 
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 

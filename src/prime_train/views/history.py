@@ -22,7 +22,7 @@ from prime_train.events import (
 )
 from prime_train.programs import recorded
 from prime_train.supervise.fold import fold_all
-from prime_train.supervise.resume_choice import find_newest_complete
+from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.state import Attempt, State
 
 PHASES = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")

@@ -20,7 +20,7 @@ from prime_train.events import (
     Record,
     SpaceFreed,
 )
-from prime_train.views.markdown import date, plain, table
+from prime_train.views.text import date, plain, table
 
 _CONSEQUENCES = {"restart": "attempt {} was ended because of it", "pause": "the run was paused because of it"}
 

@@ -13,7 +13,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.diagnose.log_prefix import ANSI
 from prime_train.programs import recorded
 from prime_train.supervise.state import State
-from prime_train.views.sanitize import sanitize
+from prime_train.views.text import sanitize
 
 _CHUNK_BYTES = 64 * 1024
 

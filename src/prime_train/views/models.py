@@ -9,7 +9,7 @@ from typing import Any
 from prime_train.models.verdicts import LABELS, Check, Outcome, Use, Verdict
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
 from prime_train.views.findings import plain
-from prime_train.views.sanitize import Paint, explain, sanitize
+from prime_train.views.text import Paint, explain, sanitize
 
 HEADER = ("MODEL", "PRIME-RL", "USED FOR", "VLLM", "TOOL PARSER", "ISSUES")
 

@@ -13,7 +13,7 @@ from prime_train.estimate.cost.run_cost import price_interval
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
-from prime_train.views.sanitize import pick
+from prime_train.views.text import pick
 
 GPU_HEADER = ("GPU", "KIND", "OFFERS", "LOW", "MEDIAN", "HIGH", "CHEAPEST AT", "SEEN")
 GPU_RIGHT = frozenset({2, 3, 4, 5})

@@ -12,8 +12,7 @@ from prime_train.core.units import counted, format_bytes, format_count, format_s
 from prime_train.supervise.state import Attempt
 from prime_train.views.history import PHASES, History, Restart, gather
 from prime_train.views.incidents import alarms, changes, deletions, warnings
-from prime_train.views.markdown import date, fenced, plain, table
-from prime_train.views.sanitize import sanitize
+from prime_train.views.text import date, fenced, plain, sanitize, table
 
 _PHASE_NAMES = {
     "data_s": "wait for data",

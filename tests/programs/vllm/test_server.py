@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from prime_train.core.rundir import RunDir
-from prime_train.programs.vllm import server as vllm
+from prime_train.programs.vllm import program as vllm
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
 from prime_train.spec.server import Server
 from prime_train.supervise.launch import environment, guard

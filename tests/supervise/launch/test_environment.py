@@ -14,7 +14,7 @@ from prime_train.core.redaction import MASK, redact, secrets
 from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled import program as of_bundled
 from prime_train.programs.prime_rl import launcher as of_prime_rl
-from prime_train.programs.vllm import server as of_vllm
+from prime_train.programs.vllm import program as of_vllm
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.environment import (

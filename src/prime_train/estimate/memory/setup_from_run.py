@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.config.prime_rl.schema import newest
-from prime_train.estimate.memory.adapters import ALL_LINEAR, lora_parameters
+from prime_train.estimate.memory.sharding import ALL_LINEAR, lora_parameters
 from prime_train.estimate.memory.train_setup import (
     Adapter,
     Checkpointing,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from prime_train.estimate.memory.activations import block_terms, kept_per_layer
+from prime_train.estimate.memory.activations import block_terms, kept_per_layer, logits_terms
 from prime_train.estimate.memory.coefficients import fitted_entry
-from prime_train.estimate.memory.logits_memory import logits_terms
 from prime_train.estimate.memory.train_setup import TrainSetup
 
 _FP32_BYTES = 4

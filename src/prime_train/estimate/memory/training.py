@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from prime_train.core.units import GIB
-from prime_train.estimate.memory.activations import block_terms, layers_on_gpu, saved_terms, stream_terms
-from prime_train.estimate.memory.adapters import QUANTIZED_BYTES, quantized_bytes
+from prime_train.estimate.memory.activations import block_terms, layers_on_gpu, logits_terms, saved_terms, stream_terms
 from prime_train.estimate.memory.bundled import bundled_terms
 from prime_train.estimate.memory.coefficients import Coefficients, Fitted, fitted_entry, is_known
-from prime_train.estimate.memory.logits_memory import logits_terms
 from prime_train.estimate.memory.sharding import (
+    QUANTIZED_BYTES,
     Groups,
     block_gather_terms,
     block_reduction_terms,
     bucket_terms,
     groups_of,
     load_copy_terms,
+    quantized_bytes,
     root_gather_terms,
     root_gradient_terms,
 )

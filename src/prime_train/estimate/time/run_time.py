@@ -7,12 +7,11 @@ from typing import NamedTuple
 from prime_train.estimate.calibrate import Calibration, calibrate_step
 from prime_train.estimate.memory.roles import Memory
 from prime_train.estimate.memory.train_setup import TrainSetup
-from prime_train.estimate.serving.kv_cache import token_bytes
+from prime_train.estimate.serving.server_memory import token_bytes
 from prime_train.estimate.serving.server_setup import serve_setup_of
-from prime_train.estimate.time.rates import gpu_class
-from prime_train.estimate.time.rl_step_time import Overlap, Way, overlap_of
-from prime_train.estimate.time.rollouts import RolloutSetup, RolloutTime, rollout_time
+from prime_train.estimate.time.rl_step_time import Overlap, RolloutSetup, RolloutTime, Way, overlap_of, rollout_time
 from prime_train.estimate.time.step_flops import Kernel, Objective, StepSetup
+from prime_train.estimate.time.step_terms import gpu_class
 from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
 from prime_train.estimate.values import ZERO, Hardware, Interval
 from prime_train.spec import ENDLESS_STEPS, RunSpec

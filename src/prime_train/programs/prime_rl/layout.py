@@ -14,9 +14,8 @@ import os
 from pathlib import Path
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.checkpoints.step_folders import Layout, Marker
+from prime_train.checkpoints.step_folders import Layout, Marker, Places
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 

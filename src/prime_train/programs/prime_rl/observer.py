@@ -15,17 +15,24 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import judge
 from prime_train.diagnose.log_scanner import Scanner
-from prime_train.diagnose.scan_result import Scan
+from prime_train.diagnose.signatures import Scan
 from prime_train.events import EventLog, TrainerFailed, TrainerStopped
 from prime_train.programs.prime_rl import layout
-from prime_train.programs.prime_rl.alarms import WATCH, list_alarms
-from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, find_newest_complete, finish, take
+from prime_train.programs.prime_rl.judge import (
+    WATCH,
+    Limits,
+    Memory,
+    Run,
+    Sample,
+    find_newest_complete,
+    finish,
+    list_alarms,
+    take,
+)
 from prime_train.programs.prime_rl.lines import Ended, PartFailed
-from prime_train.programs.prime_rl.parts import INFERENCE, TAIL, list_parts
-from prime_train.programs.prime_rl.tails import Tails
+from prime_train.programs.prime_rl.sources import INFERENCE, TAIL, Tails, list_parts
 from prime_train.spec import RunSpec
-from prime_train.supervise.diagnose import read_tail
-from prime_train.supervise.exit_signals import killed_rank, meaning, name_of, number_of
+from prime_train.supervise.diagnose import explain_signal, find_killed_rank, find_signal_number, name_signal, read_tail
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 
@@ -205,18 +212,18 @@ class Observer:
 
     def _write_failure(self, failed: PartFailed | None) -> None:
         """Report a failed part at once, because the launcher takes long to end the others. The logs have the reason."""
-        killed = killed_rank(read_tail(Path(self._tails.paths.get("trainer", ""))))
+        killed = find_killed_rank(read_tail(Path(self._tails.paths.get("trainer", ""))))
         if killed is None and failed is None:
             return
         self._failed = True
-        number = killed[1] if killed is not None else number_of(failed.code) if failed is not None else 0
+        number = killed[1] if killed is not None else find_signal_number(failed.code) if failed is not None else 0
         part = "trainer" if killed is not None or failed is None else failed.part
         where = self._tails.paths.get(part, str(self._own_log))
         if number:
             process = f"rank {killed[0]}" if killed is not None else part
-            why, fix = meaning(number)
+            why, fix = explain_signal(number)
             self._log.append(
-                self._create_failure("signal", f"{process} was killed by signal {name_of(number)}", why, fix, where)
+                self._create_failure("signal", f"{process} was killed by signal {name_signal(number)}", why, fix, where)
             )
         elif failed is not None:
             found = judge([_scan(path) for path in layout.logs(self._spec, self._run_dir, self._run.attempt)]).cause

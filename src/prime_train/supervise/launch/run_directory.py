@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.inventory import Places
 from prime_train.checkpoints.layout import Checkpoint, inspect
+from prime_train.checkpoints.step_folders import Places
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import read
@@ -220,3 +220,24 @@ def set_aside(path: Path, names: Iterator[str]) -> Path:
     target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
     path.rename(target)
     return target
+
+
+def find_newest_complete(newest_first: Sequence[Checkpoint]) -> Checkpoint | None:
+    return next((checkpoint for checkpoint in newest_first if checkpoint.complete), None)
+
+
+def choose_checkpoint(newest_first: Sequence[Checkpoint], unreadable: Collection[int]) -> tuple[int, tuple[str, ...]]:
+    """The step to resume from (0 = the beginning), and why each newer checkpoint is rejected."""
+    rejected: list[str] = []
+    for checkpoint in newest_first:
+        if checkpoint.complete and checkpoint.step not in unreadable:
+            return checkpoint.step, tuple(rejected)
+        problem = checkpoint.problem or "the trainer could not load it"
+        rejected.append(f"step_{checkpoint.step}: {problem}")
+    return 0, tuple(rejected)
+
+
+def would_lose_checkpoints(newest_first: Sequence[Checkpoint], interval_steps: int | None) -> bool:
+    """Whether a start from the beginning loses more than one checkpoint interval, which any crash may lose."""
+    newest = newest_first[0].step if newest_first else 0
+    return newest > (interval_steps or 0)

@@ -9,7 +9,7 @@ Letters: B sequences, T tokens in a sequence, P pieces over all rows (the paddin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,3 +91,119 @@ def to_batch(rows: Rows) -> Batch:
         return torch.from_numpy(values.reshape(sequences, ctx_tokens))  # (B, T)
 
     return Batch(tensor(tokens), tensor(labels), tensor(positions), tensor(documents))
+
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Pieces in the order of their bins. Letters: P pieces, N bins."""
+
+    document: Integers  # (P,) index into `lengths`
+    start: Integers  # (P,) first token of the piece in its document
+    length: Integers  # (P,)
+    first: Integers  # (N + 1,): bin n holds pieces [first[n], first[n + 1])
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+
+def pack(lengths: NDArray[np.integer], capacity: int) -> Bins:
+    """Bins of at most `capacity` tokens that hold every token of documents with these lengths, best fit decreasing.
+
+    Only a document longer than a bin is cut: into pieces that each fill a bin, and a tail. Documents of equal length
+    and bins of equal free space are handled as groups, so the time grows with the number of distinct lengths. The same
+    lengths give the same bins. A document of length 0 is in no bin. Source: arXiv 2404.10830, s. 3.
+    """
+    document, start, length = cut(np.asarray(lengths, dtype=np.int64), capacity)
+    descending = np.argsort(-length, kind="stable")
+    bin_of = _best_fit(length[descending], capacity)
+    pieces = descending[np.argsort(bin_of, kind="stable")]
+    first = np.concatenate([[0], np.cumsum(np.bincount(bin_of))]).astype(np.int64)
+    return Bins(document[pieces], start[pieces], length[pieces], first)
+
+
+def cut(lengths: Integers, capacity: int) -> tuple[Integers, Integers, Integers]:
+    """(document, start, length) of each piece: full pieces of `capacity` and the tail, in document order."""
+    pieces_per_document = -(-lengths // capacity)
+    document = np.repeat(np.arange(len(lengths)), pieces_per_document)
+    before = np.cumsum(pieces_per_document) - pieces_per_document
+    start = (np.arange(len(document)) - before[document]) * capacity
+    return document, start, np.minimum(lengths[document] - start, capacity)
+
+
+def _best_fit(lengths: Integers, capacity: int) -> Integers:
+    """The bin of each piece; `lengths` descend.
+
+    The bin with the least sufficient space s takes s // length pieces in a row, because after each of them it is
+    still the fullest bin that fits. So all neighbouring bins with that space, or as many empty bins as needed, are
+    filled at once.
+    """
+    waiting: dict[int, list[tuple[int, int]]] = {}  # free space -> (first, count) of neighbouring bins with it
+    spaces = 0  # bit s is set where waiting[s] exists
+    bins = 0
+    filled: list[tuple[int, int, int]] = []  # (first bin, bins, pieces in each), in the order of the pieces
+
+    def put_back(space: int, first: int, count: int) -> None:
+        nonlocal spaces
+        if space > 0 and count > 0:
+            waiting.setdefault(space, []).append((first, count))
+            spaces |= 1 << space
+
+    for length, left in _runs(lengths):
+        while left > 0:
+            fitting = spaces >> length
+            if fitting:
+                space = length + (fitting & -fitting).bit_length() - 1
+                first, count = waiting[space].pop()
+                if not waiting[space]:
+                    del waiting[space]
+                    spaces ^= 1 << space
+            else:
+                space, first, count = capacity, bins, -(-left // (capacity // length))
+                bins += count
+            per_bin = space // length
+            full = min(count, left // per_bin)
+            if full > 0:
+                filled.append((first, full, per_bin))
+                put_back(space - per_bin * length, first, full)
+                left -= full * per_bin
+            if left > 0 and full < count:
+                filled.append((first + full, 1, left))
+                put_back(space - left * length, first + full, 1)
+                left = 0
+                full += 1
+            put_back(space, first + full, count - full)
+    return _pieces(filled)
+
+
+def _pieces(filled: list[tuple[int, int, int]]) -> Integers:
+    """The bin of each piece, from (first bin, bins, pieces in each)."""
+    first, count, per_bin = np.asarray(filled, dtype=np.int64).reshape(-1, 3).T
+    bins = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
+    return np.repeat(bins, np.repeat(per_bin, count))
+
+
+def _runs(lengths: Integers) -> Iterator[tuple[int, int]]:
+    """(length, count) of each run of equal lengths."""
+    if not len(lengths):
+        return
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(lengths)) + 1, [len(lengths)]])
+    yield from zip(lengths[edges[:-1]].tolist(), np.diff(edges).tolist(), strict=True)
+
+
+def fill(bins: Bins, tokens: NDArray[np.integer], lengths: Integers, capacity: int, padding: int) -> Rows:
+    """The sequences that `bins` describe; `tokens` holds the documents in sequence."""
+    bin_of = np.repeat(np.arange(len(bins)), np.diff(bins.first))  # (P,)
+    used = np.bincount(bin_of, weights=bins.length, minlength=len(bins)).astype(np.int64)  # (N,)
+    source = (np.cumsum(lengths) - lengths)[bins.document] + bins.start  # (P,)
+
+    # Padding is one more piece of each bin, from tokens added after the last document.
+    with_padding = np.concatenate([tokens, np.full(capacity, padding, dtype=tokens.dtype)])
+    piece_length = np.insert(bins.length, bins.first[1:], capacity - used)
+    begin = np.insert(source, bins.first[1:], len(tokens))
+    ranges = zip(begin.tolist(), (begin + piece_length).tolist(), strict=True)
+    flow = [with_padding[:0], *(with_padding[start:stop] for start, stop in ranges)]
+    rows = np.concatenate(flow).reshape(len(bins), capacity)
+    return Rows(rows, piece_length, bins.first + np.arange(len(bins) + 1))

@@ -20,10 +20,9 @@ import torch
 from prime_train.core.errors import UserError
 from prime_train.trainer import seed
 from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Rows
+from prime_train.trainer.data.batch import Rows, fill, pack
 from prime_train.trainer.data.corpus import Corpus
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
-from prime_train.trainer.data.packing import fill, pack
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

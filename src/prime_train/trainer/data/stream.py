@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Batch, Rows, join, to_batch
+from prime_train.trainer.data.batch import Batch, Rows, fill, join, pack, to_batch
 from prime_train.trainer.data.corpus import Corpus, open_corpora
 from prime_train.trainer.data.loader import Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
-from prime_train.trainer.data.packing import fill, pack
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, find_superseded, list_deletable
-from prime_train.checkpoints.inventory import Places, Stock
+from prime_train.checkpoints.step_folders import Places, Stock
 from prime_train.supervise.watches.disk.removal_program import Order, Work, delete
 
 CONTENT = b"0123456789"

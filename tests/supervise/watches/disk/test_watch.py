@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints import in_use, inventory, layout, removal
+from prime_train.checkpoints import in_use, layout, removal, step_folders
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
-from prime_train.checkpoints.inventory import Places, Stock
+from prime_train.checkpoints.step_folders import Places, Stock
 from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record
 from prime_train.programs.bundled import PROGRAM
 from prime_train.programs.prime_rl.layout import locate_places as places_of
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
-from prime_train.spec.supervision import Cleanup, PrimeTrain
+from prime_train.spec.run import Cleanup, PrimeTrain
 from prime_train.supervise.state import Attempt, Live, State
 from prime_train.supervise.watches.disk import disk_program
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
@@ -143,7 +143,7 @@ def test_a_refused_block_is_seen(tmp_path: Path) -> None:
     """RLIMIT_FSIZE refuses as a quota does, at the write."""
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from prime_train.checkpoints.inventory import Places, Stock\n"
+        "from prime_train.checkpoints.step_folders import Places, Stock\n"
         "from prime_train.supervise.watches.disk.disk_program import look\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "root = Path(sys.argv[1]); places = Places(root, (root,))\n"
@@ -161,12 +161,12 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: Path) -> inventory.Measured:
+    def counted(folder: Path) -> step_folders.Measured:
         walked.append(folder.name)
         return real(folder)
 
-    real = inventory.measure
-    monkeypatch.setattr(inventory, "measure", counted)
+    real = step_folders.measure
+    monkeypatch.setattr(step_folders, "measure", counted)
     places = Places(run_dir.path, (run_dir.checkpoints,))
     stock = Stock(places)
     first = disk_program.look(places, stock)

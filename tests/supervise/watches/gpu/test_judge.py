@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.registry.xids import xids
+from prime_train.registry.gpus import xids
 from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene
 from prime_train.supervise.watches.gpu.judge import judge
 from prime_train.supervise.watches.gpu.samples import GpuSample, Message, NoDriver, Reading, Refused, Use, Xid

@@ -22,8 +22,8 @@ from prime_train.events import Progress, Record
 from prime_train.supervise.launch import environment
 from prime_train.supervise.state import Child, Live, State
 from prime_train.supervise.watches.gpu import watch as gpu
-from prime_train.supervise.watches.gpu.kernel_log import KernelLog
 from prime_train.supervise.watches.gpu.watch import GpuWatch
+from prime_train.supervise.watches.kernel_log import KernelLog
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Watch
 

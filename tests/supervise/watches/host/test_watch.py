@@ -18,15 +18,26 @@ from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
 from prime_train.supervise.state import Attempt, Child, Live, State
-from prime_train.supervise.watches.host.growth import LEAST_POINTS, WARM_SAVES, Point, measure_growth
 from prime_train.supervise.watches.host.host_program import (
     count_oom_kills,
     find_tightest,
     list_own_groups,
     measure_shared_memory,
 )
-from prime_train.supervise.watches.host.messages import Memory, judge
-from prime_train.supervise.watches.host.samples import LIMITS, Process, Room, Run, Sample, read_run
+from prime_train.supervise.watches.host.judge import (
+    LEAST_POINTS,
+    LIMITS,
+    WARM_SAVES,
+    Memory,
+    Point,
+    Process,
+    Room,
+    Run,
+    Sample,
+    judge,
+    measure_growth,
+    read_run,
+)
 from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.watch import Alarm
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.cleanup import Item
-from prime_train.checkpoints.inventory import Places, Stock
-from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
+from prime_train.checkpoints.step_folders import Places, Stock
+from prime_train.supervise.watches.disk.room import Refusal, Sample, Space
 from prime_train.supervise.watches.sampler import load, write
 
 _PROBE_BYTES = 4096  # a block, which a quota on blocks or on files refuses

@@ -13,6 +13,8 @@ from prime_train.supervise.watches.disk.room import (
     Limits,
     Point,
     Room,
+    Sample,
+    Space,
     Trend,
     Wanted,
     choose_deletions,
@@ -22,7 +24,6 @@ from prime_train.supervise.watches.disk.room import (
     slope,
     total_bytes,
 )
-from prime_train.supervise.watches.disk.sample import Sample, Space
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 _SAVES_SEEN = 8  # for the bytes that stay after a save

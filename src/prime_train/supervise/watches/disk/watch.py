@@ -13,7 +13,7 @@ from typing import Literal
 
 from prime_train.checkpoints import removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, Kind
-from prime_train.checkpoints.inventory import Places
+from prime_train.checkpoints.step_folders import Places
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.facts.disk import mount_of
@@ -22,8 +22,7 @@ from prime_train.supervise.state import State
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.judge import Memory, judge
 from prime_train.supervise.watches.disk.removal_program import Order
-from prime_train.supervise.watches.disk.room import Doing, Limits
-from prime_train.supervise.watches.disk.sample import Sample
+from prime_train.supervise.watches.disk.room import Doing, Limits, Sample
 from prime_train.supervise.watches.sampler import Sampler, dump, load
 from prime_train.supervise.watches.watch import Alarm, Context
 

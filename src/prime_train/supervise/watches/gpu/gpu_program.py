@@ -23,8 +23,8 @@ import psutil
 import pynvml
 
 from prime_train.supervise.launch import environment
-from prime_train.supervise.watches.gpu.kernel_log import KernelLog, address
 from prime_train.supervise.watches.gpu.samples import LOST, RESET_REQUIRED
+from prime_train.supervise.watches.kernel_log import KernelLog, address
 from prime_train.supervise.watches.sampler import write
 
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from prime_train.facts.gpus import visible_indices
-from prime_train.registry.xids import xid
+from prime_train.registry.gpus import xid
 from prime_train.supervise.watches.gpu.samples import LOST, GpuSample, Message, NoDriver, Reading, Refused, Use, Xid
 
 # Bits of the reasons why a GPU is slow, nvml.h nvmlClocksEventReasons: hardware slowdown, thermal, power brake.

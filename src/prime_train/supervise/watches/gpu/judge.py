@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from prime_train.core.units import format_bytes, format_seconds
-from prime_train.registry.xids import XidEntry, xid
+from prime_train.registry.gpus import XidEntry, xid
 from prime_train.supervise.watches.gpu.history import (
     Limits,
     Memory,

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from prime_train.supervise.watches.gpu.kernel_log import KilledProcesses
+from prime_train.supervise.watches.kernel_log import KilledProcesses
 from prime_train.supervise.watches.sampler import write
 
 _MARK = "PRIME_TRAIN_RUN"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.state import State
-from prime_train.supervise.watches.host.messages import Memory, judge
-from prime_train.supervise.watches.host.samples import LIMITS, Limits, Sample, read_run
+from prime_train.supervise.watches.host.judge import LIMITS, Limits, Memory, Sample, judge, read_run
 from prime_train.supervise.watches.sampler import Sampled, Sampler, load
 from prime_train.supervise.watches.watch import Alarm, Context
 

@@ -1,15 +1,147 @@
-"""Judges the samples of the machine. Pure: a memory and a sample give a memory and alarms."""
+"""A sample of the machine and of a run's processes on it, and the limits by which it is judged. Values only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import inf, sqrt
+from statistics import fmean, linear_regression
 
-from prime_train.core.units import format_bytes, format_seconds
-from prime_train.supervise.watches.host.growth import MOST_POINTS, Point, measure_growth
-from prime_train.supervise.watches.host.samples import LIMITS, Limits, Run, Sample, label_all
+from prime_train.core.units import GIB, format_bytes, format_seconds
+from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm, Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an alarm is raised. It stands until the value is `clear_ratio` times better."""
+
+    free_ratio: float = 0.05
+    memory_free_bytes: int = 4 * GIB  # on a large machine 5 % is a lot
+    shared_free_bytes: int = GIB // 4
+    open_files_ratio: float = 0.8
+    clear_ratio: float = 1.5
+    in_a_row: int = 2  # samples, because a peak that has passed by the next sample does not matter
+    clock_step_s: float = 1.0  # a clock under NTP drifts 5 ms in 10 s at most
+    stands_s: float = 120.0  # how long an alarm about one moment stands
+    soon_saves: float = 20.0
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of the run. `own_bytes`: anonymous memory and swap, which only its forks share."""
+
+    pid: int
+    parent: int
+    name: str
+    rank: str
+    own_bytes: int
+    open_files: int
+    open_files_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One moment. `stamp_s` is time.monotonic(), `wall_s` time.time(); `group` is None if no limit is set."""
+
+    stamp_s: float
+    wall_s: float
+    memory: Room
+    group: Room | None = None
+    shared: Room | None = None
+    oom_kills: Mapping[str, int] = field(default_factory=dict)  # the file of a counter to its count
+    processes: tuple[Process, ...] = ()
+    killed: tuple[tuple[int, str], ...] = ()  # (pid, name) from the kernel's log, if it can be read
+
+    @property
+    def free_bytes(self) -> int:
+        """The memory that the run may still take."""
+        return min(self.memory.free_bytes, self.group.free_bytes if self.group else self.memory.free_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The part of a run's state that the watch uses."""
+
+    attempt: int = 0
+    roles: Mapping[int, str] = field(default_factory=dict)  # pid of each child of the attempt
+    step: int = 0
+    max_steps: int = 0
+    newest_complete: int = 0
+
+
+def read_run(state: State) -> Run:
+    live = state.live
+    roles = {child.pid: child.role for child in live.children} if live else {}
+    return Run(state.attempt_number, roles, state.step, state.max_steps, state.newest_complete)
+
+
+def label_all(processes: Sequence[Process], run: Run) -> dict[int, str]:
+    """A name for each process: the role of the child it descends from, and its rank."""
+    parents = {process.pid: process.parent for process in processes}
+    labels = {}
+    for process in processes:
+        above, steps = process.pid, 0
+        while above not in run.roles and above in parents and steps < len(parents):
+            above, steps = parents[above], steps + 1
+        role = run.roles.get(above, process.name)
+        labels[process.pid] = f"{role} rank {process.rank}" if process.rank else role
+    return labels
+
+
+WARM_SAVES = 2  # the first saves allocate what later ones keep: staging buffers, caches, pools
+LEAST_POINTS = 5
+MOST_POINTS = 64
+NOISE_FACTOR = 4.0
+LEAST_RATIO = 0.05  # of the mean, over all points, because allocators alone cause less
+LEAST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The memory that the run's processes held at a save: anonymous memory and swap."""
+
+    step: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A line through the points: the bytes that each save adds, and how many more saves there is room for."""
+
+    bytes_per_save: float
+    saves_left: float
+    saves_to_come: float
+
+    @property
+    def too_much(self) -> bool:
+        """Whether the memory runs out before the run ends."""
+        return self.saves_left < self.saves_to_come
+
+
+def measure_growth(points: Sequence[Point], free_bytes: int, steps_to_come: float) -> Growth | None:
+    """The growth over the saves of one attempt, by least squares; None if there is none beyond the noise."""
+    counted = points[WARM_SAVES:]
+    count = len(counted)
+    if count < LEAST_POINTS:
+        return None
+    held = [float(point.held_bytes) for point in counted]
+    slope, start = linear_regression(range(count), held)
+    noise = sqrt(sum((value - start - slope * number) ** 2 for number, value in enumerate(held)) / (count - 2))
+    if slope * (count - 1) < max(NOISE_FACTOR * noise, LEAST_RATIO * fmean(held), LEAST_BYTES):
+        return None
+    steps_per_save = max(1.0, (counted[-1].step - counted[0].step) / (count - 1))
+    return Growth(slope, free_bytes / slope, steps_to_come / steps_per_save)
+
 
 _SHM = "/dev/shm"
 _MACHINE = "/proc/vmstat"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.views.sanitize import sanitize
+from prime_train.views.text import sanitize
 
 
 def test_an_escape_sequence_does_not_reach_the_terminal() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.checkpoints import archive, packing_plan
+from prime_train.checkpoints.cleanup import Deletion, Item, Keep, list_deletable, newest_usable
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.core.units import format_bytes, format_seconds
+from prime_train.views.text import pick
 
 
 class PackingResult(NamedTuple):
@@ -83,3 +85,68 @@ def packing_json(run: str, results: Iterable[PackingResult], *, dry_run: bool) -
             for one in results
         ],
     }
+
+
+Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -> why
+
+
+class Pruning(NamedTuple):
+    """The items of a run, the retention rules and the planned deletions."""
+
+    items: tuple[Item, ...]
+    keep: Keep
+    deletions: tuple[Deletion, ...]
+
+
+def plan_pruning(items: Sequence[Item], keep: Keep, now_s: float) -> Pruning:
+    """The deletions, oldest first. The caller holds the run's lock."""
+    going = (one for one in list_deletable(items, keep, now_s) if not one.last_resort)
+    return Pruning(tuple(items), keep, tuple(sorted(going, key=lambda one: one.item.step)))
+
+
+def prune_rows(plan: Pruning, failed: Failed) -> list[tuple[str, str, str, str, str]]:
+    """kind, step, size, "keep" or "delete", why; the newest step first."""
+    reasons = {one.item.paths: one.reason for one in plan.deletions}
+    found: list[tuple[str, str, str, str, str]] = []
+    for item in sorted(plan.items, key=lambda item: -item.step):
+        goes = item.paths in reasons and item.paths not in failed
+        why = failed.get(item.paths) or reasons.get(item.paths) or _why_kept(item, plan)
+        step = str(item.step) if item.step >= 0 else ""
+        found.append((item.kind, step, format_bytes(item.size_bytes), "delete" if goes else "keep", why))
+    return found
+
+
+def _why_kept(item: Item, plan: Pruning) -> str:
+    newest = newest_usable(plan.items, plan.keep)
+    every = plan.keep.keep_every_steps
+    if item.pinned:
+        return "pinned"
+    if item.in_use:
+        return f"in use by {item.in_use}"
+    if item.kind == "broadcast":
+        return "an engine or a resume may still read it"
+    if item.kind == "rollouts":
+        if newest is None:
+            return "no checkpoint is complete"
+        later = item.step >= newest.step
+        return "later than the newest complete checkpoint" if later else "written to in the last minutes"
+    if item.wholeness == "broken":
+        return f"broken, kept for inspection: {item.problem}"
+    if not item.complete:
+        return f"a process may be writing it: {item.problem}"
+    if newest is not None and item.step == newest.step:
+        return f"{'' if item.kind == 'checkpoint' else 'belongs to '}the newest complete checkpoint"
+    if every and item.step % every == 0:
+        return f"a multiple of keep_every_steps = {every}"
+    return "within keep_last" if plan.keep.keep_last is not None else "keep_last is not set: add --keep-last N"
+
+
+def prune_json(run: str, plan: Pruning, failed: Failed, *, dry_run: bool) -> dict[str, Any]:
+    """The document of `ckpt prune --json`."""
+    deleted = [
+        pick(one.item, "kind", "step", "size_bytes") | {"reason": one.reason, "path": str(one.item.paths[0])}
+        for one in plan.deletions
+        if one.item.paths not in failed
+    ]
+    problems = [{"path": str(paths[0]), "problem": problem} for paths, problem in failed.items()]
+    return {"version": 1, "run": run, "dry_run": dry_run, "deleted": deleted, "failed": problems}

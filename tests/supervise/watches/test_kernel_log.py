@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.supervise.watches.gpu.kernel_log import FALLEN_OFF, Found, Place, address, read
+from prime_train.supervise.watches.kernel_log import FALLEN_OFF, Found, Place, address, read
 
 TOLD = [
     ("4,812,5522,-;NVRM: Xid (PCI:0000:05:00): 62, pid=123, name=python, 0000(0000)", 62, "0000:05:00"),

@@ -1,4 +1,4 @@
-"""Simple lower bounds on a run's memory and disk. Pure."""
+"""The field to which a finding about a whole run points, and how many GPUs a run takes. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from prime_train.spec.decoder_size import Architecture, architecture_from_fields
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
+
+
+def anchor(run: RunSpec) -> str:
+    """The RunSpec field that sets how much of the machine a run takes, out of those that its format has."""
+    if run.deployment is not None and run.deployment.train_gpu_ids is not None:
+        return "deployment.train_gpu_ids"
+    if run.deployment is not None and run.deployment.train_gpus is not None:
+        return "deployment.train_gpus"
+    if run.rollout is not None:
+        return "rollout.batch_rollouts"
+    if run.inference is not None:
+        return "inference.model_name"
+    if run.trainer is not None:
+        return "trainer.model_name"
+    return "parallel.processes"
+
 
 _PROCESS_BYTES = 2**29  # measured: 544 MiB resident after importing torch 2.13, before any model
 _TRAINED_BYTES = 16  # per parameter in fp32: weight, gradient, two moments (ZeRO, arXiv 1910.02054, s. 3.1)
