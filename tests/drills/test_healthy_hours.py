@@ -26,7 +26,7 @@ from prime_train.events import (
     TrainerStarted,
 )
 from prime_train.supervise.fold import fold
-from prime_train.supervise.policy import Policy, decide
+from prime_train.supervise.policy import SUSPECT_S, Policy, decide
 from prime_train.supervise.state import State
 from prime_train.supervise.watch_runner import WatchRunner
 from prime_train.supervise.watches.hang.watch import SilenceWatch
@@ -123,7 +123,7 @@ def test_nothing_is_found_in_two_hours_with_long_evaluations_and_saves(tmp_path:
         Rhythm,
         setup_s=st.floats(10, 800),
         step_s=st.floats(0.5, 55),
-        hiccup_s=st.floats(0, 55),
+        hiccup_s=st.floats(0, 60 - SUSPECT_S - LOOK_S),  # beyond it the processes are checked, which is no fault
         evaluation_s=st.floats(1, 1790),
         evaluate_every=st.integers(20, 500),
         save_s=st.floats(1, 590),
