@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,6 +167,19 @@ def test_only_a_leftover_goes_where_nothing_is_wanted() -> None:
         ("checkpoint", 10, False),
         ("checkpoint", 20, False),
     ]
+
+
+@pytest.mark.parametrize(("wanted_bytes", "count"), [(0, 0), (1, 1), (100, 1), (101, 2), (200, 2), (250, 3), (1000, 4)])
+def test_a_plan_ends_with_the_deletion_that_frees_enough(wanted_bytes: int, count: int) -> None:
+    going = list_deletable(saved(10, 20, 30, 40, 50), Keep(keep_last=1), NOW_S)
+    assert plan(going, wanted_bytes, last_resort=False) == going[:count]
+
+
+def test_what_an_interrupted_deletion_leaves_counts_as_freed() -> None:
+    leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 60, "unfinished", NOW_S)
+    going = list_deletable([*saved(10, 20, 30), leftover], Keep(keep_last=1), NOW_S)
+    assert plan(going, 60, last_resort=False) == going[:1]
+    assert plan(going, 61, last_resort=False) == going[:2]
 
 
 def test_a_checkpoint_that_could_not_be_loaded_is_not_the_newest() -> None:
