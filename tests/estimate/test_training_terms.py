@@ -103,6 +103,9 @@ KEPT = 3 * 8 + 5 * 20 + 7 * 10 + 22 * 30  # hidden 8, query 20, key and value 10
     ("shape", "changes", "numbers"),
     [
         (DENSE, {}, KEPT),
+        (DENSE._replace(kv_heads=2), {}, KEPT + 7 * 10),
+        (DENSE._replace(dense_layers=0), {}, KEPT),
+        (DENSE._replace(experts_per_token=2, expert_mlp_size=6, shared_expert_mlp_size=10), {}, KEPT),
         (DENSE, {"compiled": False}, KEPT + 13 * 8),
         (DENSE._replace(gated_mlp=False), {}, KEPT - 11 * 30),
         (DENSE._replace(qk_norm=True), {}, KEPT + 20 + 5),
