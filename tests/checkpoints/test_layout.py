@@ -99,15 +99,17 @@ def test_a_pin_is_seen_and_is_no_part_of_the_checkpoint(folder: Path) -> None:
 
 
 def test_a_checkpoint_whose_manifest_changes_meanwhile_is_checked_again(folder: Path) -> None:
+    def mend(_: int) -> None:
+        layout.write_manifest(folder, 5)
+
     (folder / "deeper" / "1.distcp").write_bytes(CONTENT[::-1])
-    assert layout.inspect(folder, hashes=True, on_read=lambda _: layout.write_manifest(folder, 5) and None).complete
+    assert layout.inspect(folder, hashes=True, on_read=mend).complete
 
 
 def test_a_file_that_vanishes_while_sizes_are_read_counts_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    walked = [(str(folder / "deeper"), [], ["gone", "0.distcp"])]
-    monkeypatch.setattr("os.walk", lambda _: iter(walked))
+    monkeypatch.setattr("os.walk", lambda _: iter([(str(folder / "deeper"), (), ("gone", "0.distcp"))]))
     assert layout.size_bytes(folder) == len(CONTENT)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -370,13 +370,13 @@ SPENT = actions.Close("failed", ExitCode.RETRIES_SPENT, "")
         ("", None, {}),
     ],
 )
-def test_the_policy_goes_as_far_as_its_program_can_follow(name: str, value: object, changed: dict[str, object]) -> None:
+def test_the_policy_goes_as_far_as_its_program_can_follow(name: str, value: object, changed: dict[str, Any]) -> None:
     able = {"stops_by_file": True, "reports": True, "shrinks": True, name: value}
     run = fake_run(Path("/runs/a"), 10)
     run = replace(
         run, batch=replace(run.batch, micro_batch=4), prime_train=PrimeTrain(recovery=Recovery(on_oom="shrink"))
     )
-    found = rules.policy(run, SimpleNamespace(**able))  # type: ignore[arg-type]
+    found = rules.policy(run, SimpleNamespace(**able))
     assert found == replace(Policy(micro_batches=(2, 1)), **changed)
 
 
@@ -602,7 +602,7 @@ def test_silence_is_suspect_before_its_deadline_and_a_hang_at_it(excused_until_s
         ({"step_limit_s": 77.0}, 77.0),
     ],
 )
-def test_the_limit_of_a_phase_is_that_of_the_policy(changed: dict[str, float | None], limit_s: float) -> None:
+def test_the_limit_of_a_phase_is_that_of_the_policy(changed: dict[str, Any], limit_s: float) -> None:
     state = history(*BEGUN, TRAINS)
     assert state.live is not None
     assert rules.silence_limit_s(state, state.live, replace(POLICY, **changed)) == limit_s
