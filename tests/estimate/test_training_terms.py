@@ -406,6 +406,8 @@ def test_zero_has_flat_buckets(kind: str, buckets: int) -> None:
         (DENSE._replace(gated_mlp=False), ["mlp"], 4 * 2 * 38),
         (DENSE._replace(gated_mlp=False), ["gate_proj"], 4 * 38),
         (DENSE._replace(gated_mlp=False), ["q_proj"], 4 * 28),
+        (DENSE._replace(dense_layers=2), ["mlp"], 4 * 3 * 38),
+        (MIXTURE, ["all"], 4 * (28 + 13 + 13 + 28) + 3 * 38 + 3 * 3 * (8 + 10) + 3 * 3 * 3 * (8 + 6)),
         (MIXTURE, ["q_proj"], 4 * 28),
         (MIXTURE, ["up_proj"], 1 * 38 + 3 * (8 + 10)),
         (MIXTURE, ["mlp"], 3 * 38 + 3 * 3 * (8 + 10)),
