@@ -619,6 +619,7 @@ def test_a_failure_after_another_last_word_leaves_that_word() -> None:
 
 
 def test_a_writer_is_marked_with_the_latest_attempt_it_speaks_for() -> None:
+    assert at(1.0, _LAUNCHED, State()).read == (Mark(SUPERVISOR, 0, None),)
     state = after(_LAUNCHED, progress(1, 5))
     assert state.read == (Mark(SUPERVISOR, 1, None), Mark("trainer-1", 2, 1))
     state = at(9.0, progress(3, 5), state, "trainer-1")

@@ -476,6 +476,7 @@ PAUSE = replace(restart_alarm(1), watch="disk", name="disk_fills", answer="pause
 NO_SAVE = [replace(PAUSE, name=name) for name in sorted(rules.UNSAVABLE)]
 ASKED: list[tuple[float, Event]] = [(1.0, StopAsked("SIGTERM")), (2.0, SignalSent(1, "stop_requested", ""))]
 WORD = (3.0, TrainerStopped(1, 5))
+KILLED = ((21.0, "SIGABRT"), (23.0, "SIGKILL"))
 DOOM = (4.0, HangFound(1, 999.0, 900.0, "data"))
 TRAINS = (6.0, Progress(1, 1, 2.0, 3.0, 4))
 
@@ -491,6 +492,8 @@ TRAINS = (6.0, Progress(1, 1, 2.0, 3.0, 4))
         ([DOOM, (5.0, SignalSent(1, "SIGABRT", ""))], 24.0, actions.Signal(1, "SIGKILL", "")),
         ([DOOM, (23.0, SignalSent(1, "SIGABRT", ""))], 24.0, actions.Wait(25.0)),
         ([DOOM, (23.0, SignalSent(1, "SIGABRT", ""))], 25.0, actions.Signal(1, "SIGKILL", "")),
+        ([DOOM, *((time_s, SignalSent(1, name, "")) for time_s, name in KILLED)], 52.9, actions.Wait(53.0)),
+        ([DOOM, *((time_s, SignalSent(1, name, "")) for time_s, name in KILLED)], 53.0, actions.GiveUp(1)),
         ([WORD], 32.9, actions.Wait(33.0)),
         ([WORD], 33.0, actions.Signal(1, "SIGKILL", "")),
         ([WORD, (33.0, SignalSent(1, "SIGKILL", ""))], 62.9, actions.Wait(63.0)),
