@@ -1,8 +1,8 @@
 """Counts the mutants that the tests catch: `python tests/mutants.py [--list]`, after `mutmut run` (`make mutants`).
 
 A mutant is a copy of a function with one small change. A mutant that changes only the text of a message counts apart,
-because tests check behaviour and not wording. A mutant of which EQUIVALENT explains why it changes no behaviour counts
-as caught. The exit code is 1 where the tests of a module catch less than LEAST_SHARE of its other mutants.
+because tests check behaviour and not wording. The exit code is 1 where the tests of a module catch less than
+LEAST_SHARE of its other mutants. `--list` prints each of those that no test catches.
 """
 
 from __future__ import annotations
@@ -19,25 +19,17 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "mutants"
 LEAST_SHARE = 0.9
-MOST_EQUIVALENT = 0.03  # of all mutants that change more than a text
 _ORIGINAL = "orig"
 _NOT_CAUGHT = (0, 5, 33, 34)  # exit codes in mutmut's results: survived, two of no tests, skipped
-# (file, changed line) to the reason. `--list` prints both for each mutant that survives.
-EQUIVALENT: dict[tuple[str, str], str] = {}
 
 
 class Mutant(NamedTuple):
-    """One mutant and its result. `change` is the line that differs."""
+    """One mutant and its result. `name` is that of the function in the mutated file, `change` the line that differs."""
 
     name: str
-    file: str
     change: str
     is_caught: bool
     is_text: bool
-
-    @property
-    def is_equivalent(self) -> bool:
-        return (self.file, self.change) in EQUIVALENT
 
 
 class _Blank(ast.NodeTransformer):
@@ -76,7 +68,7 @@ def read_mutants(file: str) -> Iterator[Mutant]:
         function = name.rpartition(".")[2]
         stem, _, _ = function.rpartition("_")
         before, after = sources[f"{stem}_{_ORIGINAL}"], sources[function]
-        yield Mutant(name, file, _find_change(before, after), code not in _NOT_CAUGHT, is_text_change(before, after))
+        yield Mutant(function, _find_change(before, after), code not in _NOT_CAUGHT, is_text_change(before, after))
 
 
 def _read_functions(source: str) -> dict[str, str]:
@@ -99,28 +91,20 @@ def _find_change(before: str, after: str) -> str:
 
 def main(arguments: list[str]) -> int:
     files = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mutmut"]["only_mutate"]
-    every = [mutant for file in files for mutant in read_mutants(file)]
     failed = False
     for file in files:
-        mutants = [mutant for mutant in every if mutant.file == file]
+        mutants = list(read_mutants(file))
         texts = [mutant for mutant in mutants if mutant.is_text]
         others = [mutant for mutant in mutants if not mutant.is_text]
-        caught = sum(mutant.is_caught or mutant.is_equivalent for mutant in others)
-        caught_texts = sum(mutant.is_caught for mutant in texts)
+        caught, caught_texts = (sum(mutant.is_caught for mutant in some) for some in (others, texts))
         share = caught / max(1, len(others))
         failed |= share < LEAST_SHARE
         print(f"{share:6.1%}  {caught:4} of {len(others):4}  texts {caught_texts:3} of {len(texts):3}  {file}")
         if "--list" in arguments:
             for mutant in others:
-                if not (mutant.is_caught or mutant.is_equivalent):
-                    print(f"    {mutant.name.rpartition('.')[2]}: {mutant.change}")
-    behaviour = [mutant for mutant in every if not mutant.is_text]
-    equivalent = [mutant for mutant in behaviour if mutant.is_equivalent]
-    print(f"{len(behaviour)} mutants of behaviour, {len(equivalent)} of them equivalent, with a reason each")
-    stale = EQUIVALENT.keys() - {(mutant.file, mutant.change) for mutant in equivalent}
-    for file, change in sorted(stale):
-        print(f"no mutant any more: {file}: {change}")
-    return int(failed or len(equivalent) > MOST_EQUIVALENT * len(behaviour))
+                if not mutant.is_caught:
+                    print(f"    {mutant.name}: {mutant.change}")
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -180,6 +180,12 @@ def test_a_request_holds_blocks_of_every_group(
     assert blocks_per_request(setup, CacheLayout(16, 1.0, *groups), ctx_tokens) == blocks
 
 
+@pytest.mark.parametrize(("window", "blocks"), [(17, 3), (18, 4)])
+def test_a_window_and_the_batch_in_flight_share_one_token(window: int, blocks: int) -> None:
+    setup = eight(sliding_window=window)  # 17 - 1 + 32 tokens fill three blocks
+    assert blocks_per_request(setup, CacheLayout(16, 1.0, 0, 1, 0), 100) == blocks + 1
+
+
 _BLOCK = 8 * 16 * _BYTES
 
 

@@ -500,10 +500,7 @@ def test_an_adapter_stands_beside_a_frozen_base(
 ) -> None:
     asked = setup(**{"numerics": NUMERICS, "adapter": LORA._replace(slots=3), **changes})
     found = by_name(asked, "head", "frozen base", "adapter parameters", "trained embeddings")
-    sizes = (base, weights, ends)
-    assert found[0 if base is not None else 1 :] == [
-        size if size is None else pytest.approx(size) for size in sizes[0 if base is not None else 1 :]
-    ]
+    assert found == [size if size is None else pytest.approx(size) for size in (base, weights, ends)]
 
 
 def temporaries(**changes: Any) -> float | None:
@@ -692,7 +689,8 @@ def test_the_peak_is_the_highest_phase_with_its_reserve() -> None:
 def test_memory_outside_the_allocator_is_a_context_and_for_several_gpus_nccl() -> None:
     (context,) = training.outside_terms(setup())
     assert context.bytes == 0.55 * GIB
-    assert [term.bytes for term in training.outside_terms(setup(layout=FSDP))] == [0.55 * GIB, 0.6 * GIB]
+    both = training.outside_terms(setup(layout=FSDP))
+    assert [(term.name, term.bytes) for term in both] == [("CUDA context", 0.55 * GIB), ("NCCL", 0.6 * GIB)]
 
 
 @pytest.mark.parametrize(
@@ -733,6 +731,7 @@ def test_the_interval_widens_for_each_thing_that_no_measured_run_had() -> None:
         (kind for kind in ("none", "selective", "full") if kind not in entry.checkpointing), None
     )
     assert spread(like) == pytest.approx(1)
+    assert spread(like._replace(shape=DENSE._replace(name=entry.models[0]))) == pytest.approx(1)
     assert spread(like._replace(shape=DENSE)) == pytest.approx(1.25)
     count = 1
     if unlike_checkpointing is not None:
