@@ -550,7 +550,7 @@ def test_a_clock_moves_a_bare_attempt_an_ended_one_and_none() -> None:
     assert changes(ClockJumped(100.0), after(), 110.0) == {}
 
 
-# --- what the trainer says ---------------------------------------------------------------------------
+# --- events of the trainer ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
