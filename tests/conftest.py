@@ -6,10 +6,18 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # Judged by what they say, never by how long they took: a busy machine fails no test.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# `make mutants` runs the tests once per mutant: the same few examples each time, and no search for a smaller one.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("untimed"),
+    derandomize=True,
+    max_examples=25,
+    phases=[Phase.explicit, Phase.generate],
+)
 settings.load_profile("untimed")
 
 # Tests that a shell has put into the background ignore Ctrl-C, and so would every program that they start.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,6 +169,19 @@ def test_only_a_leftover_goes_where_nothing_is_wanted() -> None:
     ]
 
 
+@pytest.mark.parametrize(("wanted_bytes", "count"), [(0, 0), (1, 1), (100, 1), (101, 2), (200, 2), (250, 3), (1000, 4)])
+def test_a_plan_ends_with_the_deletion_that_frees_enough(wanted_bytes: int, count: int) -> None:
+    going = list_deletable(saved(10, 20, 30, 40, 50), Keep(keep_last=1), NOW_S)
+    assert plan(going, wanted_bytes, last_resort=False) == going[:count]
+
+
+def test_what_an_interrupted_deletion_leaves_counts_as_freed() -> None:
+    leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 60, "unfinished", NOW_S)
+    going = list_deletable([*saved(10, 20, 30), leftover], Keep(keep_last=1), NOW_S)
+    assert plan(going, 60, last_resort=False) == going[:1]
+    assert plan(going, 61, last_resort=False) == going[:2]
+
+
 def test_a_checkpoint_that_could_not_be_loaded_is_not_the_newest() -> None:
     keep = Keep(keep_last=1, unreadable=frozenset({30}))
     assert summarize(list_deletable(saved(10, 20, 30), keep, NOW_S)) == [("checkpoint", 10, False)]
@@ -192,6 +206,93 @@ def test_an_unfinished_save_waits_until_it_is_quiet_and_superseded() -> None:
     assert summarize(list_deletable([young, *saved(20)], Keep(), NOW_S + 2)) == [("checkpoint", 10, False)]
     assert list_deletable([*saved(5), young], Keep(), NOW_S + 2) == ()
     assert summarize(list_deletable([*saved(5), young], Keep(writing=False), NOW_S)) == [("checkpoint", 10, False)]
+
+
+@pytest.mark.parametrize(("age_s", "count"), [(QUIET_S - 1, 0), (QUIET_S, 1), (QUIET_S + 1, 1)])
+@pytest.mark.parametrize("kind", ["checkpoint", "broadcast", "rollouts"])
+def test_what_is_unfinished_is_quiet_after_a_time_without_a_change(kind: Kind, age_s: float, count: int) -> None:
+    newer = [item("broadcast", step) for step in (30, 40)] if kind == "broadcast" else saved(20)
+    young = item(kind, 10, "unfinished", age_s=age_s)
+    assert summarize(list_deletable([young, *newer], Keep(), NOW_S)) == [(kind, 10, False)] * count
+
+
+def test_an_unfinished_copy_of_the_newest_step_stays() -> None:
+    copy = replace(item("checkpoint", 20, "unfinished"), paths=(Path("elsewhere/step_20"),))
+    assert list_deletable([copy, *saved(20)], Keep(), NOW_S) == ()
+    assert len(list_deletable([copy, *saved(20)], Keep(writing=False), NOW_S)) == 1
+
+
+def test_every_deletion_has_a_reason_and_an_unfinished_save_its_own_problem() -> None:
+    leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
+    torn = replace(item("checkpoint", 15, "unfinished"), problem="half of it is there")
+    stock = [
+        *saved(10, 20, 30, 40),
+        leftover,
+        torn,
+        item("checkpoint", 16, "unfinished"),
+        item("checkpoint", 12),
+        *(item("broadcast", step) for step in (11, 38, 39)),
+        *(item(kind, 9) for kind in ("weights", "rollouts")),
+        *(item("weights", step) for step in (41, 42)),
+    ]
+    found = list_deletable(stock, Keep(keep_last=2, unreadable=frozenset({12})), NOW_S)
+    assert {one.item.kind for one in found} == {"leftover", "checkpoint", "weights", "broadcast", "rollouts"}
+    assert all(isinstance(one.reason, str) and one.reason for one in found)
+    assert [one.reason for one in found if one.item == torn] == ["half of it is there"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "steps"),
+    [
+        (Keep(keep_last=1), [10, 20, 30]),
+        (Keep(keep_last=1, keep_every_steps=20), [10, 30]),
+        (Keep(keep_last=3), [10, 20, 30]),
+        (Keep(keep_last=9), [10, 20, 30]),
+        (Keep(), [10, 20, 30]),
+        (Keep(keep_every_steps=30), [10, 20]),
+        (Keep(keep_last=1, keep_every_steps=20, unreadable=frozenset({10, 20})), [10, 30]),
+        (Keep(keep_last=1, unreadable=frozenset({40})), [10, 20]),
+        (Keep(keep_last=1, saving_step=40), [10, 20]),
+        (Keep(keep_last=1, loading_step=40), []),
+    ],
+)
+def test_complete_checkpoints_that_may_go(keep: Keep, steps: list[int]) -> None:
+    found = list_deletable(saved(10, 20, 30, 40), keep, NOW_S)
+    assert sorted(one.item.step for one in found) == steps
+    kept = keep.keep_last if keep.keep_last is not None else 4
+    usable = [step for step in (10, 20, 30, 40) if step != keep.saving_step and step not in keep.unreadable]
+    assert all(one.last_resort == (one.item.step in usable[-kept:]) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("step", "loading_step", "goes"),
+    [(9, None, True), (10, None, False), (11, None, False), (9, 5, False), (4, 5, True)],
+)
+def test_rollouts_before_the_checkpoint_of_a_resume_may_go(step: int, loading_step: int | None, goes: bool) -> None:
+    stock = [*saved(10), item("rollouts", step)]
+    assert len(list_deletable(stock, Keep(loading_step=loading_step), NOW_S)) == goes
+    assert list_deletable(stock[1:], Keep(), NOW_S) == ()
+
+
+@pytest.mark.parametrize(("broadcasts", "steps"), [(1, [10, 20]), (2, [10, 20]), (3, [10]), (4, []), (5, [])])
+def test_broadcasts_that_an_engine_may_read_stay(broadcasts: int, steps: list[int]) -> None:
+    stock = [item("broadcast", step) for step in (10, 20, 30, 40)]
+    assert [one.item.step for one in list_deletable(stock, Keep(broadcasts=broadcasts), NOW_S)] == steps
+    assert list_deletable(stock[:1], Keep(broadcasts=broadcasts), NOW_S) == ()
+
+
+@pytest.mark.parametrize(
+    ("keep", "steps"),
+    [
+        (Keep(keep_last=1), [10, 30]),
+        (Keep(keep_last=2), [10]),
+        (Keep(), []),
+        (Keep(keep_last=1, keep_every_steps=30), [10]),
+    ],
+)
+def test_weights_of_steps_without_a_checkpoint_go(keep: Keep, steps: list[int]) -> None:
+    weights = [item("weights", step) for step in (10, 20, 30, 40)]
+    assert [one.item.step for one in list_deletable([*saved(20), *weights], keep, NOW_S)] == steps
 
 
 def test_a_broken_one_is_left_to_look_at() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,9 +56,67 @@ def test_a_manifest_that_is_not_one_is_a_problem(folder: Path, text: str) -> Non
     assert layout.inspect(folder).problem.startswith("COMPLETE.json is unreadable")
 
 
-def test_a_manifest_of_another_step_is_a_problem(folder: Path) -> None:
-    moved = folder.rename(folder.with_name("step_6"))
+@pytest.mark.parametrize("step", [4, 6, 50])
+def test_a_manifest_of_an_earlier_or_a_later_step_is_a_problem(folder: Path, step: int) -> None:
+    moved = folder.rename(folder.with_name(f"step_{step}"))
     assert layout.inspect(moved).problem == "COMPLETE.json was written for step 5"
+
+
+def test_a_folder_without_a_step_has_the_step_minus_one(folder: Path) -> None:
+    moved = folder.rename(folder.with_name("final"))
+    assert (layout.inspect(moved).step, layout.inspect(moved).complete) == (-1, False)
+
+
+def test_a_manifest_is_json_that_a_person_can_read(folder: Path) -> None:
+    def check(**more: str) -> None:
+        text = (folder / MANIFEST).read_text()
+        entry = {"bytes": 10, "sha256": hashlib.sha256(CONTENT).hexdigest()}
+        names = ("deeper/0.distcp", "deeper/1.distcp")
+        assert json.loads(text) == {"version": 1, "step": 5, "files": dict.fromkeys(names, entry), **more}
+        assert text == json.dumps(json.loads(text), indent=1)
+
+    check()
+    layout.update_entry(folder, layout.entries(folder)[1])
+    check()
+    layout.mark_damaged(folder, "torn")
+    check(damaged="torn")
+
+
+def test_an_entry_is_replaced_and_the_others_stay(folder: Path) -> None:
+    first, second = layout.entries(folder)
+    assert (first.name, second.name) == ("deeper/0.distcp", "deeper/1.distcp")
+    layout.update_entry(folder, replace(second, size_bytes=4, kept_bytes=4))
+    assert layout.entries(folder) == [first, replace(second, size_bytes=4, kept_bytes=4)]
+    assert layout.inspect(folder).problem == "deeper/1.distcp has 10 of 4 bytes"
+
+
+def test_a_pin_is_seen_and_is_no_part_of_the_checkpoint(folder: Path) -> None:
+    assert layout.inspect(folder).pinned is False
+    (folder / layout.PIN).touch()
+    assert layout.inspect(folder).pinned
+    layout.write_manifest(folder, 5)
+    assert {entry.name for entry in layout.entries(folder)} == {"deeper/0.distcp", "deeper/1.distcp"}
+
+
+def test_a_checkpoint_whose_manifest_changes_meanwhile_is_checked_again(folder: Path) -> None:
+    def mend(_: int) -> None:
+        layout.write_manifest(folder, 5)
+
+    (folder / "deeper" / "1.distcp").write_bytes(CONTENT[::-1])
+    assert layout.inspect(folder, hashes=True, on_read=mend).complete
+
+
+def test_a_file_that_vanishes_while_sizes_are_read_counts_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.walk", lambda _: iter([(str(folder / "deeper"), (), ("gone", "0.distcp"))]))
+    assert layout.size_bytes(folder) == len(CONTENT)
+
+
+def test_a_scan_reads_contents_only_on_request(folder: Path) -> None:
+    (folder / "deeper" / "1.distcp").write_bytes(CONTENT[::-1])
+    assert [found.complete for found in layout.scan(folder.parent)] == [True]
+    assert [found.complete for found in layout.scan(folder.parent, hashes=True)] == [False]
 
 
 def test_a_missing_and_a_truncated_file_are_found_by_size(folder: Path) -> None:

@@ -67,3 +67,34 @@ def test_noise_grows_by_its_head_alone() -> None:
 def test_a_head_that_asks_for_too_much_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="larger than the limit"):
         planes.unpack(struct.pack("<BI", 1, 2**31) + bytes(8))
+
+
+def test_a_plane_that_packs_to_its_own_length_is_stored_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the lengths are equal, a reader takes the stored bytes for the plane."""
+    monkeypatch.setattr(planes, "_compress", lambda plane: bytes(len(plane)))
+    piece = bytes(range(1, 101))
+    found = planes.pack_planes(piece)
+    assert planes.unpack(b"".join(found.parts)) == piece
+    assert found.is_in(b"".join(found.parts), 0)
+
+
+def test_a_piece_is_found_at_its_place_in_a_block_and_nowhere_else() -> None:
+    found, other = planes.pack_planes(numbers("f", 1000)), planes.pack_planes(numbers("f", 1000)[::-1])
+    block = b"head" + b"".join(found.parts) + b"tail"
+    assert found.is_in(block, 4)
+    assert not other.is_in(block, 4)
+    assert found.stored_bytes == len(block) - 8
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_plane_of_another_length_than_its_head_names_is_refused(more: int) -> None:
+    packed = planes.pack(bytes(1000))
+    width, size = struct.unpack_from("<BI", packed)
+    with pytest.raises(ValueError, match="a plane has"):
+        planes.unpack(struct.pack("<BI", width, size + more * width) + packed[5:])
+
+
+@pytest.mark.parametrize(("size", "why"), [(2**26, "ends early"), (2**26 + 1, "larger than the limit")])
+def test_the_largest_piece_is_allowed_and_one_byte_more_is_not(size: int, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        planes.unpack(struct.pack("<BI", 1, size))

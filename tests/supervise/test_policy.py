@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import ExitCode
 from prime_train.events import (
+    ActivitySeen,
     AlarmRaised,
     AttemptEnded,
     BatchShrunk,
@@ -38,13 +40,14 @@ from prime_train.events import (
 )
 from prime_train.programs import program_of
 from prime_train.programs.bundled import PROGRAM
-from prime_train.spec.run import Heartbeat, PrimeTrain, Recovery, Restart
+from prime_train.spec.run import Heartbeat, PrimeTrain, Recovery, Restart, Watches
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
 from prime_train.supervise.diagnose import OOM_KILLER
 from prime_train.supervise.fold import fold, fold_all
 from prime_train.supervise.policy import Policy, decide
 from prime_train.supervise.state import State
+from prime_train.supervise.watches.hang import silence_limits
 from tests.fakes.supervisor import fake_run
 
 STEP_LIMIT_S = 300.0
@@ -336,6 +339,285 @@ def test_what_a_signature_says_of_another_try_comes_before_its_class(retry: str,
     end = AttemptEnded(1, 1, "failed", cause_class, "boom", "", "", "", 0, "VLLM001", retry)
     action = decide(history((0.0, OPENED), *launched(1), (1.0, end)), POLICY, 100.0)
     assert isinstance(action, actions.Launch) == again
+
+
+# --- each decision at its bound -----------------------------------------------------------------------
+
+
+def act(state: State, now_s: float, policy: Policy = POLICY) -> actions.Action:
+    """The decision, its reason left out: there must be one, and its words are not tested here."""
+    action = decide(state, policy, now_s)
+    if isinstance(action, actions.Signal | actions.AskStop | actions.Pause | actions.LeaveOut | actions.Close):
+        assert isinstance(action.reason, str)
+        assert action.reason
+        return replace(action, reason="")
+    return action
+
+
+BEGUN: list[tuple[float, Event]] = [(0.0, OPENED), *launched()]
+FAILED = actions.Close("failed", ExitCode.RUN_FAILED, "")
+STOPPED = actions.Close("stopped", ExitCode.RESUMABLE, "")
+FINISHED = actions.Close("finished", ExitCode.OK, "")
+SPENT = actions.Close("failed", ExitCode.RETRIES_SPENT, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "changed"),
+    [
+        ("stops_by_file", False, {"stops_by_file": False}),
+        ("reports", False, {"reports": False}),
+        ("shrinks", False, {"micro_batches": ()}),
+        ("", None, {}),
+    ],
+)
+def test_the_policy_goes_as_far_as_its_program_can_follow(name: str, value: object, changed: dict[str, Any]) -> None:
+    able = {"stops_by_file": True, "reports": True, "shrinks": True, name: value}
+    run = fake_run(Path("/runs/a"), 10)
+    run = replace(
+        run, batch=replace(run.batch, micro_batch=4), prime_train=PrimeTrain(recovery=Recovery(on_oom="shrink"))
+    )
+    found = rules.build_policy(run, SimpleNamespace(**able))
+    assert found == replace(Policy(micro_batches=(2, 1)), **changed)
+
+
+@pytest.mark.parametrize(("hang", "ends"), [("restart", True), ("alert", False), ("off", False)])
+def test_a_hang_is_ended_where_the_config_asks_for_it(hang: Literal["off", "alert", "restart"], ends: bool) -> None:
+    run = replace(fake_run(Path("/runs/a"), 10), prime_train=PrimeTrain(watch=Watches(hang=hang)))
+    assert rules.build_policy(run, PROGRAM).ends_hangs is ends
+    assert rules.build_policy(run, PROGRAM).micro_batches == ()
+
+
+def end(outcome: str = "failed", cause_class: str = "unknown", **more: object) -> AttemptEnded:
+    return replace(AttemptEnded(1, 1, outcome, cause_class, "boom", "", "", "", 0), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("events", "action"),
+    [
+        ([(0.0, OPENED), (1.0, StopAsked("SIGINT"))], STOPPED),
+        ([*BEGUN, (1.0, end("finished"))], FINISHED),
+        ([*BEGUN, (1.0, end("stopped"))], STOPPED),
+        ([*BEGUN, (0.5, StopAsked("SIGINT")), (1.0, end("finished"))], FINISHED),
+        ([*BEGUN, (0.5, StopAsked("SIGINT")), (1.0, end())], STOPPED),
+        ([*BEGUN, (0.5, StopAsked("SIGINT")), (1.0, end("failed", "config"))], FAILED),
+        ([*BEGUN, (1.0, end("stopped", "config"))], STOPPED),
+        ([*BEGUN, (1.0, end("failed", "config"))], FAILED),
+        ([*BEGUN, (1.0, end("failed", "network", retry="after_fix"))], FAILED),
+        ([*BEGUN, (1.0, end("failed", "oom", cause_id=OOM_KILLER))], FAILED),
+        ([*BEGUN, (1.0, end())], actions.Launch(2)),
+        ([*BEGUN, (1.0, end("failed", "oom")), (2.0, BatchShrunk(1, 2))], actions.Launch(2)),
+        ([*BEGUN, (1.0, end("failed", "oom")), (2.0, BatchShrunk(2, 2))], FAILED),
+        ([(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2), ended(2, 1.0)], actions.Launch(3)),
+        (
+            [(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2), ended(2, 1.0), *launched(3), ended(3, 1.0)],
+            SPENT,
+        ),
+    ],
+)
+def test_what_follows_an_attempt(events: list[tuple[float, Event]], action: actions.Action) -> None:
+    assert act(history(*events), 1000.0) == action
+
+
+@pytest.mark.parametrize(("count", "action"), [(2, actions.Launch(2)), (3, SPENT), (4, SPENT)])
+def test_the_budget_of_fruitless_attempts(count: int, action: actions.Action) -> None:
+    state = replace(history(*BEGUN, (1.0, end())), fruitless=count)
+    assert act(state, 1000.0) == action
+
+
+def test_a_budget_does_not_count_for_a_run_that_stops() -> None:
+    state = replace(history(*BEGUN, (0.5, StopAsked("SIGINT")), (1.0, end())), fruitless=9)
+    assert act(state, 1000.0) == STOPPED
+
+
+@pytest.mark.parametrize(("now", "smaller"), [(None, 8), (9, 8), (8, 4), (5, 4), (4, 2), (2, None), (1, None)])
+def test_the_next_smaller_micro_batch_follows_memory_that_ran_out(now: int | None, smaller: int | None) -> None:
+    policy = replace(POLICY, micro_batches=(8, 4, 2))
+    state = replace(history(*BEGUN, (1.0, end("failed", "oom"))), micro_batch=now)
+    assert act(state, 1000.0, policy) == (FAILED if smaller is None else actions.Shrink(1, smaller))
+    for other in (end("failed", "network"), end("stopped", "oom")):
+        assert not isinstance(act(history(*BEGUN, (1.0, other)), 1000.0, policy), actions.Shrink)
+
+
+def lost(attempt: int, gpu: str) -> list[tuple[float, Event]]:
+    alarm = replace(restart_alarm(attempt), where=gpu)
+    return [*launched(attempt), (0.5, alarm), ended(attempt, 1.0, "hardware")]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "left_out", "action"),
+    [
+        (["GPU-2"], [], actions.Launch(2)),
+        (["GPU-2", "GPU-1"], [], actions.Launch(3)),
+        (["GPU-2", "GPU-2"], [], actions.LeaveOut("GPU-2", "")),
+        (["GPU-2", "GPU-2"], ["GPU-2"], actions.Launch(3)),
+        (["GPU-2", "GPU-1", "GPU-2", "GPU-1"], [], actions.LeaveOut("GPU-1", "")),
+        (["GPU-2", "GPU-1", "GPU-2", "GPU-1"], ["GPU-1"], actions.LeaveOut("GPU-2", "")),
+        (["GPU-2", "GPU-2", "GPU-2"], [], actions.LeaveOut("GPU-2", "")),
+    ],
+)
+def test_a_gpu_that_ended_two_attempts_is_left_out(
+    gpus: list[str], left_out: list[str], action: actions.Action
+) -> None:
+    events = [event for attempt, gpu in enumerate(gpus, 1) for event in lost(attempt, gpu)]
+    state = history((0.0, OPENED), *events, *((2.0, GpuLeftOut(gpu, "")) for gpu in left_out))
+    assert act(state, 1000.0, replace(POLICY, max_fruitless_attempts=9)) == action
+
+
+@pytest.mark.parametrize(("fruitless", "wait_s"), [(30, 2.0**29), (31, 2.0**30), (32, 2.0**30), (1000, 2.0**30)])
+def test_the_wait_doubles_thirty_times_at_most(fruitless: int, wait_s: float) -> None:
+    found = rules.compute_backoff_s(fruitless, Policy(backoff_s=1, backoff_max_s=1e12))
+    assert found == wait_s
+    assert isinstance(found, float)
+
+
+# --- a live attempt ----------------------------------------------------------------------------------
+
+PAUSE = replace(restart_alarm(1), watch="disk", name="disk_fills", answer="pause", what="full soon", where="/data")
+NO_SAVE = [replace(PAUSE, name=name) for name in sorted(rules.UNSAVABLE)]
+ASKED: list[tuple[float, Event]] = [(1.0, StopAsked("SIGTERM")), (2.0, SignalSent(1, "stop_requested", ""))]
+WORD = (3.0, TrainerStopped(1, 5))
+KILLED = ((21.0, "SIGABRT"), (23.0, "SIGKILL"))
+DOOM = (4.0, HangFound(1, 999.0, 900.0, "data"))
+TRAINS = (6.0, Progress(1, 1, 2.0, 3.0, 4))
+
+
+@pytest.mark.parametrize(
+    ("events", "now_s", "action"),
+    [
+        ([], 0.0, actions.Wait(900.0 - rules.SUSPECT_S)),
+        ([DOOM], 4.0, actions.KeepEvidence(1)),
+        ([WORD, DOOM], 4.0, actions.KeepEvidence(1)),
+        ([DOOM], 23.9, actions.KeepEvidence(1)),
+        ([DOOM], 24.0, actions.Signal(1, "SIGABRT", "")),
+        ([DOOM, (5.0, SignalSent(1, "SIGABRT", ""))], 24.0, actions.Signal(1, "SIGKILL", "")),
+        ([DOOM, (23.0, SignalSent(1, "SIGABRT", ""))], 24.0, actions.Wait(25.0)),
+        ([DOOM, (23.0, SignalSent(1, "SIGABRT", ""))], 25.0, actions.Signal(1, "SIGKILL", "")),
+        ([DOOM, *((time_s, SignalSent(1, name, "")) for time_s, name in KILLED)], 52.9, actions.Wait(53.0)),
+        ([DOOM, *((time_s, SignalSent(1, name, "")) for time_s, name in KILLED)], 53.0, actions.GiveUp(1)),
+        ([WORD], 32.9, actions.Wait(33.0)),
+        ([WORD], 33.0, actions.Signal(1, "SIGKILL", "")),
+        ([WORD, (33.0, SignalSent(1, "SIGKILL", ""))], 62.9, actions.Wait(63.0)),
+        ([WORD, (33.0, SignalSent(1, "SIGKILL", ""))], 63.0, actions.GiveUp(1)),
+        ([*ASKED, WORD], 10.0, actions.Wait(33.0)),
+        ([WORD, (9.0, PAUSE)], 10.0, actions.Wait(33.0)),
+        ([(1.0, PAUSE)], 1.0, actions.Pause("", saves=True)),
+        *(([(1.0, alarm)], 1.0, actions.Pause("", saves=False)) for alarm in NO_SAVE),
+        ([(1.0, PAUSE), (1.0, NO_SAVE[0])], 1.0, actions.Pause("", saves=False)),
+        ([(1.0, replace(PAUSE, answer="alert"))], 1.0, actions.Wait(900.0 - rules.SUSPECT_S)),
+        ([(1.0, replace(NO_SAVE[0], answer="alert"))], 1.0, actions.Wait(900.0 - rules.SUSPECT_S)),
+        ([(1.0, PAUSE), *ASKED], 3.0, actions.Wait(61.0)),
+        ([(1.0, NO_SAVE[0]), *ASKED], 3.0, actions.Pause("", saves=False)),
+        ([(1.0, NO_SAVE[0]), (1.0, StopAsked("full", saves=False))], 3.0, actions.Signal(1, "SIGKILL", "")),
+        (
+            [(1.0, StopAsked("full", saves=False)), (3.0, SignalSent(1, "SIGKILL", ""))],
+            32.9,
+            actions.Wait(33.0),
+        ),
+        ([(1.0, StopAsked("full", saves=False)), (3.0, SignalSent(1, "SIGKILL", ""))], 33.0, actions.GiveUp(1)),
+        (ASKED[:1], 60.0, actions.AskStop(1, "")),
+        (ASKED, 60.9, actions.Wait(61.0)),
+        (ASKED, 61.0, actions.Signal(1, "SIGTERM", "")),
+        ([*ASKED, (3.0, StopAsked("SIGINT"))], 3.0, actions.Signal(1, "SIGTERM", "")),
+        ([*ASKED, (62.0, SignalSent(1, "SIGTERM", ""))], 66.9, actions.Wait(67.0)),
+        ([*ASKED, (62.0, SignalSent(1, "SIGTERM", ""))], 67.0, actions.Signal(1, "SIGKILL", "")),
+    ],
+)
+def test_the_most_urgent_comes_first(events: list[tuple[float, Event]], now_s: float, action: actions.Action) -> None:
+    assert act(history(*BEGUN, *events), now_s) == action
+
+
+TERM = (5.0, SignalSent(1, "SIGTERM", ""))
+HASTE = (4.0, StopAsked("SIGINT"))
+
+
+@pytest.mark.parametrize(
+    ("events", "now_s", "action"),
+    [
+        (ASKED[:1], 1.0, actions.Signal(1, "SIGTERM", "", roots=True)),
+        ([ASKED[0], TERM], 64.9, actions.Wait(65.0)),
+        ([ASKED[0], TERM], 65.0, actions.Signal(1, "SIGKILL", "")),
+        ([ASKED[0], HASTE, TERM], 9.9, actions.Wait(10.0)),
+        ([ASKED[0], HASTE, TERM], 10.0, actions.Signal(1, "SIGKILL", "")),
+    ],
+)
+def test_a_trainer_that_looks_for_no_file_gets_a_signal_and_its_grace(
+    events: list[tuple[float, Event]], now_s: float, action: actions.Action
+) -> None:
+    assert act(history(*BEGUN, *events), now_s, replace(POLICY, stops_by_file=False)) == action
+
+
+def test_haste_does_not_kill_before_the_signal_had_its_grace() -> None:
+    state = history(*BEGUN, ASKED[0], TERM)
+    assert act(state, 5.0, replace(POLICY, stops_by_file=False, stop_grace_s=1.0)) == actions.Wait(6.0)
+
+
+PAIR = ("inference", "trainer")
+
+
+def pair(*started: str, services: tuple[str, ...] = PAIR[:1]) -> list[tuple[float, Event]]:
+    children = [(0.0, ChildStarted(1, role, 10, 1, "log")) for role in started]
+    return [(0.0, OPENED), (0.0, LaunchAsked(1, 0, (), PAIR, services)), *children]
+
+
+READY = (5.0, ServiceReady(1, "inference", "url", 1.0))
+
+
+@pytest.mark.parametrize(
+    ("events", "policy", "now_s", "action"),
+    [
+        (pair(), POLICY, 1.0, actions.StartRole(1, "inference")),
+        (pair("inference"), POLICY, 1.0, actions.Wait(61.0)),
+        (pair("inference"), POLICY, 5000.0, actions.Wait(5060.0)),
+        ([*pair("inference"), READY], POLICY, 6.0, actions.StartRole(1, "trainer")),
+        ([*pair("inference"), READY, (5.0, PAUSE)], POLICY, 6.0, actions.Pause("", saves=True)),
+        ([*pair("inference"), READY, ASKED[0]], POLICY, 6.0, actions.Signal(1, "SIGTERM", "", roots=True)),
+        ([*pair("inference"), ASKED[0], TERM], POLICY, 9.9, actions.Wait(10.0)),
+        ([*pair("inference"), ASKED[0], TERM], POLICY, 10.0, actions.Signal(1, "SIGKILL", "")),
+        ([*pair(*PAIR), READY], POLICY, 6.0, actions.Wait(905.0 - rules.SUSPECT_S)),
+        ([*pair(*PAIR), READY], replace(POLICY, ends_hangs=False), 5000.0, actions.Wait(5060.0)),
+        (pair(*PAIR, services=PAIR), POLICY, 5000.0, actions.Wait(5060.0)),
+    ],
+)
+def test_roles_start_in_order_and_servers_are_not_judged_by_silence(
+    events: list[tuple[float, Event]], policy: Policy, now_s: float, action: actions.Action
+) -> None:
+    assert act(history(*events), now_s, policy) == action
+
+
+@pytest.mark.parametrize(
+    ("excused_until_s", "deadline_s"), [(0.0, 306.0), (305.9, 306.0), (306.0, 306.0), (400.0, 400.0)]
+)
+def test_silence_is_suspect_before_its_deadline_and_a_hang_at_it(excused_until_s: float, deadline_s: float) -> None:
+    state = history(*BEGUN, TRAINS, (7.0, ActivitySeen(1, "busy", excused_until_s)))
+    suspect_s = deadline_s - rules.SUSPECT_S
+    assert act(state, suspect_s - 0.1) == actions.Wait(suspect_s)
+    assert act(state, suspect_s) == actions.Suspect(1, deadline_s)
+    assert act(state, deadline_s - 0.1) == actions.Suspect(1, deadline_s)
+    until_s = min(deadline_s + STEP_LIMIT_S / 2, 6.0 + 3 * STEP_LIMIT_S)
+    assert act(state, deadline_s) == actions.FindHang(1, deadline_s - 6.0, STEP_LIMIT_S, "train", until_s)
+
+
+@pytest.mark.parametrize(
+    ("changed", "limit_s"),
+    [
+        ({}, STEP_LIMIT_S),
+        ({"step_limit_s": None, "startup_limit_s": 500.0}, 500.0),
+        ({"step_limit_s": 77.0}, 77.0),
+    ],
+)
+def test_the_limit_of_a_phase_is_that_of_the_policy(changed: dict[str, Any], limit_s: float) -> None:
+    state = history(*BEGUN, TRAINS)
+    assert state.live is not None
+    assert rules.find_silence_limit_s(state, state.live, replace(POLICY, **changed)) == limit_s
+    evaluates = replace(state.live, phase="evaluate")
+    assert rules.find_silence_limit_s(state, evaluates, replace(POLICY, slow_phase_limit_s=5.0)) == 5.0
+
+
+def test_a_trainer_that_reports_nothing_yet_has_longer() -> None:
+    state = history(*BEGUN)
+    assert state.live is not None
+    assert rules.find_silence_limit_s(state, state.live, POLICY) == POLICY.startup_limit_s
+    assert rules.find_silence_limit_s(state, state.live, replace(POLICY, reports=False)) == silence_limits.CEILING_S
 
 
 # --- random worlds ----------------------------------------------------------------------------------
