@@ -91,7 +91,7 @@ def test_the_list_says_what_is_packed_and_what_that_saves(tmp_path: Path) -> Non
     assert (newest["packed"], newest["saved_bytes"], newest["lossy"]) == (False, 0, None)
     assert (older["packed"], older["saved_bytes"], older["lossy"]) == (True, len(WEIGHTS) - stored_bytes, None)
     first, second = prime_train("ckpt", "list", "small", cwd=tmp_path).stdout.splitlines()[1:]
-    assert first.endswith("complete; a resume takes this one")
+    assert first.endswith("complete; used by a resume")
     assert re.search(r"complete; packed, saves [\d.]+ KiB \(1\d\.\d%\)$", second)
 
 
