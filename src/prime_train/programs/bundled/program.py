@@ -8,8 +8,7 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.vllm import program
-from prime_train.programs.vllm.program import create_watches
+from prime_train.programs.vllm import program as vllm
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import (
     ALLOCATOR,
@@ -40,20 +39,20 @@ class Bundled(RunTomlProgram):
     keeps_hashes: bool = True
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        served = (Role(program.ROLE, program.count_gpus(run.server), serves=True),) if run.server is not None else ()
+        served = (Role(vllm.ROLE, vllm.count_gpus(run.server), serves=True),) if run.server is not None else ()
         return (Role(ROLE, run.parallel.processes), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        served = (program.plan(run, run_dir, attempt),) if run.server is not None else ()
+        served = (vllm.plan(run, run_dir, attempt),) if run.server is not None else ()
         return (*served, plan(run, run_dir, attempt, resume_step))
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-        if role == program.ROLE and run.server is not None:
-            return program.needs(host, program.find_version(program.python_of(run.server)))
+        if role == vllm.ROLE and run.server is not None:
+            return vllm.needs(host, vllm.find_version(vllm.python_of(run.server)))
         return needs(run, run_dir, attempt, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
-        return create_watches(run, run_dir)
+        return vllm.create_watches(run, run_dir)
 
 
 PROGRAM = Bundled()
