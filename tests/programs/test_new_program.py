@@ -76,6 +76,7 @@ class Commands:
         return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_it_is_launched_watched_killed_resumed_listed_pruned_and_reported(package: Path, tmp_path: Path) -> None:
     command = Commands(package, tmp_path)
     saved = tmp_path / "runs" / "titan" / "outputs" / "checkpoint"
