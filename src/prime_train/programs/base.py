@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -80,7 +81,7 @@ class BaseProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class RunTomlProgram(BaseProgram):
+class RunTomlProgram(BaseProgram, ABC):
     """Base of the programs that read a run.toml. A program has at least a name, `roles` and `plan` of its own.
 
     By default it runs as many processes on as many GPUs as `parallel.processes` sets.
@@ -121,8 +122,9 @@ class RunTomlProgram(BaseProgram):
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
         return (Role("trainer", run.parallel.processes),)
 
+    @abstractmethod
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        raise NotImplementedError(f"{self.name} plans nothing")
+        """See `Program.plan`."""
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         del role, run, run_dir, attempt, host
