@@ -130,7 +130,7 @@ def test_a_step_that_is_not_there_is_usage(tmp_path: Path, command: str) -> None
     write_steps(tmp_path, 50, 100)
     done = prime_train("ckpt", command, "small", "--step", "70", cwd=tmp_path)
     assert done.returncode == ExitCode.USAGE
-    assert "one of: 50, 100" in done.stderr
+    assert "use one of these steps: 50, 100" in done.stderr
 
 
 def test_an_incomplete_step_is_not_packed(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_offers_are_ranked_by_the_whole_run(here: Path) -> None:
     assert header.split()[-6:] == ["HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN"]
     assert [row.split()[1:3] for row in rows] == [["8xh100-80gb", "vast"], ["8xh100-80gb", "lambda"]]
     assert "1 offer left out: the run does not fit into the memory" in done.stderr
-    assert "1 left out: spot" in done.stderr
+    assert "1 offer left out: spot" in done.stderr
     assert "2 older than 30 days" in done.stderr
     assert "2 to 30 min for the start" in done.stderr
 
