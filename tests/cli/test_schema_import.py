@@ -54,7 +54,11 @@ def test_a_kept_table_is_one_that_lint_judges_by(tmp_path: Path) -> None:
     assert "max_stepz is not a key of the file in prime-rl 2031-01" in asked.stdout
     (tmp_path / "kept" / "prime_rl" / "2031-01.json").write_text("{")
     asked = prime_train("lint", str(config), "--prime-rl", "2031-01")
-    assert (asked.returncode, "Traceback" in asked.stderr, "can be read there" in asked.stderr) == (2, False, True)
+    assert (asked.returncode, "Traceback" in asked.stderr, "the table of prime-rl cannot be read" in asked.stderr) == (
+        2,
+        False,
+        True,
+    )
 
 
 def test_a_generation_is_named_by_year_and_month(tmp_path: Path) -> None:

@@ -87,13 +87,13 @@ def test_a_model_on_the_hub(hub: hub_server.Hub, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "code", "said"),
     [
-        (hub_server.Fault(status=404, code="RepoNotFound"), 2, "no model of that name"),
-        (hub_server.Fault(status=401, code="RepoNotFound"), 1, "private, or it is not there"),
+        (hub_server.Fault(status=404, code="RepoNotFound"), 2, "no model with that name"),
+        (hub_server.Fault(status=401, code="RepoNotFound"), 1, "it is private or does not exist"),
         (hub_server.Fault(status=401, message="Invalid credentials in Authorization header"), 1, "token"),
         (hub_server.Fault(status=403, code="GatedRepo", message="restricted"), 1, "accept them at"),
         (hub_server.Fault(status=429), 4, "too many requests"),
-        (hub_server.Fault(status=502), 4, "the hub itself has a fault"),
-        (hub_server.Fault(cut=5), 4, "fewer bytes came"),
+        (hub_server.Fault(status=502), 4, "the hub itself has an error"),
+        (hub_server.Fault(cut=5), 4, "fewer bytes arrived"),
     ],
     ids=("404", "401", "bad token", "gated", "429", "502", "cut"),
 )

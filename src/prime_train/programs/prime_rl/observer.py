@@ -212,6 +212,9 @@ class Observer:
 
     def _write_failure(self, failed: PartFailed | None) -> None:
         """Report a failed part at once, because the launcher takes long to end the others. The logs have the reason."""
+        self._tails.follow(
+            layout.logs(self._spec, self._run_dir, self._run.attempt)
+        )  # a log may be newer than the turn
         killed = find_killed_rank(read_tail(Path(self._tails.paths.get("trainer", ""))))
         if killed is None and failed is None:
             return
