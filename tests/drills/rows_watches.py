@@ -127,8 +127,8 @@ def _mount_large(scene: Scene) -> None:
 
 
 def _fill(scene: Scene, _supervisor: int) -> None:
-    """Somebody else takes the room that the next save needs."""
-    until_saved(scene, 3)
+    """Another program takes the room that the next save needs, when there are enough older saves to make up for it."""
+    until_saved(scene, 7)
     scene.marks.strike()
     with open(scene.folder / "runs" / "somebody", "wb", buffering=0) as file:
         while _free_bytes(scene) > _LEFT_BYTES:
