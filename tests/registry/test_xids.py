@@ -24,26 +24,26 @@ def test_what_the_catalogue_ignores_ends_no_attempt() -> None:
     assert not [entry.code for entry in xids().values() if entry.nvidia_action == "IGNORE" and entry.answer != "note"]
 
 
-def test_what_wants_a_reset_ends_the_attempt_and_counts_against_the_gpu() -> None:
+def test_what_wants_a_reset_ends_the_attempt() -> None:
     wants = [entry for entry in xids().values() if entry.nvidia_action in ("RESET_GPU", "RESTART_BM")]
     assert len(wants) > 10
-    assert not [entry.code for entry in wants if entry.answer != "restart" or not entry.leave_out]
+    assert not [entry.code for entry in wants if entry.answer != "restart"]
 
 
 @pytest.mark.parametrize(
-    ("code", "answer", "cause_class", "leave_out"),
+    ("code", "answer", "cause_class"),
     [
-        (13, "restart", "unknown", True),
-        (31, "restart", "unknown", True),
-        (43, "note", "hardware", False),
-        (45, "note", "hardware", False),
-        (63, "note", "hardware", False),
-        (79, "restart", "hardware", True),
-        (92, "note", "hardware", False),
-        (94, "restart", "hardware", False),
-        (9999, "alert", "hardware", False),
+        (13, "restart", "unknown"),
+        (31, "restart", "unknown"),
+        (43, "note", "hardware"),
+        (45, "note", "hardware"),
+        (63, "note", "hardware"),
+        (79, "restart", "hardware"),
+        (92, "note", "hardware"),
+        (94, "restart", "hardware"),
+        (9999, "alert", "hardware"),
     ],
 )
-def test_what_follows(code: int, answer: str, cause_class: str, leave_out: bool) -> None:
+def test_what_follows(code: int, answer: str, cause_class: str) -> None:
     entry = xid(code)
-    assert (entry.answer, entry.cause_class, entry.leave_out) == (answer, cause_class, leave_out)
+    assert (entry.answer, entry.cause_class) == (answer, cause_class)

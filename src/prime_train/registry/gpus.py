@@ -95,7 +95,6 @@ class XidEntry:
     nvidia_action: str
     answer: Literal["note", "alert", "restart"]
     cause_class: str
-    leave_out: bool
     why: str
     fix: str
     source: str
@@ -117,7 +116,6 @@ def xid(code: int) -> XidEntry:
         nvidia_action="",
         answer="alert",
         cause_class="hardware",
-        leave_out=False,
         why="a later driver may know more errors than the table",
         fix="look the number up: docs.nvidia.com/deploy/xid-errors",
         source="",
