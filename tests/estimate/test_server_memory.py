@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,14 +13,28 @@ from prime_train.core.units import GIB
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.serving.server_memory import (
     activation_bytes,
+    beyond_budget_bytes,
+    budgeted_bytes,
     bytes_for,
     capacity_of,
+    explain_activation,
+    forward_bytes,
     graph_bytes,
     inference_memory,
+    non_torch_bytes,
     smallest_fraction,
 )
-from prime_train.estimate.serving.server_setup import ServeSetup, default_setup, engine_of, serve_setup_of
-from prime_train.estimate.serving.server_weights import weight_gib
+from prime_train.estimate.serving.server_setup import (
+    ServeSetup,
+    default_setup,
+    engine_of,
+    serve_setup_of,
+    table_interval,
+    table_interval_bytes,
+    table_number,
+    table_text,
+)
+from prime_train.estimate.serving.server_weights import adapter_term, weight_gib, weight_terms
 from prime_train.spec import Data, Run, RunSpec, Source, prime_rl_parts
 from tests.estimate.served import ROWS, Served, gpu, named, shape_of
 
@@ -197,3 +212,135 @@ def test_a_cache_of_given_size_is_that_size_whatever_the_fraction() -> None:
     assert memory.kv_tokens == capacity_of(setup, 8 * GIB).tokens
     assert memory.starts
     assert not inference_memory(setup._replace(cache_bytes=70 * 2**30), gpu(79.2)).starts
+
+
+# --- each term at its bounds -----------------------------------------------------------------------
+
+
+def _served(model: str = "Qwen/Qwen3-8B", version: str = "0.32.0", **change: Any) -> ServeSetup:
+    return default_setup(shape_of(model), gpu(79.2), version)._replace(**change)
+
+
+def test_every_term_has_its_name_formula_and_source() -> None:
+    setup = _served(gpu_memory_fraction=0.9)
+    memory = inference_memory(setup, gpu(79.2)).memory
+    assert (memory.role, memory.gpus) == ("inference", 1)
+    assert [term.name for term in memory.terms[-2:]] == ["activation_peak", "kv_cache"]
+    cache = memory.terms[-1]
+    assert cache.formula == f"the rest of 0.9 x GPU; {36 * 2 * 8 * 128 * 2} B for each token"
+    assert cache.source
+    set_size = inference_memory(setup._replace(cache_bytes=2**30), gpu(79.2)).memory.terms[-1]
+    assert set_size.formula.startswith("set in the config; ")
+    outside = {term.name: term for term in memory.outside}
+    assert outside["non_torch"].formula == "1 GPUs"
+    assert outside["non_torch"].source
+    assert outside["cuda_graphs"].formula == "36 layers, inside the fraction"
+    assert outside["cuda_graphs"].source
+
+
+@pytest.mark.parametrize(("version", "inside"), [("0.20.2", False), ("0.21.0", True)])
+def test_graphs_are_typical_inside_the_fraction_and_bounded_beyond_it(version: str, inside: bool) -> None:
+    setup = _served(version=version)
+    (graphs,) = (t for t in inference_memory(setup, gpu(79.2)).memory.outside if t.name == "cuda_graphs")
+    assert graphs.bytes == (graph_bytes(setup).typical if inside else graph_bytes(setup).high)
+    assert graphs.formula.endswith("inside the fraction" if inside else "beyond the fraction")
+    assert beyond_budget_bytes(setup) == (0.0 if inside else graph_bytes(setup).high)
+    parts = (activation_bytes(setup), non_torch_bytes(setup))
+    counted = graph_bytes(setup).high if inside else 0.0
+    weights = sum(term.bytes for term in weight_terms(setup))
+    assert budgeted_bytes(setup).high == pytest.approx(weights + sum(part.high for part in parts) + counted)
+
+
+def test_the_bounds_of_a_role_move_the_cache_against_the_profile_run() -> None:
+    served = inference_memory(_served(gpu_memory_fraction=0.9), gpu(79.2))
+    *held, peak, cache = (term.bytes for term in served.memory.terms)
+    activation, reserved = activation_bytes(_served()), served.memory.reserved
+    assert reserved.typical == pytest.approx(sum(held) + peak + cache)
+    assert reserved.high == pytest.approx(max(reserved.typical, sum(held) + activation.high + served.kv_bytes.low))
+    assert reserved.low == pytest.approx(min(reserved.typical, sum(held) + activation.low + served.kv_bytes.high))
+    full = inference_memory(_served(gpu_memory_fraction=0.01), gpu(79.2))  # the weights alone take more
+    assert full.kv_bytes == (0.0, 0.0, 0.0)
+    assert full.memory.reserved.high == pytest.approx(sum(held) + activation.high)
+    assert full.memory.reserved.low == pytest.approx(sum(held) + activation.low)
+
+
+def test_a_server_starts_with_the_cache_of_one_request_and_not_with_less() -> None:
+    setup = _served(ctx_tokens=4096)
+    one = math.ceil(bytes_for(setup, 4096))
+    assert inference_memory(setup._replace(cache_bytes=one), gpu(79.2)).starts
+    assert not inference_memory(setup._replace(cache_bytes=one - 1), gpu(79.2)).starts
+    served = inference_memory(setup._replace(gpu_memory_fraction=1.0), gpu(79.2))
+    assert served.starts
+    assert served.kv_tokens_low == capacity_of(setup, served.kv_bytes.low).tokens
+    assert served.max_concurrency == capacity_of(setup, served.kv_bytes.typical).concurrency
+    whole = budgeted_bytes(setup).high + one
+    exactly = gpu(79.2)._replace(usable_bytes=whole)
+    assert inference_memory(setup._replace(cache_bytes=one), exactly).starts
+    assert not inference_memory(setup._replace(cache_bytes=one), exactly._replace(usable_bytes=whole - 1)).starts
+
+
+def test_the_smallest_fraction_is_need_over_gpu() -> None:
+    setup = _served()
+    needed = budgeted_bytes(setup).high + bytes_for(setup, 4096, 3.0)
+    assert smallest_fraction(setup, gpu(79.2), 4096, 3.0) == pytest.approx(needed / gpu(79.2).usable_bytes)
+
+
+def test_adapters_count_among_what_is_held() -> None:
+    bare, adapted = _served(), _served(lora_slots=2, lora_rank=16)
+    more = budgeted_bytes(adapted).typical - budgeted_bytes(bare).typical
+    slots = adapter_term(adapted)
+    assert slots is not None
+    assert more == pytest.approx(slots.bytes)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({}, "one_gpu"),
+        ({"pipeline_parallel": 2, "multicast": False}, "several_gpus"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 2, "multicast": False}, "several_gpus"),
+        ({"tensor_parallel": 2, "multicast": True, "version": "0.5.0"}, "several_gpus"),
+        ({"tensor_parallel": 2, "multicast": False}, "several_gpus"),
+        ({"tensor_parallel": 2, "multicast": True}, "multicast"),
+    ],
+)
+def test_memory_outside_torch_by_the_layout(change: dict[str, Any], kind: str) -> None:
+    assert non_torch_bytes(_served(**change)) == table_interval_bytes("non_torch", kind)
+
+
+def test_graphs_by_layers_of_a_stage_and_number_of_gpus() -> None:
+    one, several = table_interval_bytes("graphs", "one_gpu"), table_interval_bytes("graphs", "several_gpus")
+    assert one != several
+    assert graph_bytes(_served()) == one.times(36)
+    assert graph_bytes(_served(pipeline_parallel=2)) == several.times(18)
+    assert graph_bytes(_served(eager=True)) == (0.0, 0.0, 0.0)
+
+
+def test_a_batch_goes_through_the_experts_of_one_gpu() -> None:
+    """Routed rows: experts of a token x (MLP rows x inner width / sharing GPUs + residual stream)."""
+    shape, rows = shape_of("Qwen/Qwen3-30B-A3B"), table_number("activation", "mlp_rows")
+    assert not shape.dense_layers
+    streams = table_interval("activation", "hidden_rows").typical * shape.hidden_size
+    cases: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"tensor_parallel": 4}, 4),
+        ({"tensor_parallel": 4, "expert_parallel": True}, 1),
+    )
+    for change, sharing in cases:
+        setup = _served("Qwen/Qwen3-30B-A3B", **change)
+        routed = shape.experts_per_token * (rows * shape.expert_mlp_size / sharing + shape.hidden_size)
+        expected = (streams + routed) * setup.batched_tokens * setup.number_bytes
+        assert forward_bytes(setup).typical == pytest.approx(expected)
+    mixed = _served("Qwen/Qwen3-30B-A3B")._replace(shape=shape._replace(dense_layers=1, mlp_size=10**6))
+    expected = (streams + rows * 10**6) * mixed.batched_tokens * mixed.number_bytes
+    assert forward_bytes(mixed).typical == pytest.approx(expected)
+
+
+def test_the_largest_part_of_the_peak_explains_it() -> None:
+    formula, source = explain_activation(_served(sequences=1024, batched_tokens=1024))
+    assert formula.endswith("x 1024 sequences x 151936 x 4 B")
+    assert source == table_text("activation", "sampler_source")
+    formula, source = explain_activation(_served(sequences=1, batched_tokens=65536))
+    assert formula == "65536 tokens through one block x 2 B"
+    assert source == table_text("activation", "token_source")
+    seeing = _served("Qwen/Qwen2.5-VL-7B-Instruct", sequences=1, batched_tokens=16)
+    assert explain_activation(seeing) == ("the vision tower's largest item", table_text("activation", "vision_source"))
