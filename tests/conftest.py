@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -31,6 +32,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIME_TRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files without a slow test out of `-m slow`: each worker would import them, as long as a drill takes."""
+    if config.option.markexpr != "slow" or not collection_path.name.startswith("test_"):
+        return None
+    return True if collection_path.is_file() and b"mark.slow" not in collection_path.read_bytes() else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 SCRAPS = [
     *("[run]", "[[data.sources]]", "[data]", 'name = "x"', "max_steps = 5", "a.b.c", " = ", "1979-05-27", "nan", "inf"),
@@ -59,54 +60,57 @@ def broken(content: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def large_texts(size: int) -> dict[str, str]:
-    """Texts of about `size` characters, each hard in its own way."""
-    return {
-        "digits": "x = " + "9" * size,
-        "garbage": "x" * size,
-        "zeros": "\x00" * size,
-        "string": 'x = "' + "é" * (size // 2) + '"',
-        "open-string": 'x = "' + "y" * size,
-        "comment": "# " + "x" * size,
-        "ignores": "k = 1\n" + "# prime-train: ignore[CFG003, CFG004]\n" * (size // 38),
-        "array": "x = [" + "1," * (size // 2) + "]",
-        "inline": "x = {" + ", ".join(f"k{n} = 1" for n in range(size // 12)) + "}",
-        "deep-array": "x = " + "[" * size,
-        "deep-table": "x = " + "{a=" * (size // 3),
-        "deep-header": "[" * size,
-        "long-key": ".".join(["a"] * (size // 2)) + " = 1",
-        "quoted-key": '"' + "k" * size + '" = 1',
-        "keys": "".join(f"k{n} = 1\n" for n in range(size // 10)),
-        "tables": "".join(f"[t{n}]\na = 1\n" for n in range(size // 14)),
-        "elements": "[[a]]\nb = 1\n" * (size // 12),
-        "headers": "".join(f"[[x{n}.{'.'.join(['a'] * 60)}]]\n" for n in range(size // 128)),
-        "sources": "[[data.sources]]\nkid = 1\n" * (size // 25),
-        "faults": "a = ]\n" * (size // 6),
-        "late-fault": "".join(f"k{n} = 1\n" for n in range(size // 10)) + "a = ]\n",
-        "prime-rl-keys": "[orchestrator]\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)),
-        "prime-rl-late-fault": "[orchestrator]\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)) + "a = ]\n",
-        "open-array": "a = [\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)),
-        "open-text": 'a = """\n' + "".join(f"k{n} = 1\n" for n in range(size // 10)),
-        "carriage-returns": "a = 1\r" * (size // 6),
-        "blank": "\n" * size,
-    }
+# Texts of about `size` characters, each hard in its own way.
+LARGE_TEXTS: dict[str, Callable[[int], str]] = {
+    "digits": lambda size: "x = " + "9" * size,
+    "garbage": lambda size: "x" * size,
+    "zeros": lambda size: "\x00" * size,
+    "string": lambda size: 'x = "' + "é" * (size // 2) + '"',
+    "open-string": lambda size: 'x = "' + "y" * size,
+    "comment": lambda size: "# " + "x" * size,
+    "ignores": lambda size: "k = 1\n" + "# prime-train: ignore[CFG003, CFG004]\n" * (size // 38),
+    "array": lambda size: "x = [" + "1," * (size // 2) + "]",
+    "inline": lambda size: "x = {" + ", ".join(f"k{n} = 1" for n in range(size // 12)) + "}",
+    "deep-array": lambda size: "x = " + "[" * size,
+    "deep-table": lambda size: "x = " + "{a=" * (size // 3),
+    "deep-header": lambda size: "[" * size,
+    "long-key": lambda size: ".".join(["a"] * (size // 2)) + " = 1",
+    "quoted-key": lambda size: '"' + "k" * size + '" = 1',
+    "keys": lambda size: "".join(f"k{n} = 1\n" for n in range(size // 10)),
+    "tables": lambda size: "".join(f"[t{n}]\na = 1\n" for n in range(size // 14)),
+    "elements": lambda size: "[[a]]\nb = 1\n" * (size // 12),
+    "headers": lambda size: "".join(f"[[x{n}.{'.'.join(['a'] * 60)}]]\n" for n in range(size // 128)),
+    "sources": lambda size: "[[data.sources]]\nkid = 1\n" * (size // 25),
+    "faults": lambda size: "a = ]\n" * (size // 6),
+    "late-fault": lambda size: "".join(f"k{n} = 1\n" for n in range(size // 10)) + "a = ]\n",
+    "prime-rl-keys": lambda size: "[orchestrator]\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)),
+    "prime-rl-late-fault": lambda size: (
+        "[orchestrator]\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)) + "a = ]\n"
+    ),
+    "open-array": lambda size: "a = [\n" + "".join(f"k{n} = 1\n" for n in range(size // 10)),
+    "open-text": lambda size: 'a = """\n' + "".join(f"k{n} = 1\n" for n in range(size // 10)),
+    "carriage-returns": lambda size: "a = 1\r" * (size // 6),
+    "blank": lambda size: "\n" * size,
+}
+
+_CALL = "jax.distributed.initialize(heartbeat_timeout_seconds=1)\n"
+_ENDINGS: dict[str, Callable[[int], str]] = {
+    "assignments": lambda size: "k=1\n" * (size // 4),
+    "calls": lambda size: _CALL * (size // len(_CALL)),
+    "one-line": lambda size: "'é';" + ";".join([_CALL.strip()] * (size // len(_CALL))),
+    "variables": lambda size: "os.environ['a']='b'\n" * (size // 20),
+    "ignores": lambda size: "# prime-train: ignore[JAX005]\n" * (size // 30),
+    "dictionary": lambda size: "x={" + "1:1," * (size // 4) + "}",
+    "fault": lambda size: "k=1\n" * (size // 4) + "x=]",
+    "brackets": lambda size: "x=" + "(" * size,
+    "sum": lambda size: "x=1" + "+1" * (size // 2),
+    "attributes": lambda size: "x" + ".a" * (size // 2),
+    "f-string": lambda size: "f'" + "{a}aaaaaaa" * (size // 10) + "'",
+    "carriage-returns": lambda size: "k=1\r" * (size // 4),
+}
+LARGE_SCRIPTS = tuple(_ENDINGS)
 
 
-def large_scripts(size: int) -> dict[str, str]:
-    """The same of Python scripts that start jax.distributed."""
-    call = "jax.distributed.initialize(heartbeat_timeout_seconds=1)\n"
-    endings = {
-        "assignments": "k=1\n" * (size // 4),
-        "calls": call * (size // len(call)),
-        "one-line": "'é';" + ";".join([call.strip()] * (size // len(call))),
-        "variables": "os.environ['a']='b'\n" * (size // 20),
-        "ignores": "# prime-train: ignore[JAX005]\n" * (size // 30),
-        "dictionary": "x={" + "1:1," * (size // 4) + "}",
-        "fault": "k=1\n" * (size // 4) + "x=]",
-        "brackets": "x=" + "(" * size,
-        "sum": "x=1" + "+1" * (size // 2),
-        "attributes": "x" + ".a" * (size // 2),
-        "f-string": "f'" + "{a}aaaaaaa" * (size // 10) + "'",
-        "carriage-returns": "k=1\r" * (size // 4),
-    }
-    return {name: f"import jax,os\n{call}{text}\n" for name, text in endings.items()}
+def large_script(name: str, size: int) -> str:
+    """A Python script of about `size` characters that starts jax.distributed and is hard in the way of that name."""
+    return f"import jax,os\n{_CALL}{_ENDINGS[name](size)}\n"

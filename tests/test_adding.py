@@ -228,5 +228,8 @@ def test_a_command_answers(tmp_path: Path) -> None:
 def test_the_types_of_all_skeletons_together_are_right(tmp_path: Path) -> None:
     blocks = tuple(block for row in ROWS.values() for block in row.blocks)
     copy = Copy(tmp_path, Row(tuple({block.path for block in blocks}), blocks))
+    checked = ROOT / ".mypy_cache"  # of `make check`: what the skeletons do not touch is not checked once more
+    if checked.is_dir():
+        shutil.copytree(checked, tmp_path / ".mypy_cache")
     done = copy.run("-m", "mypy", "src")
     assert done.returncode == 0, done.stdout

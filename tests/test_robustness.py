@@ -17,7 +17,7 @@ from prime_train.registry import gpus
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint
 
-from .hostile import SCRAPS, SCRIPT, broken, large_scripts, large_texts, mutant
+from .hostile import LARGE_SCRIPTS, LARGE_TEXTS, SCRAPS, SCRIPT, broken, large_script, mutant
 
 TEXTS = [path.read_text(encoding="utf-8") for path in gpus.presets().values()]
 
@@ -83,9 +83,9 @@ def test_any_bytes_are_a_verdict_or_a_user_error(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", large_texts(50_000))
+@pytest.mark.parametrize("name", LARGE_TEXTS)
 def test_large_texts(name: str, tmp_path: Path) -> None:
-    text = large_texts(50_000)[name]
+    text = LARGE_TEXTS[name](50_000)
     _hold(text)
     file = tmp_path / "large.toml"
     file.write_text(text, encoding="utf-8", newline="")
@@ -94,16 +94,16 @@ def test_large_texts(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", large_texts(10_000_000))
+@pytest.mark.parametrize("name", LARGE_TEXTS)
 def test_a_line_of_ten_megabytes(name: str) -> None:
-    if "\n" not in large_texts(1000)[name]:
-        _hold(large_texts(10_000_000)[name])
+    if "\n" not in LARGE_TEXTS[name](1000):
+        _hold(LARGE_TEXTS[name](10_000_000))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", large_scripts(190_000))
+@pytest.mark.parametrize("name", LARGE_SCRIPTS)
 def test_large_scripts(name: str, tmp_path: Path) -> None:
-    text = large_scripts(190_000)[name]
+    text = large_script(name, 190_000)
     _hold(text, "train.py")
     file = tmp_path / "train.py"
     file.write_text(text, encoding="utf-8", newline="")

@@ -94,7 +94,7 @@ class Row:
             case "trainer":
                 scene = faults.drill_in(folder, cache)
                 tables = (f"\n[{table}]\n{keys}\n" for table, keys in self.options.items())
-                files = {"run.toml": scene.files["run.toml"] + "".join(tables)}
+                files = {**scene.files, "run.toml": scene.files["run.toml"] + "".join(tables)}
                 return replace(scene, files=files, variables={**scene.variables, **variables})
             case "prime_rl":
                 config = prime_rl_config("rl", folder / "env" / "bin" / "python", ours=self.files.get("ours", ""))

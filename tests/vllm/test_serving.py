@@ -1,4 +1,4 @@
-"""A real server dies in every way it can while it serves: found, named, and started anew.
+"""A real server finds its port taken, and dies in every way it can while it serves: found, named, and started anew.
 
 The tests of this file share one run and follow each other: each leaves it serving.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from prime_train.core.errors import ExitCode
 from prime_train.events import AlarmRaised, AttemptEnded, ChildStarted, RunClosed, ServiceReady
-from tests.vllm.serving import END_LIMIT_S, START_LIMIT_S, Served, config, started, unused_port, wait_until
+from tests.vllm.serving import END_LIMIT_S, START_LIMIT_S, Served, config, started, wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -24,18 +25,36 @@ STILL_LIMIT_S = 300.0  # the watch waits for a minute of silence
 
 
 @pytest.fixture(scope="module")
-def served(python: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    port = unused_port()
+def thief() -> Iterator[socket.socket]:
+    """Listens where the server is to listen."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening
+
+
+@pytest.fixture(scope="module")
+def served(
+    python: str, model: Path, thief: socket.socket, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    port = int(thief.getsockname()[1])
     text = config(python, model, port, more="[prime_train.restart]\nmax_fruitless_attempts = 10\nbackoff_s = 0.1\n")
     with started(tmp_path_factory.mktemp("serving"), text, port) as run:
         yield run
 
 
+def test_a_port_that_was_taken_is_named_and_served_on_once_it_is_free(served: Served, thief: socket.socket) -> None:
+    ended = served.wait_for(AttemptEnded, 1)
+    assert (ended.outcome, ended.cause_id) == ("failed", "TORCH003"), served.told()
+    thief.close()
+    served.wait_for(ServiceReady, 2)
+    assert served.complete()["choices"]
+
+
 def test_it_serves(served: Served) -> None:
-    ready = served.wait_for(ServiceReady, 1)
-    assert ready.role == "inference"
+    assert served.wait_for(ServiceReady, served.attempt()).role == "inference"
     assert served.complete(tokens=4)["usage"]["completion_tokens"] == 4
-    assert [child.role for child in served.events(ChildStarted)] == ["inference"]
+    assert [child.role for child in served.events(ChildStarted)] == ["inference"] * served.attempt()
 
 
 def test_an_engine_core_that_is_killed_ends_the_attempt_and_another_serves(served: Served) -> None:

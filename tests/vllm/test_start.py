@@ -1,30 +1,16 @@
-"""A server beside a trainer, and one whose port was taken."""
+"""A server beside a trainer."""
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 from prime_train.core.errors import ExitCode
-from prime_train.events import AttemptEnded, ChildStarted, RunClosed, ServiceReady
+from prime_train.events import ChildStarted, RunClosed, ServiceReady
 from tests.vllm.serving import START_LIMIT_S, config, started, unused_port
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
-
-
-def test_a_port_that_was_taken_is_named_and_served_on_once_it_is_free(python: str, model: Path, tmp_path: Path) -> None:
-    with socket.socket() as thief:
-        thief.bind(("127.0.0.1", 0))
-        thief.listen()
-        port = int(thief.getsockname()[1])
-        with started(tmp_path, config(python, model, port), port) as served:
-            ended = served.wait_for(AttemptEnded, 1)
-            assert (ended.outcome, ended.cause_id) == ("failed", "TORCH003"), served.told()
-            thief.close()
-            served.wait_for(ServiceReady, 2)
-            assert served.complete()["choices"]
 
 
 def test_a_server_beside_a_trainer_is_up_before_it_and_ends_with_it(python: str, model: Path, tmp_path: Path) -> None:

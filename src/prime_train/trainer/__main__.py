@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import os
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
@@ -41,9 +43,7 @@ def main(arguments: list[str]) -> int:
     events = EventLog(run_dir.events, f"trainer-{given.attempt:03d}-rank{rank}")
     try:
         run = _read(run_dir)
-        from prime_train.trainer import pretrain  # imports torch here, so that a missing torch becomes an event
-
-        pretrain.main(Attempt(run, run_dir, given.attempt, given.resume_step, events, rank), stop)
+        import_pretrain().main(Attempt(run, run_dir, given.attempt, given.resume_step, events, rank), stop)
     except Exception as error:
         failed, exit_code = failure.describe(error, given.attempt, rank)
         failure.show(error)
@@ -51,6 +51,21 @@ def main(arguments: list[str]) -> int:
             events.append(failed)
         return exit_code
     return ExitCode.OK
+
+
+def import_pretrain() -> ModuleType:
+    """The training loop, and torch with it. Imported late, so that a missing torch becomes an event.
+
+    None of the 400,000 objects that the imports leave is garbage. Looking for it takes a quarter of a start, and later
+    collections, also those of a forked loader worker, would visit all of them again.
+    """
+    gc.disable()
+    try:
+        from prime_train.trainer import pretrain
+    finally:
+        gc.enable()
+    gc.freeze()
+    return pretrain
 
 
 def _read(run_dir: RunDir) -> RunSpec:
