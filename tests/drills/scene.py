@@ -35,6 +35,7 @@ class Scene:
     command: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    older: set[int] = field(default_factory=set)  # children that this process had before
 
     @property
     def run_dir(self) -> RunDir:
@@ -45,6 +46,7 @@ class Scene:
         return Marks(self.folder)
 
     def prepare(self) -> None:
+        self.older.update(child.pid for child in psutil.Process().children(recursive=True))
         self.folder.mkdir(parents=True)
         for name, text in self.files.items():
             (self.folder / name).write_text(text, encoding="utf-8")
@@ -87,10 +89,9 @@ class Scene:
         return [json.loads(line) for line in self.run_dir.metrics.read_text(encoding="utf-8").splitlines()]
 
     def left(self) -> list[psutil.Process]:
-        """Live processes that carry the run's mark."""
-        return [
-            process for process in find_run_processes(self.run_dir.path) if process.status() != psutil.STATUS_ZOMBIE
-        ]
+        """Live processes that carry the run's mark, or became children of this process."""
+        found = (process for process in find_run_processes(self.run_dir.path) if process.pid not in self.older)
+        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
 
 
 def trainer(state: State) -> int:

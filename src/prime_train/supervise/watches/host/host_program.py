@@ -8,6 +8,7 @@ The run's processes carry its mark in their environment: see supervise/launch/en
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from prime_train.supervise.watches.sampler import write
 _MARK = "PRIME_TRAIN_RUN"
 _PROC, _CGROUP, _SHM, _KERNEL_LOG = Path("/proc"), Path("/sys/fs/cgroup"), Path("/dev/shm"), Path("/dev/kmsg")
 _UNLIMITED_BYTES = 2**60  # in version 1 of control groups, a number near 2**63 means "no limit"
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 _EXEC_S = 10.0  # between fork and exec a process shows its parent's environment, so a younger one is read again
 
 
@@ -132,8 +134,8 @@ def _list_processes(run_path: str, marked: dict[tuple[int, float], bool]) -> Ite
             is_marked = marked[key] if key in marked else process.environ().get(_MARK) == run_path
             if is_marked or time.time() - process.create_time() > _EXEC_S:
                 marked[key] = is_marked
-            if is_marked:
-                yield _describe(process)
+            if is_marked and (found := _describe(process)) is not None:
+                yield found
         except (psutil.Error, OSError):  # it has ended, or belongs to another user
             continue
         seen.add(key)
@@ -141,9 +143,12 @@ def _list_processes(run_path: str, marked: dict[tuple[int, float], bool]) -> Ite
         del marked[key]
 
 
-def _describe(process: psutil.Process) -> dict[str, Any]:
+def _describe(process: psutil.Process) -> dict[str, Any] | None:
+    """None if the process is ending: the kernel counts an out-of-memory kill before the process is gone."""
     folder = _PROC / str(process.pid)
     status = dict(line.split(":", 1) for line in _read(folder / "status").splitlines() if ":" in line)
+    if "RssAnon" not in status or int(status.get("SigPnd", "0"), 16) & _SIGKILL_BIT:
+        return None
     own_kib = sum(int(status.get(name, "0 kB").split()[0]) for name in ("RssAnon", "VmSwap"))
     rank = process.environ().get("RANK", "")
     return {
