@@ -24,7 +24,7 @@ from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder, ModelConfig, build
 
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 CONFIG = ModelConfig(
     vocab_size=64,
