@@ -23,7 +23,7 @@ from tests.drills.marks import Marks
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 REPOSITORY = Path(__file__).resolve().parents[2]
-DEADLINE_S = 120.0
+DEADLINE_S = 240.0
 LOOK_S = 0.02
 
 

@@ -12,7 +12,7 @@ from tests.drills.faults import MAX_STEPS, drill_in
 from tests.drills.scene import DEADLINE_S, Scene
 from tests.drills.table import ROWS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
