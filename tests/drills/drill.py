@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +28,12 @@ from prime_train.events import (
     read,
 )
 from tests.drills import faults, supervisor
-from tests.drills.scene import DEADLINE_S, PROGRAM, REPOSITORY, Scene
+from tests.drills.scene import DEADLINE_S, LOOK_S, PROGRAM, REPOSITORY, Scene
 from tests.fakes.prime_rl_launcher import behaviour
 from tests.fakes.prime_rl_launcher.config import config as prime_rl_config
 
 Act = Callable[[Scene, int], None]  # with the pid of the supervisor
+ACTED = "acted"  # a file: the fault from outside has been done, and its attempt has ended
 FINISHES = 0
 
 
@@ -100,10 +103,12 @@ class Row:
                 config = prime_rl_config("rl", folder / "env" / "bin" / "python", ours=self.files.get("ours", ""))
                 words = (str(PROGRAM), "run", "words.toml", "--no-validate", "--run-name", "drill")
                 return Scene(folder, words, {"words.toml": config}, behaviour(folder / "starts", **self.options))
+        acted = {} if self.act is by_itself else {"waits_for": str(folder / ACTED)}
+        options = {name: value.format(folder=folder) for name, value in self.options.items()}
         setting = {
             "run_dir": str((folder / "runs" / "drill").resolve()),
             "fault": self.victim,
-            "options": {name: value.format(folder=folder) for name, value in self.options.items()},
+            "options": options | acted,
             "policy": dict(self.policy),
             "max_steps": self.max_steps,
             "watches": dict(self.watches),
@@ -139,6 +144,8 @@ def carry_out(row: Row, folder: Path, cache: Path) -> Result:
         row.prepare(scene)
         with scene.started() as process:
             row.act(scene, process.pid)
+            _await_attempt(scene, process, 1 if row.again is not None else row.attempts)
+            (scene.folder / ACTED).touch()
             code = process.wait(DEADLINE_S)
         if row.again is not None:
             row.again(scene)
@@ -147,6 +154,15 @@ def carry_out(row: Row, folder: Path, cache: Path) -> Result:
         return _judge(scene, code)
     finally:
         row.after(scene)
+
+
+def _await_attempt(scene: Scene, process: subprocess.Popen[bytes], number: int) -> None:
+    """Wait for the start of the attempt with this number, or the end of the supervisor."""
+    give_up_s = time.monotonic() + DEADLINE_S
+    while number > 1 and process.poll() is None and time.monotonic() < give_up_s:
+        if scene.state().attempt_number >= number:
+            return
+        time.sleep(LOOK_S)
 
 
 def check(row: Row, result: Result) -> None:

@@ -56,12 +56,7 @@ def _hold_up_and_kill_trainer(scene: Scene, supervisor: int) -> None:
 
 def _start_another(scene: Scene, _supervisor: int) -> None:
     until_saved(scene)
-    pid = trainer(scene.state())
-    os.kill(pid, signal.SIGSTOP)  # otherwise the run may end before the other supervisor has started
-    try:
-        done = subprocess.run(scene.command, cwd=scene.folder, env=os.environ | scene.variables, stderr=subprocess.PIPE)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    done = subprocess.run(scene.command, cwd=scene.folder, env=os.environ | scene.variables, stderr=subprocess.PIPE)
     assert done.returncode == 2, done
     with open(scene.folder / "said.txt", "ab") as said:
         said.write(done.stderr)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from functools import partial
 from pathlib import Path
 
-from prime_train.events import AlarmRaised, read
+from prime_train.events import AlarmRaised, SpaceFreed, read
 from prime_train.supervise.state import State
 from tests.drills.drill import Act, Row
 from tests.drills.rows_files import mount, no_mount, unmount
 from tests.drills.rows_silence import LIMIT_S, SLOWLY, until_saved
 from tests.drills.rows_supervisor import no_compiler
-from tests.drills.scene import Scene
+from tests.drills.scene import DEADLINE_S, LOOK_S, Scene
 
 _HERE = Path(__file__).parent
 _NVML = _HERE.parent / "fakes" / "nvml.c"
@@ -133,6 +134,10 @@ def _fill(scene: Scene, _supervisor: int) -> None:
     with open(scene.folder / "runs" / "somebody", "wb", buffering=0) as file:
         while _free_bytes(scene) > _LEFT_BYTES:
             file.write(bytes(_MIB))
+    give_up_s = time.monotonic() + DEADLINE_S
+    while not any(isinstance(record.event, SpaceFreed | AlarmRaised) for record in read(scene.run_dir.events)):
+        assert time.monotonic() < give_up_s, scene.said()
+        time.sleep(LOOK_S)
 
 
 def _free_bytes(scene: Scene) -> int:
@@ -186,7 +191,7 @@ _DISKS = (
         "disk_no_room",
         "nothing to delete",
         75,
-        100_000,
+        100,
         False,
     ),
     Row(

@@ -29,6 +29,7 @@ from prime_train.events import (
 )
 
 FOREVER_S = 3600.0
+_LAST_STEPS = 10
 
 
 @dataclass
@@ -52,6 +53,12 @@ class Fake:
 
     def fail(self, cause_class: str, what: str) -> None:
         self.log.append(TrainerFailed(self.attempt, 0, cause_class, what, "because", "do so", "trainer.py:1"))
+
+    def hold(self) -> None:
+        """Near the end, wait for the file of the option `waits_for`: an outside fault comes before the end."""
+        path, near = self.options.get("waits_for"), int(self.options["max_steps"]) - _LAST_STEPS
+        while path and self.step >= near and not Path(path).exists() and not self.asked_to_stop():
+            time.sleep(0.01)
 
     def take_step(self) -> None:
         self.step += 1
@@ -109,6 +116,7 @@ def main(misbehave: Callable[[Fake, str], None] = misbehave) -> None:
     last_step, at_step = int(options["max_steps"]), int(options.get("at_step", 15))
     first_only = options.get("times") == "once" and fake.attempt > 1
     while fake.step < last_step:
+        fake.hold()
         if fake.asked_to_stop() and behaviour != "deaf":
             fake.save()
             log.append(TrainerStopped(fake.attempt, fake.step))
