@@ -45,6 +45,7 @@ _VALUES: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     tuple[str, ...]: st.lists(st.text()).map(tuple),
     int | None: st.none() | st.integers(0, 255),
+    float | None: st.none() | st.floats(allow_nan=False, allow_infinity=False),
 }
 
 

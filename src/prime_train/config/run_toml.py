@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any
 
 from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
-from prime_train.config.schema import Table, table_of, walk_fields
+from prime_train.config.schema import Array, Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
-from prime_train.spec.server import ARGUMENTS, inference_of
+from prime_train.spec.rl import TaskSource
+from prime_train.spec.server import ARGUMENTS, Inference, Server, inference_of
 from prime_train.toml.document import Document, dotted
 
 DIALECT = "prime-train"
@@ -68,8 +69,20 @@ _OTHER_NAMES = {
     "gpu_memory_utilization": "inference.gpu_memory_fraction",
     "served_model_name": "inference.served_name",
 }
+# Field of RunSpec.rollouts -> key, in a run that learns from rewards.
+_KEYS_OF_ROLLOUTS = {
+    "rollout.ctx_tokens": "data.ctx_tokens",
+    "rollout.batch_rollouts": "batch.global_batch",
+    "rollout.group_size": "rl.group_size",
+    "rollout.max_completion_tokens": "rl.answer_tokens",
+    "rollout.temperature": "rl.temperature",
+    "rollout.max_async_level": "rl.max_behind_steps",
+    "rollout.max_inflight": "rl.concurrency",
+}
 _TRAINING_KEYS = {"max_steps": "counts optimizer steps", "seed": "seeds a training"}  # keys of [run]
 _TRAINING_TABLES = (
+    "rl",
+    "tasks",
     "model",
     "data",
     "tokenizer",
@@ -84,8 +97,33 @@ _TRAINING_TABLES = (
 
 
 def schema() -> Table:
-    """The legal keys of a run.toml that trains."""
+    """The legal keys of a run.toml, of any kind of run that trains."""
     return table_of(RunSpec)
+
+
+def training_schema() -> Table:
+    """`schema` of a run that does not learn from rewards: a server there needs the name of its model."""
+    fields = dict(schema().fields)
+    fields["inference"] = fields["inference"]._replace(shape=_named_server())
+    return schema()._replace(fields=fields)
+
+
+def rl_schema() -> Table:
+    """`schema` of a run that learns from rewards: it has tasks, and no sources of text."""
+    fields = dict(schema().fields)
+    data = table_of(Data)
+    sources = data.fields["sources"]._replace(default=())
+    fields["data"] = fields["data"]._replace(
+        shape=Table({**data.fields, "sources": sources}, partial(Data, sources=())), default=Data(sources=())
+    )
+    fields["tasks"] = fields["tasks"]._replace(shape=Array(table_of(TaskSource), 1), default=MISSING)
+    return Table(fields, partial(RunSpec, data=Data(sources=())))
+
+
+def _named_server() -> Table:
+    """The keys of [inference], with `model` required."""
+    server = table_of(Server)
+    return server._replace(fields={**server.fields, "model": server.fields["model"]._replace(default=MISSING)})
 
 
 def serving_schema() -> Table:
@@ -93,7 +131,7 @@ def serving_schema() -> Table:
     kept = {key: item for key, item in table_of(Run).fields.items() if key not in _TRAINING_KEYS}
     fields = {key: schema().fields[key] for key in ("run", "inference", "prime_train")}
     fields["run"] = fields["run"]._replace(shape=Table(kept, partial(Run, max_steps=ENDLESS_STEPS)))
-    fields["inference"] = fields["inference"]._replace(default=MISSING)
+    fields["inference"] = fields["inference"]._replace(shape=_named_server(), default=MISSING)
     return Table(fields, partial(RunSpec, data=Data(sources=())))
 
 
@@ -110,21 +148,33 @@ def read(text: str, path: str) -> Reading:
 
 def read_document(document: Document) -> Reading:
     """`read` for a parsed text. In a text that is not valid TOML, the valid statements are judged."""
-    serves = _serves(document.values)
-    root = serving_schema() if serves else schema()
+    kind = _kind(document.values)
+    serves = kind == "serve"
+    root = {"serve": serving_schema, "rl": rl_schema}.get(kind, training_schema)()
     run, faults = walk_document(root, document, _OTHER_NAMES)
     if serves:
         faults = [_explain_training_key(fault) for fault in faults]
-    if run is not None and run.server is not None:
-        run = replace(run, inference=inference_of(run.server))
+    if run is not None and run.launched_server is not None:
+        run = replace(run, inference=_infer(run, run.launched_server))
     keys = {".".join(name): ".".join(key) for key, name, _ in walk_fields(root) if serves or key != name}
     keys |= _keys_of_inference(document.values)
+    keys |= _KEYS_OF_ROLLOUTS if kind == "rl" else {}
     return Reading(document, DIALECT, "", ROOT, run, tuple(faults), keys, all_fields=not serves)
 
 
-def _serves(values: Mapping[str, Any]) -> bool:
+def _infer(run: RunSpec, server: Server) -> Inference:
+    """The server for rules and estimate. The engine of rollouts serves the trained model, for whole sequences."""
+    inference = inference_of(server)
+    if not run.learns_from_rewards:
+        return inference
+    return inference._replace(model_name=server.model or None, ctx_tokens=server.ctx_tokens or run.data.ctx_tokens)
+
+
+def _kind(values: Mapping[str, Any]) -> str:
+    """run.kind, or "" if it is not a string."""
     run = values.get("run")
-    return isinstance(run, dict) and run.get("kind") == "serve"
+    kind = run.get("kind") if isinstance(run, dict) else None
+    return kind if isinstance(kind, str) else ""
 
 
 def _explain_training_key(fault: Fault) -> Fault:

@@ -75,6 +75,16 @@ class RunDir:
         """The Hugging Face folder written at the end when checkpoint.final = "hf"."""
         return self.path / "final"
 
+    @property
+    def policy(self) -> Path:
+        """The config.json with which vLLM starts before the trainer has weights for it."""
+        return self.path / "policy"
+
+    @property
+    def handover(self) -> Path:
+        """The weights on their way from the trainer to vLLM, if they are not in shared memory."""
+        return self.path / "handover"
+
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step_{step}"
 

@@ -26,7 +26,8 @@ from prime_train.events.schema import Event, Progress, Unrecognised
 VERSION = 1
 _BLOCK_BYTES = 1 << 20
 _PROGRESS = f'"kind":"{Progress.kind}"'.encode()
-_TEXT_FIELDS = frozenset({"what", "why", "fix", "where", "reason", "detail", "failed"})  # may quote a program
+# They may quote a program.
+_TEXT_FIELDS = frozenset({"what", "why", "fix", "where", "reason", "detail", "failed", "traceback"})
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
 
 
@@ -73,7 +74,8 @@ def decode(line: str) -> Record | None:
 
 def mask_secrets(event: Event, hidden: tuple[str, ...]) -> Event:
     """The event with secrets masked in its text fields. Fields for programs, such as paths and names, stay the same."""
-    texts = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
+    values = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
+    texts = {name: value for name, value in values.items() if isinstance(value, str)}  # `failed` is often a number
     changed: dict[str, Any] = {name: redact(text, hidden) for name, text in texts.items()}
     return replace(event, **changed) if changed != texts else event
 

@@ -136,6 +136,7 @@ class Progress:
     loss: float
     tokens_per_s: float
     tokens_seen: int
+    reward: float | None = None  # mean over the rollouts of the step; None if the run has no rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,34 @@ class Evaluated:
     step: int
     loss: float  # mean cross-entropy per held-out token, nats
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TasksEvaluated:
+    """The model answered held-out tasks of one environment."""
+
+    kind: ClassVar[str] = "tasks_evaluated"
+    attempt: int
+    step: int
+    environment: str  # "reverse-text"
+    reward: float  # mean over the tasks that were scored
+    tasks: int
+    failed: int  # tasks whose environment failed; they have no reward
+    answer_tokens: float  # mean per task
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutsFailed:
+    """Rollouts failed in an environment since the previous such event; they are not trained on."""
+
+    kind: ClassVar[str] = "rollouts_failed"
+    attempt: int
+    step: int
+    environment: str
+    failed: int
+    asked: int
+    reason: str  # the first error, one line
+    traceback: str = ""  # of the first failure of the attempt, else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +405,8 @@ TrainerEvent = (
     | Phase
     | Progress
     | Evaluated
+    | TasksEvaluated
+    | RolloutsFailed
     | Sampled
     | CheckpointStarted
     | CheckpointSaved

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from prime_train.spec import jax as scripts
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
+from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.run import *
 from prime_train.spec.run import PrimeTrain
 from prime_train.spec.server import Server
@@ -73,7 +74,16 @@ class RunSpec:
     checkpoint: Checkpoint = Checkpoint()
     eval: Eval = Eval()
     precision: Precision = Precision()
-    server: Annotated[Server | None, Key("inference"), Doc("A vLLM server beside the training, or alone.")] = None
+    rl: Annotated[Rl | None, Doc("Rollouts and policy update of a run with run.kind = rl.")] = None
+    tasks: Annotated[
+        tuple[TaskSource, ...],
+        Doc("Environments: of the rollouts if run.kind is rl, and of the evaluation of any run."),
+    ] = ()
+    server: Annotated[
+        Server | None,
+        Key("inference"),
+        Doc("The engine of the rollouts, or a vLLM server beside a training or alone."),
+    ] = None
     prime_train: PrimeTrain = PrimeTrain()
     launch: Annotated[prime_rl_parts.Launch | None, Elsewhere()] = None
     resume: Annotated[prime_rl_parts.Resume | None, Elsewhere()] = None
@@ -121,6 +131,45 @@ class RunSpec:
         """Whether a run.toml only has a server, and no training."""
         return self.run.kind == "serve"
 
+    @property
+    def launched_server(self) -> Server | None:
+        """The vLLM server that is started as a process of its own; None without one."""
+        return self.server if self.server is not None and self.server.engine == "vllm" else None
+
+    @property
+    def learns_from_rewards(self) -> bool:
+        """Whether a run.toml trains by rollouts and rewards."""
+        return self.run.kind == "rl"
+
+    @property
+    def rollout_engine(self) -> Literal["vllm", "local", ""]:
+        """What generates the rollouts; "" if the run has none. Without [inference] the trainer generates by itself."""
+        if not self.learns_from_rewards:
+            return ""
+        return "local" if self.server is None else self.server.engine
+
+    @property
+    def policy(self) -> Rl:
+        """[rl], with its defaults if the file has no such table."""
+        return self.rl or Rl()
+
+    @property
+    def rollouts(self) -> prime_rl_parts.Rollout | None:
+        """The rollouts of a run of either format: those of prime-rl, or of [rl] and the batch; None without any."""
+        if self.rollout is not None or not self.learns_from_rewards:
+            return self.rollout
+        policy = self.policy
+        return prime_rl_parts.Rollout(
+            algorithm="grpo",
+            ctx_tokens=self.data.ctx_tokens,
+            batch_rollouts=self.global_batch,
+            group_size=policy.group_size,
+            max_completion_tokens=policy.answer_tokens,
+            temperature=policy.temperature,
+            max_async_level=policy.max_behind_steps,
+            max_inflight=policy.concurrency,
+        )
+
     # --- model and work ----------------------------------------------------------------------
 
     @property
@@ -137,6 +186,8 @@ class RunSpec:
         """The RunSpec field with the name of the trained model, else of the served one."""
         if self.recipe is not None:
             return "recipe.model_name"
+        if self.learns_from_rewards:
+            return "model.path"
         if self.trainer is not None and self.trainer.model_name is not None:
             return "trainer.model_name"
         if self.inference is not None:
@@ -206,9 +257,12 @@ class RunSpec:
 
     @property
     def gpus(self) -> int | None:
-        """GPUs of the run on one machine; None if the config does not determine it, or has several machines."""
+        """GPUs of the run on one machine; None if the config does not determine it, or has several machines.
+
+        Trainer and server of a run.toml share GPUs on a machine that has fewer.
+        """
         if self.config_format == "run.toml":
-            return self.parallel.processes
+            return self.parallel.processes + self.server_gpus
         deployment, serves = self.deployment, self.inference is not None
         if deployment is None or (deployment.kind or "single_node") != "single_node":
             return None

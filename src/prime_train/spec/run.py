@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
+from prime_train.spec.rl import Adapter
 
 Positive = Annotated[int, Gt(0)]
 NotNegative = Annotated[int, Ge(0)]
@@ -24,10 +25,10 @@ class Run:
 
     name: Annotated[str, Doc("Name of the run and its directory. A start with the same name continues the run.")]
     kind: Annotated[
-        Literal["pretrain", "serve"],
+        Literal["pretrain", "sft", "rl", "serve"],
         Doc(
-            "`pretrain` trains a model. `serve` only serves a model with vLLM: the config has [run] without max_steps, "
-            "[inference] and [prime_train]."
+            "`pretrain` trains on text, `sft` on the assistant's part of chats, `rl` on rewards (GRPO). `serve` only "
+            "serves a model with vLLM: the config has [run] without max_steps, [inference] and [prime_train]."
         ),
     ] = "pretrain"
     seed: Annotated[NotNegative, Doc("Seed of Python, NumPy, torch, the data order and the loader workers.")] = 1234
@@ -63,6 +64,7 @@ class Model:
     compile: Annotated[
         bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
     ] = False
+    lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +72,25 @@ class Source:
     """One source of text."""
 
     kind: Annotated[
-        Literal["python-stdlib", "files", "hf-dataset"],
+        Literal["python-stdlib", "files", "hf-dataset", "demonstrations"],
         Doc(
             "`python-stdlib`: the source of the running interpreter's standard library; `files`: local .txt, "
-            ".jsonl or .parquet; `hf-dataset`: a Hugging Face dataset by name or local folder."
+            ".jsonl or .parquet; `hf-dataset`: a Hugging Face dataset by name or local folder; `demonstrations`: "
+            'solved tasks of [[tasks]], with run.kind = "sft".'
         ),
     ]
     path: Annotated[str | None, Doc("`files`: a file, a folder or a glob. `hf-dataset`: the name or a folder.")] = None
     subset: Annotated[str | None, Doc("`hf-dataset`: the configuration of the dataset.")] = None
     split: Annotated[str, Doc("`hf-dataset`: the split to train on.")] = "train"
     text_field: Annotated[str, Doc("Column or key with the text of a document.")] = "text"
+    messages_field: Annotated[
+        str,
+        Doc(
+            '`run.kind = "sft"`: column or key with the list of messages of a chat. Without it a document has `prompt` '
+            "and `completion`."
+        ),
+    ] = "messages"
+    count: Annotated[Positive, Doc("`demonstrations`: number of solved tasks.")] = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +197,10 @@ class Eval:
     temperature: Annotated[
         float, Ge(0), Doc("Sampling temperature of the continuations; 0 = the most probable token.")
     ] = 0.8
+    tasks: Annotated[Positive, Doc("Held-out tasks of each of [[tasks]] that an evaluation poses.")] = 64
+    task_tokens: Annotated[
+        Positive | None, Doc("Maximum tokens of one answer to a task; unset = rl.answer_tokens, or 64.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

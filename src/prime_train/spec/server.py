@@ -15,9 +15,16 @@ Positive = Annotated[int, Gt(0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The vLLM server that prime-train starts and watches."""
+    """The vLLM server that prime-train starts and watches, or the trainer's own generation."""
 
-    model: Annotated[str, Doc("A Hugging Face folder, or a name on the hub.")]
+    engine: Annotated[
+        Literal["vllm", "local"],
+        Doc('`vllm`: a server of its own. `local`: with run.kind = "rl", the trainer generates by itself.'),
+    ] = "vllm"
+    model: Annotated[
+        str,
+        Doc('A Hugging Face folder, or a name on the hub; unset, with run.kind = "rl" only: the weights of the run.'),
+    ] = ""
     served_name: Annotated[str | None, Doc("Name of the model in requests; unset = `model`.")] = None
     python: Annotated[
         str | None, Doc("Interpreter of the environment with vLLM; unset = the interpreter of prime-train.")
@@ -56,7 +63,13 @@ class Server:
     @property
     def requests_name(self) -> str:
         """The name of the model in requests."""
-        return self.served_name or self.model
+        return self.served_name or self.model or "policy"
+
+    @property
+    def base_url(self) -> str:
+        """Where the server answers: "http://127.0.0.1:8000"."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
     def argument(self, name: str) -> object:
         """A value of `arguments`, whose name may have dashes or underscores; None if it is not set."""
