@@ -1,0 +1,1 @@
+"""Environments: they pose tasks, answer the model's turns and score the result. No torch."""

@@ -1,0 +1,137 @@
+"""A taskset of verifiers 0.4 as an environment. Its code runs in a child process, with its own interpreter."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from prime_train.core.errors import UserError
+from prime_train.environments.child import Child, OpeningFailed
+from prime_train.environments.environment import EnvironmentFailed, Message, Reply, Split, Task, Tool
+from prime_train.spec.rl import TaskSource
+
+VERSION = "0.4.0"
+OPEN_LIMIT_S = 300.0  # to import verifiers and load the tasks, which may read a dataset
+_PROGRAM = Path(__file__).with_name("verifiers_program.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Taskset:
+    """Tasks whose tools and rewards are the taskset's own. It computes a reward from a trace of the whole chat."""
+
+    name: str
+    limit_s: float
+    child: Child
+    counts: Mapping[str, int]  # tasks of each split
+    tools: tuple[Tool, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.counts["train"]
+
+    def task(self, split: Split, number: int) -> Task:
+        within = number % self.counts[split]
+        answer = self.child.call({"do": "task", "split": split, "number": within}, self.limit_s)
+        try:
+            messages = tuple(Message(each["role"], each["content"]) for each in answer["messages"])
+        except (TypeError, KeyError) as error:
+            raise EnvironmentFailed(f"task {within} of {self.name} has no messages") from error
+        chat = uuid.uuid4().hex if self.tools else ""  # the child keeps the tools of each chat until it is scored
+        return Task(self.name, split, number, messages, self.tools, {"number": within, "chat": chat})
+
+    def demonstrate(self, task: Task) -> None:  # noqa: ARG002 - the protocol's parameters
+        """A taskset has prompts and rewards, and no solved tasks."""
+        return
+
+    def respond(self, task: Task, messages: Sequence[Message]) -> Reply:
+        """The results of the tool calls of the last turn. A turn without calls ends the chat."""
+        calls = messages[-1].tool_calls
+        if not self.tools or not calls:
+            return Reply()
+        start_s = time.monotonic()
+        results = self._call("respond", task, messages)
+        if not isinstance(results, list) or len(results) != len(calls):
+            raise EnvironmentFailed(f"{self.name} answered {len(calls)} tool calls with {results!r:.200}")
+        answers = tuple(
+            Message("tool", str(result), tool_call_id=call.id, name=call.name)
+            for call, result in zip(calls, results, strict=True)
+        )
+        return Reply(answers, done=False, tool_s=time.monotonic() - start_s)
+
+    def score(self, task: Task, messages: Sequence[Message]) -> float:
+        reward: float = self._call("score", task, messages)  # the caller checks that it is a finite number
+        return reward
+
+    def close(self) -> None:
+        self.child.close()
+
+    def _call(self, do: str, task: Task, messages: Sequence[Message]) -> Any:
+        chat = [asdict(message) for message in messages]
+        return self.child.call({"do": do, "split": task.split, **task.payload, "messages": chat}, self.limit_s)
+
+
+def open_taskset(source: TaskSource, seed: int, name: str) -> Taskset:  # noqa: ARG001 - tasks do not depend on it
+    """Start the child and load the tasks. Raises UserError if they cannot be served here."""
+    python = source.python or sys.executable
+    taskset, folder = find_taskset(source)
+    opening = {"taskset": taskset, "search_folder": folder, "arguments": dict(source.arguments or {})}
+    child = Child([python, str(_PROGRAM)], opening, OPEN_LIMIT_S)
+    try:
+        opened = child.open()
+    except OpeningFailed as error:
+        sys.stderr.write(error.trace)
+        raise _explain(source, python, error) from error
+    tools = tuple(Tool(**tool) for tool in opened.pop("tools", ()))
+    return Taskset(name, source.limit_s, child, opened, tools)
+
+
+def find_taskset(source: TaskSource) -> tuple[str, str]:
+    """The module of the taskset, and the folder to import it from: "" if it is installed. Raises UserError."""
+    given = source.id or ""
+    path = Path(given).expanduser()
+    if not (given.startswith(("/", "./", "../", "~")) or path.exists()):
+        return given, ""
+    module = path.stem.replace("-", "_").lower()
+    layouts = [  # (the file that is imported, the folder to import it from)
+        (path / module / "__init__.py", path),  # as vf-init writes it
+        (path / "__init__.py", path.parent if path.name == module else None),
+        (path / f"{module}.py", path),
+        (path if path.is_file() and path.name == f"{module}.py" else None, path.parent),
+    ]
+    for file, folder in layouts:
+        if file is not None and folder is not None and file.is_file():
+            return module, str(folder.resolve())
+    raise UserError(
+        what=f"{given} has no taskset" if path.exists() else f"{given} does not exist",
+        where=f'[[tasks]] id = "{given}"',
+        why=f"a taskset is a folder with the package {module}, or a module {module}.py",
+        fix=f"create one with: vf-init {path.name}",
+    )
+
+
+_FIXES = {
+    "verifiers": "{python} -m pip install verifiers==" + VERSION + "; or tasks.python = an interpreter that has it",
+    "package": "install it into {python}",
+    "id": "install the taskset into {python}, or set tasks.id to its folder",
+    "python": "tasks.python = the path of an interpreter that has verifiers " + VERSION,
+    "arguments": "tasks.arguments = the fields of the taskset's config",
+    "size": "give the taskset more tasks",
+    "reward": "give the task class a method with @vf.reward",
+}
+_REFUSED = "use a taskset of prompts and rewards; docs/environments.md has the limits"
+
+
+def _explain(source: TaskSource, python: str, error: OpeningFailed) -> UserError:
+    refused = error.kind in ("tools", "container", "agents", "hooks", "prompt", "images")
+    fix = _FIXES.get(error.kind, "read its traceback in the log of the trainer").format(python=python)
+    return UserError(
+        what=f"the taskset {source.id} cannot be opened: {' '.join(str(error).split())[:500]}",
+        where=f'[[tasks]] id = "{source.id}", python = {python}',
+        why="its tasks and rewards are computed by its own code" if not refused else "it needs what cannot be served",
+        fix=_REFUSED if refused else fix,
+    )
