@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
+from prime_train.core.chat_template import ChatTemplate, find_template, special_tokens
 from prime_train.models import chat_template as module
 from prime_train.models.chat_template import (
     QUESTIONS,
     TOOL,
-    ChatTemplate,
     Renderings,
-    find_template,
     render_all,
-    special_tokens,
 )
 from tests.fakes.model_folder import FORGETFUL, STEADY, XML_CALLS
 

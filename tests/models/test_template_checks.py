@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.core.chat_template import ChatTemplate
 from prime_train.facts.facts import NotKnown
 from prime_train.models import template_checks
-from prime_train.models.chat_template import ChatTemplate, Renderings
+from prime_train.models.chat_template import Renderings
 from prime_train.models.evidence import Tokenized
 from prime_train.models.support import Stack
 from prime_train.models.verdicts import Outcome

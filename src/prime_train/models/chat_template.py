@@ -1,26 +1,17 @@
-"""Finds a model's chat template, and renders it in a child with a deadline. Judges nothing."""
+"""Renders a model's chat template in a child with a deadline. Judges nothing."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.core.chat_template import ChatTemplate
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import NoAnswer, read_answer, script
 
 DEADLINE_S = 10.0
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
-
-
-class ChatTemplate(NamedTuple):
-    """`text` as written in `file`; `names` are the names of its variants, if it has several."""
-
-    file: str
-    text: str
-    names: tuple[str, ...] = ()
 
 
 class Renderings(NamedTuple):
@@ -33,70 +24,6 @@ class Renderings(NamedTuple):
     errors: Mapping[str, str]
     fault: str = ""
     parts: bool = False
-
-
-def find_template(folder: Path) -> ChatTemplate | str | None:
-    """The template, a description of the fault in its file, or None. The order of files is that of transformers."""
-    try:
-        if (folder / "chat_template.jinja").is_file():
-            text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-            return ChatTemplate("chat_template.jinja", text)
-        for name in ("chat_template.json", "tokenizer_config.json"):
-            path = folder / name
-            if path.is_file():
-                found = _from_value(name, _object(path).get("chat_template"))
-                if found is not None:
-                    return found
-    except OSError as error:
-        return f"{error.filename} cannot be read: {error.strerror}"
-    except UnicodeDecodeError:
-        return "chat_template.jinja is not UTF-8"
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _from_value(file: str, value: object) -> ChatTemplate | str | None:
-    """`value` is a string or a list of {name, template}. Prefers the template for tools, because tools are tested."""
-    if value is None or isinstance(value, str):
-        return ChatTemplate(file, value) if value else None
-    if isinstance(value, list):
-        named = {str(item.get("name")): item.get("template") for item in value if isinstance(item, dict)}
-        text = named.get("tool_use", named.get("default"))
-        if isinstance(text, str):
-            return ChatTemplate(file, text, tuple(named))
-    return f"{file}: chat_template is neither a string nor a list of named templates with a default"
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise ValueError(f"{path.name} is not JSON") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return found
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, or {} if there is none: every value in it has a default."""
-    try:
-        return _object(path)
-    except (OSError, ValueError):
-        return {}
-
-
-def special_tokens(folder: Path) -> dict[str, str]:
-    """bos_token and the like, as a template receives them."""
-    found: dict[str, str] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        tokens = read_object(folder / name)
-        for key in _SPECIAL:
-            value = tokens.get(key)
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                found[key] = text
-    return found
 
 
 def render_all(

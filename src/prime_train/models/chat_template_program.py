@@ -5,10 +5,11 @@ A template is untrusted code: it gets only plain values and limited memory, and 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import resource
 import sys
-from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 _MEMORY_BYTES = 2**30
@@ -24,7 +25,7 @@ def render(request: dict[str, Any]) -> dict[str, Any]:
     if tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit()) < _NEEDED:
         return {"unable": f"jinja2 {jinja2.__version__} is older than 3.1.6, the first with a safe sandbox"}
     try:
-        template = _environment().from_string(request["template"])
+        template = _shared().environment().from_string(request["template"])
     except jinja2.TemplateSyntaxError as error:
         return {"fault": f"line {error.lineno}: {error.message}"}
     answers: dict[str, dict[str, str]] = {}
@@ -44,36 +45,15 @@ def render(request: dict[str, Any]) -> dict[str, Any]:
     return {"answers": answers}
 
 
-def _environment() -> Any:
-    """Source: transformers 5.23, utils/chat_template_utils.py."""
-    from jinja2 import Environment, TemplateError, nodes
-    from jinja2.ext import Extension
-    from jinja2.ext import loopcontrols as loop_controls
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """The block that marks the assistant's text. It does not change the text."""
-
-        tags = {"generation"}  # noqa: RUF012 - jinja2 reads it as a set
-
-        def parse(self, parser: Any) -> list[nodes.Node]:
-            next(parser.stream)
-            body: list[nodes.Node] = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return body
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    def tojson(value: Any, **options: Any) -> str:
-        return json.dumps(value, **({"ensure_ascii": False} | options))
-
-    environment: Environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loop_controls]
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda wanted: datetime.now().strftime(wanted)
-    return environment
+def _shared() -> Any:
+    """core/chat_template.py, loaded by its path: this program may run in an interpreter without prime-train."""
+    file = Path(__file__).parents[1] / "core" / "chat_template.py"
+    found = importlib.util.spec_from_file_location("chat_template", file)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":

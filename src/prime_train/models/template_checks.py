@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
+from prime_train.core.chat_template import ChatTemplate
 from prime_train.facts.facts import NotKnown
 from prime_train.models.chat_template import (
     ANSWER,
@@ -15,7 +16,6 @@ from prime_train.models.chat_template import (
     RESULT,
     THOUGHT,
     TOOL_NAME,
-    ChatTemplate,
     Renderings,
 )
 from prime_train.models.evidence import Tokenized

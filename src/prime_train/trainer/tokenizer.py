@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ FILES = (
     "tokenizer.model",
     "spiece.model",
     "chat_template.jinja",
+    "chat_template.json",
 )
 
 
@@ -48,6 +49,7 @@ class Tokenizer:
     eos_id: int
     files: tuple[Path, ...]  # to copy into the folder of an exported model
     fingerprint: str  # of the content of `files`
+    control_tokens: Mapping[str, int] = field(default_factory=dict)  # text -> token; `encode_batch` makes none of them
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -56,8 +58,16 @@ class Tokenizer:
 def load_tokenizer(run: RunSpec) -> Tokenizer:
     """The tokenizer of this run; trained on the data and cached where tokenizer.path is unset."""
     if run.tokenizer.path is None:
-        return _from_json(_train_once(run), "tokenizer (trained on the data)")
-    folder = Path(run.tokenizer.path)
+        return read_trained(_train_once(run))
+    return read_folder(Path(run.tokenizer.path))
+
+
+def read_trained(folder: Path) -> Tokenizer:
+    return _from_json(folder, "tokenizer (trained on the data)")
+
+
+def read_folder(folder: Path) -> Tokenizer:
+    """The tokenizer of a Hugging Face folder. Raises UserError."""
     where = f'tokenizer.path = "{folder}"'
     if not folder.is_dir():
         raise UserError(
@@ -93,6 +103,9 @@ def _from_json(folder: Path, where: str) -> Tokenizer:
         eos_id=_eos_id(folder, loaded.token_to_id, where),
         files=_files(folder),
         fingerprint=_fingerprint(folder),
+        control_tokens={
+            token.content: number for number, token in loaded.get_added_tokens_decoder().items() if token.special
+        },
     )
 
 
@@ -116,7 +129,16 @@ def _from_transformers(folder: Path, where: str) -> Tokenizer:
         return str(loaded.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     vocab_size = max(loaded.get_vocab().values()) + 1
-    return Tokenizer(encode_batch, decode, vocab_size, int(loaded.eos_token_id), _files(folder), _fingerprint(folder))
+    control_tokens = dict(zip(loaded.all_special_tokens, loaded.all_special_ids, strict=True))
+    return Tokenizer(
+        encode_batch,
+        decode,
+        vocab_size,
+        int(loaded.eos_token_id),
+        _files(folder),
+        _fingerprint(folder),
+        control_tokens,
+    )
 
 
 def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) -> int:
@@ -186,26 +208,36 @@ def _training_text(run: RunSpec, opened: Sequence[Documents]) -> Iterator[str]:
             left -= len(text)
 
 
-def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class ControlTokens:
+    """The tokens of a trained BPE that no text contains, and the ones in `words`, which also stand for themselves."""
+
+    eos: str = EOS
+    others: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path, control: ControlTokens = ControlTokens()) -> None:
     """Train a byte-level BPE and write it as a Hugging Face tokenizer folder. The same texts give the same file."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[EOS],
+        vocab_size=vocab_size - len(control.words),
+        special_tokens=[control.eos, *control.others],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
+    bpe.add_tokens([AddedToken(word, normalized=False) for word in control.words])
     bpe.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": None,
-        "eos_token": EOS,
-        "pad_token": EOS,
+        "eos_token": control.eos,
+        "pad_token": control.eos,
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")

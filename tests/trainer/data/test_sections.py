@@ -13,7 +13,7 @@ from tests.trainer.data.small_runs import files, write_lines, write_texts
 LINES = "".join(f"line {number} of the play\n" for number in range(20_000))
 
 
-def origin_of(*texts: str) -> Origin:
+def origin_of(*texts: str) -> Origin[Documents]:
     documents = Documents(len(texts), lambda indices: [texts[index] for index in indices])
     return Origin("input.txt", "", "", sum(map(len, texts)), lambda: documents)
 

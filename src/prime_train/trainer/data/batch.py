@@ -38,7 +38,7 @@ class Batch:
 class Rows:
     """Packed sequences in a compact form for sending between processes."""
 
-    tokens: NDArray[np.integer]  # (B, T)
+    tokens: NDArray[np.integer]  # (B, T); ~token for a token that is no label
     lengths: NDArray[np.int64]  # (P,); the last of each row is its padding and may be 0
     first: NDArray[np.int64]  # (B + 1,): row b owns lengths[first[b]:first[b + 1]]
 
@@ -77,9 +77,10 @@ def to_batch(rows: Rows) -> Batch:
     pieces_per_row = np.diff(rows.first)  # (B,)
     place_in_row = np.arange(len(rows.lengths)) - np.repeat(rows.first[:-1], pieces_per_row)  # (P,)
 
-    tokens = rows.tokens.astype(np.int64).reshape(size)
+    stored = rows.tokens.astype(np.int64).reshape(size)
+    tokens = np.where(stored < 0, ~stored, stored)
     labels = np.full(size, IGNORED, dtype=np.int64)
-    labels[:-1] = tokens[1:]
+    labels[:-1] = np.where(stored < 0, IGNORED, stored)[1:]
     labels[(starts + rows.lengths - 1)[rows.lengths > 0]] = IGNORED
     is_padding = np.zeros(len(rows.lengths), dtype=np.bool_)
     is_padding[rows.first[1:] - 1] = True

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +32,20 @@ REPORT_EVERY_S = 2.0
 
 Integers = NDArray[np.int64]
 Tokens = NDArray[np.integer]
+Gather = Callable[[Integers], tuple[Tokens, Integers]]
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """One source. `gather(documents)` returns their tokens in sequence, and the length of each document."""
+    """One source. `gather(documents)` returns their tokens in sequence, and the length of each document.
+
+    A token that is no label, for example of a user's message, is stored as ~token.
+    """
 
     identity: str  # must be the same in a resumed run
     train: Integers
     held_out: Integers
-    gather: Callable[[Integers], tuple[Tokens, Integers]]
+    gather: Gather
 
 
 def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
@@ -80,15 +85,21 @@ def _tokenise_now(documents: Documents, tokenizer: Tokenizer, indices: Integers)
     return np.concatenate(parts), np.asarray([len(part) for part in parts], dtype=np.int64)
 
 
-def _open_cached(run: RunSpec, number: int, origin: Origin, tokenizer: Tokenizer) -> Corpus:
+def _open_cached(run: RunSpec, number: int, origin: Origin[Documents], tokenizer: Tokenizer) -> Corpus:
     ratio = run.eval.held_out_ratio
     key = digest([FORMAT, origin.fingerprint, tokenizer.fingerprint, ratio])  # the ratio splits a single document
     folder = cache.entry("tokens", key, partial(_write, origin, ratio, tokenizer))
+    about, ends, gather = read_tokens(folder)
+    split = order.split(len(ends), ratio, run.run.seed, number, about["held_out"])
+    return Corpus(about["sha256"], *split, gather)
+
+
+def read_tokens(folder: Path) -> tuple[dict[str, Any], Integers, Gather]:
+    """What `write_tokens` wrote: (about, ends of the documents, gather)."""
     tokens = np.load(folder / "tokens.npy", mmap_mode="r")
     ends = np.load(folder / "ends.npy")
-    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-    split = order.split(len(ends), ratio, run.run.seed, number, about["held_out"])
-    return Corpus(about["sha256"], *split, partial(_gather, tokens, ends))
+    about: dict[str, Any] = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    return about, ends, partial(_gather, tokens, ends)
 
 
 def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, Integers]:
@@ -98,22 +109,27 @@ def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, 
     return np.concatenate(parts), lengths
 
 
-def _write(origin: Origin, held_out_ratio: float, tokenizer: Tokenizer, folder: Path) -> None:
+def _write(origin: Origin[Documents], held_out_ratio: float, tokenizer: Tokenizer, folder: Path) -> None:
     documents = open_documents(origin, held_out_ratio)
     parts = list(_tokenise_all(documents, tokenizer, origin.name))
     if not any(map(len, parts)):
         raise no_text_error(origin.name)
-    tokens = np.concatenate(parts)
-    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
-    np.save(folder / "tokens.npy", tokens)
-    np.save(folder / "ends.npy", ends)
     about = {
         "source": origin.name,
         "documents": documents.count,
         "held_out": documents.held_out,
         "skipped": documents.skipped,
-        "sha256": hashlib.sha256(tokens.tobytes() + ends.tobytes()).hexdigest(),
     }
+    write_tokens(folder, parts, about)
+
+
+def write_tokens(folder: Path, parts: Sequence[Tokens], about: dict[str, Any]) -> None:
+    """Write the tokens of each document, and `about` with their SHA-256."""
+    tokens = np.concatenate(parts)
+    ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    np.save(folder / "tokens.npy", tokens)
+    np.save(folder / "ends.npy", ends)
+    about = about | {"sha256": hashlib.sha256(tokens.tobytes() + ends.tobytes()).hexdigest()}
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from prime_train.core.errors import UserError
+from prime_train.core.spans import Spans
 from prime_train.trainer import seed
 from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import Rows, fill, pack
@@ -141,9 +142,13 @@ def _run_worker(
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork does not copy its threads
     torch.set_num_threads(1)  # nor those of torch
     seed.seed_all(seed.mix(buffers.seed, "worker", worker))
+    spans = Spans(f"loader-{worker}")
     try:
         for plan in own_plans:
-            pipe.send(buffers.build(plan))
+            with spans.span("data"):
+                built = buffers.build(plan)
+            spans.flush()  # this process is killed in the end
+            pipe.send(built)
     except UserError as error:
         pipe.send(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
     except BrokenPipeError:

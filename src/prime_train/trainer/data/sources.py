@@ -18,9 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from prime_train.core.errors import UserError
 from prime_train.spec import Source
+
+if TYPE_CHECKING:
+    from prime_train.trainer.data.tables import OpenedDataset
 
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
@@ -36,18 +40,21 @@ class Documents:
     held_out: int = 0  # the last sections of a single document; 0 = whole documents, drawn by the seed
 
 
+Opened = TypeVar("Opened")  # documents, or chats
+
+
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Generic[Opened]):
     """A source that was found but is not opened yet."""
 
     name: str  # for messages
     fingerprint: str  # of names, sizes and modification times: differs where the text may differ
     identity: str  # of names and sizes: the same on every machine with the same files
     size_bytes: int  # on disk
-    open: Callable[[], Documents]
+    open: Callable[[], Opened]
 
 
-def locate(source: Source) -> Origin:
+def locate(source: Source) -> Origin[Documents]:
     """Find the documents of a source without reading them. Raises UserError where there are none."""
     match source.kind:
         case "python-stdlib":
@@ -60,15 +67,25 @@ def locate(source: Source) -> Origin:
                     why='data.sources kind = "python-stdlib" reads its .py files',
                     fix='use another Python, or kind = "files" with a path to your own text',
                 )
-            return _origin("python-stdlib", source, root, files, lambda: read_library(files))
+            return origin_of("python-stdlib", source, root, files, lambda: read_library(files))
         case "files":
-            root, files = matching_files(_required_path(source))
-            return _origin(str(source.path), source, root, files, lambda: open_files(files, source.text_field))
+            root, files = matching_files(required_path(source))
+            return origin_of(str(source.path), source, root, files, lambda: open_files(files, source.text_field))
         case "hf-dataset":
-            return _locate_dataset(source)
+            return locate_dataset(source, lambda opened: opened.documents(source.text_field))
+        case "demonstrations":
+            raise UserError(
+                what="demonstrations are chats, not documents",
+                where='data.sources kind = "demonstrations"',
+                why="a pretraining run reads documents of text",
+                fix='run.kind = "sft"',
+            )
 
 
-def _origin(name: str, source: Source, root: Path, files: Sequence[Path], opener: Callable[[], Documents]) -> Origin:
+def origin_of(
+    name: str, source: Source, root: Path, files: Sequence[Path], opener: Callable[[], Opened]
+) -> Origin[Opened]:
+    """The origin of local files, with fingerprints of their names, sizes and times."""
     with reading(root):
         stats = [file.stat() for file in files]
     kept = [source.kind, source.text_field, source.subset, source.split]
@@ -120,7 +137,7 @@ def _documents(texts: Sequence[str], skipped: int = 0, held_out: int = 0) -> Doc
     return Documents(len(texts), lambda indices: [texts[index] for index in indices], skipped, held_out)
 
 
-def matching_files(path: str) -> tuple[Path, list[Path]]:
+def matching_files(path: str, suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[Path, list[Path]]:
     """(folder, files in a fixed order) for a file, a folder or a glob. Raises UserError where nothing matches."""
     named = Path(path)
     with reading(named):
@@ -130,11 +147,11 @@ def matching_files(path: str) -> tuple[Path, list[Path]]:
         else:
             candidates = [named] if named.exists() else [Path(match) for match in glob.glob(path, recursive=True)]  # noqa: PTH207 - the pattern is absolute
         present = [file for file in candidates if not file.is_dir()]
-    files = sorted(file for file in present if file.suffix in TEXT_SUFFIXES)
+    files = sorted(file for file in present if file.suffix in suffixes)
     if not files:
         others = sorted({file.suffix for file in present if file.suffix})
         raise UserError(
-            what=f"no {', '.join(TEXT_SUFFIXES)} file matches" + (f"; found {', '.join(others[:5])}" if others else ""),
+            what=f"no {', '.join(suffixes)} file matches" + (f"; found {', '.join(others[:5])}" if others else ""),
             where=f'data.sources path = "{path}"',
             why="a source of kind files is a file, a folder or a glob of these types",
             fix="give a path that has such files, relative to the working directory or absolute",
@@ -207,30 +224,32 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _required_path(source: Source) -> str:
+def required_path(source: Source) -> str:
     if source.path is not None:
         return source.path
     where = f'data.sources kind = "{source.kind}"'
     raise UserError("path is not set", where, why="this kind of source needs a path", fix='path = "..."')
 
 
-def _locate_dataset(source: Source) -> Origin:
+def locate_dataset(source: Source, opener: Callable[[OpenedDataset], Opened]) -> Origin[Opened]:
+    """A dataset of the Hub, or of a local folder. A local one is opened later."""
     from prime_train.trainer.data import tables
 
-    name = _required_path(source)
+    name = required_path(source)
     if Path(name).is_dir():
         root = Path(name)
         files = sorted(file for file in root.rglob("*") if file.is_file() and not file.name.startswith("."))
-        return _origin(name, source, root, files, lambda: tables.open_dataset(source, name).documents)
+        return origin_of(name, source, root, files, lambda: opener(tables.open_dataset(source, name)))
     opened = tables.open_dataset(source, name)
     key = digest([name, source.subset, source.split, source.text_field, opened.fingerprint])
-    return Origin(name, key, key, opened.size_bytes, lambda: opened.documents)
+    rows = opener(opened)
+    return Origin(name, key, key, opened.size_bytes, lambda: rows)
 
 
 SECTION_CHARACTERS = 2**16  # about 16,000 tokens: longer than most sequences, and a thousand fit easily in memory
 
 
-def open_documents(origin: Origin, held_out_ratio: float) -> Documents:
+def open_documents(origin: Origin[Documents], held_out_ratio: float) -> Documents:
     """The documents of a source; for a single document its sections, the last `held_out` of them held out."""
     documents = origin.open()
     if documents.count != 1:

@@ -34,17 +34,26 @@ def prepare(run: RunSpec) -> Tokenizer:
 
 
 class TrainStream:
-    """The micro-batches of one rank, from the start or from a `position()` of an earlier attempt."""
+    """The micro-batches of one rank, from the start or from a `position()` of an earlier attempt.
+
+    Without `corpora` they are the text of data.sources.
+    """
 
     def __init__(
-        self, run: RunSpec, tokenizer: Tokenizer, rank: int, world_size: int, position: dict[str, Any] | None
+        self,
+        run: RunSpec,
+        tokenizer: Tokenizer,
+        rank: int,
+        world_size: int,
+        position: dict[str, Any] | None,
+        corpora: tuple[Corpus, ...] = (),
     ) -> None:
         # Set before the tokenizer starts threads; otherwise each forked worker would print a warning.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
         self._micro_batch = run.batch.micro_batch
         self._rank = rank
         self._world_size = world_size
-        corpora = open_corpora(run, tokenizer)
+        corpora = corpora or open_corpora(run, tokenizer)
         self._made_by = describe_stream(run, corpora)
         if position is not None:
             check_position(position, self._made_by)
@@ -130,13 +139,13 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
 DOCUMENTS_AT_ONCE = 1024
 
 
-def held_out_batches(run: RunSpec, tokenizer: Tokenizer) -> list[Batch]:
+def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, ...] = ()) -> list[Batch]:
     """Up to eval.batches micro-batches, from all sources in proportion to their held-out documents.
 
     With less held-out text, fewer micro-batches, and fewer sequences in the last one. UserError where there is none.
     """
     wanted = run.eval.batches * run.batch.micro_batch
-    tokens, lengths = _held_out_tokens(run, open_corpora(run, tokenizer), wanted * run.data.ctx_tokens)
+    tokens, lengths = _held_out_tokens(run, corpora or open_corpora(run, tokenizer), wanted * run.data.ctx_tokens)
     if not len(tokens):
         raise UserError(
             what="the held-out documents have no text",

@@ -22,6 +22,11 @@ from prime_train.trainer.data.sources import Documents, first_line, reading
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:
     """The rows of the files, which are all .jsonl or all .parquet."""
+    return _documents(load_files(files), text_field, ", ".join(map(str, files[:3])))
+
+
+def load_files(files: Sequence[Path]) -> Any:
+    """The `datasets.Dataset` with the rows of the files, which are all .jsonl or all .parquet."""
     import datasets
     from datasets.exceptions import DatasetGenerationError
 
@@ -32,7 +37,7 @@ def open_tables(files: Sequence[Path], text_field: str) -> Documents:
     format_name = "json" if files[0].suffix == ".jsonl" else "parquet"
     names = [str(file) for file in filled]
     try:
-        table = datasets.load_dataset(format_name, data_files=names, split="train", cache_dir=cache_path("tables"))
+        return datasets.load_dataset(format_name, data_files=names, split="train", cache_dir=cache_path("tables"))
     except (DatasetGenerationError, ValueError, StopIteration) as error:
         if format_name == "json":
             for file in filled:
@@ -43,7 +48,6 @@ def open_tables(files: Sequence[Path], text_field: str) -> Documents:
             why="the files of one source must be complete and have the same columns",
             fix="look at the named file; write it again, or remove it from the path",
         ) from error
-    return _documents(table, text_field, ", ".join(names[:3]))
 
 
 def check_lines(file: Path) -> None:
@@ -67,11 +71,15 @@ def check_lines(file: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OpenedDataset:
-    """A dataset, and a fingerprint of its content."""
+    """A `datasets.Dataset`, and a fingerprint of its content."""
 
-    documents: Documents
+    table: Any
+    where: str  # for messages
     fingerprint: str
     size_bytes: int
+
+    def documents(self, text_field: str) -> Documents:
+        return _documents(self.table, text_field, self.where)
 
 
 @lru_cache(maxsize=8)  # the tokenizer, the stream and the evaluation open it, and the Hub may be slow
@@ -105,7 +113,7 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
             why=f'the config has split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
             fix="use a dataset on the Hub or a local folder, and a split and subset that it has",
         ) from error
-    return OpenedDataset(_documents(table, source.text_field, where), str(table._fingerprint), int(table.data.nbytes))
+    return OpenedDataset(table, where, str(table._fingerprint), int(table.data.nbytes))
 
 
 def _documents(table: Any, text_field: str, where: str) -> Documents:

@@ -1,0 +1,1 @@
+"""Chats to tokens: templates, tokenizers, and the rows of supervised fine-tuning."""

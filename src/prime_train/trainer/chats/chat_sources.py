@@ -1,0 +1,200 @@
+"""Finds the chats of a data source and reads them by index. Never tokenises, never orders."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prime_train.core.errors import UserError
+from prime_train.environments.environment import Environment
+from prime_train.environments.load import open_environments
+from prime_train.spec import RunSpec, Source
+from prime_train.trainer.chats.chat import Chat, Completion, RowFault, read_row
+from prime_train.trainer.data.sources import (
+    Origin,
+    digest,
+    locate_dataset,
+    matching_files,
+    origin_of,
+    reading,
+    required_path,
+)
+
+SUFFIXES = (".jsonl", ".parquet")
+MAX_LINE_BYTES = 2**24  # a longer line is no chat: it has some millions of tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Chats:
+    """The chats of an opened source. `read` raises UserError, which names the row, if a row is no chat."""
+
+    count: int
+    read: Callable[[int], Chat | Completion]
+    where: Callable[[int], str]  # file and line, for messages
+
+
+def locate_chats(run: RunSpec, source: Source) -> Origin[Chats]:
+    """Find the chats of a source without reading them. Raises UserError if there are none."""
+    field = source.messages_field
+    match source.kind:
+        case "files":
+            root, files = matching_files(required_path(source), SUFFIXES)
+            return origin_of(str(source.path), source, root, files, partial(_open_files, files, field))
+        case "hf-dataset":
+            return locate_dataset(source, lambda opened: _table_chats(opened.table, opened.where, field))
+        case "demonstrations":
+            return _locate_demonstrations(run, source.count)
+        case "python-stdlib":
+            raise UserError(
+                what="the standard library has no chats",
+                where='data.sources kind = "python-stdlib"',
+                why="a run of kind sft learns the assistant's part of chats",
+                fix='run.kind = "pretrain", or a source of kind files, hf-dataset or demonstrations',
+            )
+
+
+def open_chats(origin: Origin[Chats]) -> Chats:
+    """The chats of a source. Raises UserError if there are fewer than two."""
+    chats = origin.open()
+    if chats.count < 2:
+        raise UserError(
+            what="it has no chats" if chats.count == 0 else "it has only one chat",
+            where=origin.name,
+            why="at least one is for training, and one is held out to measure the loss",
+            fix="give a source with more chats",
+        )
+    return chats
+
+
+def _open_files(files: Sequence[Path], messages_field: str) -> Chats:
+    """Each line of a .jsonl and each row of a .parquet file is a chat."""
+    return _join([_open_file(file, messages_field) for file in files])
+
+
+def _open_file(file: Path, messages_field: str) -> Chats:
+    if file.suffix == ".jsonl":
+        return _line_chats(file, messages_field)
+    from prime_train.trainer.data import tables  # imports a library that takes a second
+
+    return _table_chats(tables.load_files([file]), str(file), messages_field)
+
+
+def _line_chats(file: Path, messages_field: str) -> Chats:
+    """The lines are read one by one: a table would give each message the fields of all others."""
+    starts: list[tuple[int, int]] = []  # (line, byte) of each line that is not blank
+    with reading(file), open(file, "rb") as lines:
+        place = 0
+        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
+            if len(line) == MAX_LINE_BYTES:
+                raise UserError(
+                    what=f"the line has more than {MAX_LINE_BYTES / 2**20:g} MiB",
+                    where=f"{file}:{number}",
+                    why="each line of a .jsonl file is one chat",
+                    fix=f"drop it: sed -i {number}d {file.name}",
+                )
+            if line.strip():
+                starts.append((number, place))
+            place += len(line)
+
+    def read_json(index: int) -> object:
+        with reading(file), open(file, "rb") as lines:
+            lines.seek(starts[index][1])
+            line = lines.readline(MAX_LINE_BYTES)
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RowFault(f"it is no line of JSON: {error}", "correct the line") from error
+
+    return _checked(len(starts), read_json, lambda index: f"{file}:{starts[index][0]}", messages_field)
+
+
+def _table_chats(table: Any, where: str, messages_field: str) -> Chats:
+    return _checked(len(table), table.__getitem__, lambda index: f"{where}, row {index}", messages_field)
+
+
+def _checked(count: int, read_json: Callable[[int], object], where: Callable[[int], str], messages_field: str) -> Chats:
+    """Chats whose faults are reported with their place."""
+
+    def read(index: int) -> Chat | Completion:
+        try:
+            return read_row(read_json(index), messages_field)
+        except RowFault as fault:
+            raise UserError(
+                what=f"it is no chat: {fault}",
+                where=where(index),
+                why=f"a chat is a list of messages, or prompt and completion; this is one of {count} rows",
+                fix=fault.fix,
+            ) from fault
+
+    return Chats(count, read, where)
+
+
+def _join(parts: Sequence[Chats]) -> Chats:
+    ends = list(itertools.accumulate(part.count for part in parts))
+
+    def place(index: int) -> tuple[Chats, int]:
+        part = parts[bisect.bisect_right(ends, index)]
+        return part, index - ends[bisect.bisect_right(ends, index)] + part.count
+
+    def read(index: int) -> Chat | Completion:
+        part, own = place(index)
+        return part.read(own)
+
+    def where(index: int) -> str:
+        part, own = place(index)
+        return part.where(own)
+
+    return Chats(ends[-1], read, where)
+
+
+def _locate_demonstrations(run: RunSpec, count: int) -> Origin[Chats]:
+    if not run.tasks:
+        raise UserError(
+            what="there are no tasks to demonstrate",
+            where='data.sources kind = "demonstrations"',
+            why="demonstrations are solved tasks of [[tasks]]",
+            fix='[[tasks]] kind = "reverse-text"',
+        )
+    key = digest([[asdict(source) for source in run.tasks], run.run.seed, count])
+
+    def open_chats() -> Chats:
+        with ExitStack() as opened:
+            environments = open_environments(run.tasks, run.run.seed)
+            for environment in environments:
+                opened.callback(environment.close)
+            return demonstrate(environments, count, prompts_suffice=run.learns_from_rewards)
+
+    return Origin("solved tasks", key, key, 0, open_chats)
+
+
+def demonstrate(environments: Sequence[Environment], count: int, *, prompts_suffice: bool) -> Chats:
+    """`count` solved training tasks, taken from the environments in turns.
+
+    `prompts_suffice`: a task that is not shown solved is only its prompt; else it raises UserError.
+    """
+    chats: list[Chat] = []
+    places: list[str] = []
+    for number in range(count):
+        environment = environments[number % len(environments)]
+        turn = number // len(environments)
+        if environment.size is not None and turn >= environment.size:
+            continue
+        task = environment.task("train", turn)
+        solved = environment.demonstrate(task)
+        if solved is None and not prompts_suffice:
+            raise UserError(
+                what=f"{environment.name} does not show how its tasks are solved",
+                where='data.sources kind = "demonstrations"',
+                why="a run of kind sft learns from solved tasks",
+                fix="give chats as kind files or hf-dataset, or leave this environment out of [[tasks]]",
+            )
+        chats.append(Chat((*task.messages, *(solved or ())), task.tools, len(task.messages)))
+        places.append(f"{environment.name}, task {turn}")
+    return Chats(len(chats), chats.__getitem__, places.__getitem__)

@@ -1,0 +1,87 @@
+"""Loads the chat tokenizer of a run: that of tokenizer.path, or one that is trained on the run's chats and cached."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from prime_train.core.chat_template import read_object
+from prime_train.spec import RunSpec, Source
+from prime_train.trainer.chats.chat import Chat, Completion
+from prime_train.trainer.chats.chat_sources import Chats, locate_chats, open_chats
+from prime_train.trainer.chats.chat_template import (
+    BUILT_IN,
+    CALL_END,
+    CALL_START,
+    TURN_END,
+    TURN_START,
+    ChatTemplate,
+    built_in_template,
+    folder_template,
+)
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.data import cache, order
+from prime_train.trainer.data.sources import Origin, digest
+from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, ControlTokens, read_folder, read_trained, train_bpe
+
+FORMAT = 1  # of a trained chat tokenizer; another number trains it again
+TRAINED_ON_TASKS = 2048  # more solved tasks do not change a vocabulary of some thousands of tokens
+CONTROL = ControlTokens(eos=TURN_END, others=(TURN_START,), words=(CALL_START, CALL_END))
+
+
+def load_chat_tokenizer(run: RunSpec) -> ChatTokenizer:
+    """The tokenizer of tokenizer.path with its template; else one trained on the chats of the run, with the built-in
+    template. Raises UserError.
+    """
+    if run.tokenizer.path is None:
+        return ChatTokenizer(read_trained(_train_once(run)), built_in_template())
+    folder = Path(run.tokenizer.path)
+    tokenizer = read_folder(folder)
+    template = folder_template(folder, tuple(tokenizer.control_tokens))
+    return ChatTokenizer(tokenizer, template, _stop_tokens(folder))
+
+
+def _stop_tokens(folder: Path) -> frozenset[int]:
+    """The stop tokens that generation_config.json names."""
+    named = read_object(folder / "generation_config.json").get("eos_token_id")
+    several = named if isinstance(named, list) else [named]
+    return frozenset(token for token in several if isinstance(token, int) and not isinstance(token, bool))
+
+
+def _train_once(run: RunSpec) -> Path:
+    """The cached folder of the BPE for these chats, vocabulary and split. It is not trained on held-out chats."""
+    sources = run.data.sources if run.run.kind == "sft" else (Source(kind="demonstrations", count=TRAINED_ON_TASKS),)
+    origins = [locate_chats(run, source) for source in sources]
+    fields = [source.messages_field for source in sources]
+    kept = [FORMAT, BUILT_IN, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio, fields]
+    key = digest([*kept, [origin.fingerprint for origin in origins]])
+
+    def build(folder: Path) -> None:
+        sys.stderr.write(f"training a tokenizer of {run.tokenizer.vocab_size} tokens on {origins[0].name}\n")
+        train_bpe(_training_text(run, origins), run.tokenizer.vocab_size, folder, CONTROL)
+        (folder / "chat_template.jinja").write_text(BUILT_IN, encoding="utf-8")
+
+    return cache.entry("tokenizers", key, build)
+
+
+def _training_text(run: RunSpec, origins: Sequence[Origin[Chats]]) -> Iterator[str]:
+    """The text of training chats in a seeded order, as much from each source as from the others."""
+    template = built_in_template()
+    for number, origin in enumerate(origins):
+        chats = open_chats(origin)
+        train, _ = order.split(chats.count, run.eval.held_out_ratio, run.run.seed, number)
+        left = TRAINED_ON_CHARACTERS // len(origins)
+        for index in order.generator(run.run.seed, order.SAMPLE, number).permutation(train).tolist():
+            if left <= 0:
+                break
+            for text in _texts(chats.read(index), template):
+                yield text
+                left -= len(text)
+
+
+def _texts(chat: Chat | Completion, template: ChatTemplate) -> list[str]:
+    """The text of a chat between its control tokens."""
+    if isinstance(chat, Completion):
+        return [chat.prompt, chat.completion]
+    return template.split(template.render(chat.messages, chat.tools, generation_prompt=False))[::2]
