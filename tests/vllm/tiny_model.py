@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)  # type: ignore[no-untyped-call]  # transformers 5 has no types
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
     wrapped.save_pretrained(folder)
     config = Qwen3Config(
         vocab_size=len(vocabulary),

@@ -37,7 +37,7 @@ class OwnRequest:
         threading.Thread(target=self._send, args=(url, model), daemon=True).start()
 
     def _send(self, url: str, model: str) -> None:
-        body = {"model": model, "prompt": "a", "max_tokens": 1}
+        body = {"model": model, "prompt": [0], "max_tokens": 1}
         self.status = send_request("POST", f"{url}/v1/completions", _GIVE_UP_S, body).status
         self.since_s = None
 

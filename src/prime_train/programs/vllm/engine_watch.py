@@ -6,6 +6,7 @@ A server whose engine hangs answers /health with 200 forever, because its own pr
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from prime_train.supervise.watches.sampler import Sampled, Sampler, load
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
+_KEPT_STEPS = 256  # more looks than there are between two samples
+DEVELOPMENT = "VLLM_SERVER_DEV_MODE"  # adds the routes for weights and pauses, and those with a weight version
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,7 @@ class EngineWatch(Sampled):
     """Watches the server of one role. It is judged from the time it is ready, and not while the run is ending.
 
     `model` is the model of own requests, "" for none: see engine_program.py. `log` receives the program's errors.
+    `development`: the server is in vLLM's development mode. `served_from_step`: the first step whose weights it gets.
     """
 
     name = "engine"
@@ -241,13 +245,18 @@ class EngineWatch(Sampled):
         model: str = "",
         log: Path,
         limits: Limits = Limits(),
+        development: bool = False,
+        served_from_step: int = 0,
     ) -> None:
+        self._served_from_step = served_from_step
         self._subject = Subject(role, url, answer)
         self._limits = limits
-        self._sampler = Sampler(PROGRAM, [url, f"{interval_s:g}", model], log)
+        variables = {DEVELOPMENT: "1"} if development else {}
+        self._sampler = Sampler(PROGRAM, [url, f"{interval_s:g}", model], log, variables)
         self._memory = Memory()
         self._attempt = 0
         self._since_s = 0.0
+        self._trained: deque[tuple[float, int]] = deque(maxlen=_KEPT_STEPS)  # when the trainer was seen at which step
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         del now_s  # samples carry the monotonic clock
@@ -260,13 +269,25 @@ class EngineWatch(Sampled):
             self._attempt, self._since_s = live.number, time.monotonic()
             at_s = self._since_s  # it has just answered: if it dies before the first look, it is dead, not starting
             self._memory = Memory(has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
+            self._trained.clear()
         for one in seen:
             if one.at_s >= self._since_s:
                 self._memory = learn(self._memory, one, self._limits)
         if live.sent or live.trainer_exit is not None or state.stop_requested_s is not None:
             return ()
         ended = self._judge_sampler()
-        return (ended,) if ended is not None else judge(self._memory, self._subject, self._limits, state.step)
+        if ended is not None:
+            return (ended,)
+        if state.step is not None and state.step >= self._served_from_step:
+            self._trained.append((time.monotonic(), state.step))
+        return judge(self._memory, self._subject, self._limits, self._find_trained_step())
+
+    def _find_trained_step(self) -> int | None:
+        """The step of the trainer when the last sample was taken, since which it may have made many."""
+        last = self._memory.last
+        if last is None:
+            return None
+        return max((step for at_s, step in self._trained if at_s <= last.at_s), default=None)
 
     def _judge_sampler(self) -> Alarm | None:
         code = self._sampler.ended

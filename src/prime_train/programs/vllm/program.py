@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.interpreter import interpreter
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.vllm.engine_watch import EngineWatch
+from prime_train.programs.vllm import policy_server
+from prime_train.programs.vllm.engine_watch import EngineWatch, Limits
 from prime_train.spec import RunSpec
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, gpu_order, loopback, python
@@ -50,7 +52,7 @@ class Serving(RunTomlProgram):
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         del role, run_dir, attempt
-        return needs(host, find_version(python_of(run.server)) if run.server is not None else None)
+        return plan_environment(run, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         return create_watches(run, run_dir)
@@ -66,11 +68,20 @@ PROGRAM = Serving()
 def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
     """The engine watch; none if the run has no server, or watch.engine is off."""
     answer = run.prime_train.watch.engine
-    if answer == "off" or run.server is None:
+    server = run.launched_server
+    if answer == "off" or server is None:
         return ()
     log = run_dir.watches / "engine.log"
-    url, model = base_url(run.server), run.server.requests_name
-    return (EngineWatch(url, ROLE, answer=answer, model=model, log=log),)
+    url, model = server.base_url, server.requests_name
+    if not run.learns_from_rewards:
+        return (EngineWatch(url, ROLE, answer=answer, model=model, log=log),)
+    limits = Limits(behind_steps=run.policy.max_behind_steps + 1)  # the step in progress counts, too
+    first = run.policy.warmup_steps + 1
+    return (
+        EngineWatch(
+            url, ROLE, answer=answer, model=model, log=log, limits=limits, development=True, served_from_step=first
+        ),
+    )
 
 
 ROLE = "inference"
@@ -85,23 +96,23 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
     No argument contains the API key: vLLM reads it from its environment, which it inherits from the supervisor. The
     server runs below a guard, because vLLM's engine core and workers outlive a killed API server (seen with 0.32).
     """
-    server = run.server
+    server = run.launched_server
     if server is None:
         raise ValueError(f"run {run.run.name} has no [inference]")
-    base = base_url(server)
+    base = server.base_url
+    arguments: tuple[str, ...] = (*_list_arguments(server),)
+    files: tuple[tuple[Path, str], ...] = ()
+    if run.learns_from_rewards:
+        arguments = (*_list_arguments(policy_server.fill_in(server, run, run_dir)), *policy_server.ARGUMENTS)
+        files = policy_server.list_files(run, run_dir)
     return Launch(
         role=ROLE,
-        argv=add_guard((python_of(server), "-m", _PROGRAM, *_list_arguments(server))),
+        argv=add_guard((python_of(server), "-m", _PROGRAM, *arguments)),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
         ready=Ready(f"{base}/health", f"{base}/v1/completions", server.requests_name, server.ready_limit_s),
+        files=files,
     )
-
-
-def base_url(server: Server) -> str:
-    """Where the server answers: "http://127.0.0.1:8000"."""
-    host = f"[{server.host}]" if ":" in server.host else server.host
-    return f"http://{host}:{server.port}"
 
 
 def count_gpus(server: Server) -> int:
@@ -115,7 +126,8 @@ def count_gpus(server: Server) -> int:
 
 def python_of(server: Server) -> str:
     """The interpreter that has vLLM."""
-    return str(Path(server.python).expanduser()) if server.python is not None else sys.executable
+    # A Path would drop "./", and then the program is searched in PATH.
+    return os.path.expanduser(server.python) if server.python is not None else sys.executable  # noqa: PTH111
 
 
 def _list_arguments(server: Server) -> Iterator[str]:
@@ -161,6 +173,15 @@ def find_version(python: str) -> str | None:
         return None
     versions = dict(found.versions)
     return next((versions[name] for name in _DISTRIBUTIONS if versions.get(name)), None)
+
+
+def plan_environment(run: RunSpec, host: Host) -> Needs:
+    """The environment of the run's server."""
+    version = find_version(python_of(run.server)) if run.server is not None else None
+    planned = needs(host, version)
+    if not run.learns_from_rewards:
+        return planned
+    return replace(planned, forced=(*planned.forced, *policy_server.list_variables(host.given)))
 
 
 def needs(host: Host, version: str | None) -> Needs:

@@ -1,0 +1,125 @@
+"""The server of a run that learns from rewards: what it starts with, and how it is watched."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prime_train import spec
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.programs.bundled.program import PROGRAM as BUNDLED
+from prime_train.programs.vllm import program as vllm
+from prime_train.programs.vllm.engine_watch import EngineWatch, Limits, Memory, Sample
+from prime_train.spec import Data, RunSpec
+from prime_train.spec.rl import Rl
+from prime_train.spec.server import Server
+from prime_train.supervise.launch.environment import Host
+from prime_train.supervise.state import Live, State
+from prime_train.trainer import hf
+from prime_train.trainer.model import config_of
+
+RUN_DIR = RunDir(Path("/runs/a"))
+RUN = RunSpec(
+    run=spec.Run(name="a", kind="rl", max_steps=9),
+    model=spec.Model(layers=2, hidden_size=64, heads=4, kv_heads=2, rope_theta=5e5),
+    data=Data(sources=(), ctx_tokens=256),
+    tokenizer=spec.Tokenizer(vocab_size=300),
+    server=Server(python="/venv/bin/python", dtype="float32"),
+)
+HOST = Host({"PYTHONPATH": "/mine"}, 2, "1:1")
+
+
+def arguments(run: RunSpec) -> str:
+    return " ".join(vllm.plan(run, RUN_DIR, 1).argv[5:])
+
+
+def test_it_starts_without_weights_and_tokenizer_and_with_the_context_of_the_run() -> None:
+    assert arguments(RUN) == (
+        "-m vllm.entrypoints.openai.api_server --model /runs/a/policy --host 127.0.0.1 --port 8000 --dtype float32 "
+        "--served-model-name policy --max-model-len 256 --load-format dummy --skip-tokenizer-init "
+        "--logprobs-mode processed_logprobs --worker-extension-cls prime_train_weights.WeightLoader"
+    )
+
+
+def test_its_config_is_that_of_the_trainers_model() -> None:
+    ((path, text),) = vllm.plan(RUN, RUN_DIR, 1).files
+    assert path == Path("/runs/a/policy/config.json")
+    assert json.loads(text) == hf.to_hf_config(config_of(RUN.model, 300), hf.Export(ctx_tokens=256))
+
+
+def test_its_config_is_readable_by_the_trainer(tmp_path: Path) -> None:
+    ((_, text),) = vllm.plan(RUN, RUN_DIR, 1).files
+    (tmp_path / "config.json").write_text(text)
+    assert hf.read_config(tmp_path) == config_of(RUN.model, 300)
+
+
+def test_a_model_folder_needs_no_config_of_its_own() -> None:
+    run = replace(RUN, model=spec.Model(path="/models/m"))
+    assert vllm.plan(run, RUN_DIR, 1).files == ()
+    assert "--model /models/m " in arguments(run)
+    named = replace(RUN, server=Server(model="/models/other", served_name="o", ctx_tokens=99))
+    assert vllm.plan(named, RUN_DIR, 1).files == ()
+    assert "--model /models/other " in arguments(named)
+    assert "--served-model-name o --max-model-len 99 " in arguments(named)
+
+
+def test_a_tokenizer_folder_decides_the_vocabulary(tmp_path: Path) -> None:
+    run = replace(RUN, tokenizer=spec.Tokenizer(path=str(tmp_path)))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0, "b": 1}}}))
+    ((_, text),) = vllm.plan(run, RUN_DIR, 1).files
+    assert json.loads(text)["vocab_size"] == 2
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match="not known"):
+        vllm.plan(run, RUN_DIR, 1)
+
+
+def test_the_environment_has_the_extension_beside_the_users_own_path() -> None:
+    forced = {variable.name: variable.value for variable in vllm.plan_environment(RUN, HOST).forced}
+    extension, mine = forced["PYTHONPATH"].split(":")
+    assert (Path(extension) / "prime_train_weights.py").is_file()
+    assert (mine, forced["VLLM_SERVER_DEV_MODE"]) == ("/mine", "1")
+    serving = replace(RUN, run=replace(RUN.run, kind="serve"))
+    assert not {"PYTHONPATH", "VLLM_SERVER_DEV_MODE"} & {v.name for v in vllm.plan_environment(serving, HOST).forced}
+
+
+def test_a_local_engine_starts_no_server() -> None:
+    run = replace(RUN, server=Server(engine="local"))
+    assert [launch.role for launch in BUNDLED.plan(run, RUN_DIR, 1, 0)] == ["trainer"]
+    assert [role.name for role in BUNDLED.roles(run)] == ["trainer"]
+    assert vllm.create_watches(run, RUN_DIR) == ()
+    assert [launch.role for launch in BUNDLED.plan(RUN, RUN_DIR, 1, 0)] == ["inference", "trainer"]
+
+
+def look(watch: EngineWatch, version: int | None, step: int) -> list[str]:
+    live = Live(0, last_sign_s=0.0, roles=("inference",), services=("inference",), ready=("inference",))
+    sample = Sample(at_s=1.0, health=200, metrics=200, weight_version=version)
+    watch._memory = Memory(last=sample, has_served=True, well_s=1.0, heard_s=1.0, counted_s=1.0)
+    return [alarm.name for alarm in watch.look(State(live=live, step=step), 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("version", "step", "found"),
+    [
+        (5, 6, []),  # the step in progress
+        (5, 7, []),  # one behind
+        (5, 8, ["engine_behind"]),
+        (None, 8, []),  # no weights of the trainer yet
+        (1, 4, []),  # the warm-up hands no weights over
+        (1, 5, ["engine_behind"]),
+    ],
+)
+def test_weights_that_are_too_old_are_an_alarm(version: int | None, step: int, found: list[str]) -> None:
+    run = replace(RUN, rl=Rl(max_behind_steps=1, warmup_steps=4))
+    (watch,) = vllm.create_watches(run, RUN_DIR)
+    assert isinstance(watch, EngineWatch)
+    assert look(watch, version, step) == found
+
+
+def test_other_servers_are_watched_as_before() -> None:
+    (watch,) = vllm.create_watches(replace(RUN, run=replace(RUN.run, kind="serve")), RUN_DIR)
+    assert isinstance(watch, EngineWatch)
+    assert watch._limits == Limits()
