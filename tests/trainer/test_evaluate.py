@@ -56,7 +56,7 @@ def test_evaluation_leaves_generators_and_mode_alone(training: Training, tmp_pat
     run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc", ""), sample_tokens=5))
     attempt = tiny.attempt(tiny.prepare(tmp_path, run), run)
     before = seed.rng_state()
-    loss = evaluate.evaluate(training, LETTERS, [tiny.batch(1)], attempt, step=3)
+    loss = evaluate.evaluate(training, LETTERS, [tiny.batch(1)], attempt, 3, [[1, 2, 3], []])
     assert seed.rng_state() == before
     assert training.model.training
     assert all(weight.grad is None for weight in training.model.parameters())
@@ -72,6 +72,6 @@ def test_evaluation_leaves_generators_and_mode_alone(training: Training, tmp_pat
 def test_samples_are_the_same_at_each_try_of_a_step(training: Training, tmp_path: Path) -> None:
     run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc",), sample_tokens=12, temperature=1.0))
     attempt = replace(tiny.attempt(tiny.prepare(tmp_path, run), run))
-    tries = [evaluate.sample_prompts(training, LETTERS, attempt, step=3) for _ in range(2)]
+    tries = [evaluate.sample_prompts(training, LETTERS, attempt, 3, [[1, 2, 3]]) for _ in range(2)]
     assert tries[0] == tries[1]
-    assert tries[0] != evaluate.sample_prompts(training, LETTERS, attempt, step=4)
+    assert tries[0] != evaluate.sample_prompts(training, LETTERS, attempt, 4, [[1, 2, 3]])

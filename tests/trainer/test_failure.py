@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from prime_train.core.errors import UserError
 from prime_train.trainer.failure import cause_class, describe, disk_cause, show
+from prime_train.trainer.rl.engine import EngineError
 
 BAD_CONFIG = UserError(what="no", where="model.path", why="because", fix="yes")
 
@@ -93,6 +94,12 @@ def test_an_unknown_error_names_the_frame_of_ours() -> None:
     failed, _ = describe(caught.value, 1, 0)
     file = Path(_progress.__code__.co_filename).name
     assert re.fullmatch(rf"trainer/{file}:\d+ in _progress", failed.where)
+
+
+def test_a_failed_engine_names_the_log_with_the_first_error() -> None:
+    failed, exit_code = describe(EngineError("http://127.0.0.1:8000/v1/completions: refused"), 3, 0)
+    assert (failed.cause_class, exit_code) == ("unknown", 1)  # another attempt may succeed
+    assert "attempts/003/inference.log" in failed.fix
 
 
 def test_show_gives_a_traceback_only_where_it_helps(capsys: pytest.CaptureFixture[str]) -> None:

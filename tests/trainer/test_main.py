@@ -247,7 +247,7 @@ def test_the_trainer_starts_without_the_talkers() -> None:
 @pytest.mark.slow
 def test_the_imports_are_not_searched_for_garbage_and_what_follows_is() -> None:
     program = (
-        "import gc; from prime_train.trainer.__main__ import import_pretrain; import_pretrain(); "
+        "import gc; from prime_train.trainer.__main__ import import_loop; import_loop('pretrain'); "
         "print(gc.isenabled(), gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 1000)"
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -28,7 +28,7 @@ def measured(peak_flops: float | None, ranks: int = 1) -> Any:
     model = tiny.decoder()
     device = replace(tiny.CPU, peak_flops=peak_flops)
     training = Training(model, adamw(model, spec.Optim()), World(rank=0, size=ranks), device, None)
-    ready = pretrain._Ready(training, tiny.CONFIG, None, None, [], TrainPosition(), 3e6)  # type: ignore[arg-type]
+    ready = pretrain._Ready(training, tiny.CONFIG, None, None, None, [], TrainPosition(), 3e6, None)  # type: ignore[arg-type]
     return pretrain._step_metrics(ready, TrainPosition(7, 7000), RESULT, 1e-3, (0.125, 0.125))
 
 

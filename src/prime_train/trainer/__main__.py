@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
     events = EventLog(run_dir.events, f"trainer-{given.attempt:03d}-rank{rank}")
     try:
         run = _read(run_dir)
-        import_pretrain().main(Attempt(run, run_dir, given.attempt, given.resume_step, events, rank), stop)
+        import_loop(run.run.kind).main(Attempt(run, run_dir, given.attempt, given.resume_step, events, rank), stop)
     except Exception as error:
         failed, exit_code = failure.describe(error, given.attempt, rank)
         failure.show(error)
@@ -53,19 +54,22 @@ def main(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
-def import_pretrain() -> ModuleType:
-    """The training loop, and torch with it. Imported late, so that a missing torch becomes an event.
+LOOPS = {"pretrain": "pretrain", "sft": "sft", "rl": "grpo"}  # kind of run -> module of this package
+
+
+def import_loop(kind: str) -> ModuleType:
+    """The training loop of a kind of run, and torch with it. Imported late, so that a missing torch becomes an event.
 
     None of the 400,000 objects that the imports leave is garbage. Looking for it takes a quarter of a start, and later
     collections, also those of a forked loader worker, would visit all of them again.
     """
     gc.disable()
     try:
-        from prime_train.trainer import pretrain
+        loop = importlib.import_module(f"prime_train.trainer.{LOOPS[kind]}")
     finally:
         gc.enable()
     gc.freeze()
-    return pretrain
+    return loop
 
 
 def _read(run_dir: RunDir) -> RunSpec:

@@ -26,12 +26,14 @@ from torch import nn
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import find_superseded
 from prime_train.core.errors import UserError
+from prime_train.core.spans import Spans
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.failure import disk_cause
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import Staging, State, size_bytes
+from prime_train.trainer.step_spans import lane_of
 
 # DCP warns at each save and load of a single process, which is intended here.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -49,11 +51,12 @@ class TrainPosition:
 def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, rank: int) -> State:
     """The content of a checkpoint, by names that do not depend on DDP, FSDP2 or the number of processes.
 
-    The tensors are live, not copies. The optimizer's hyperparameters are left out, because the config holds them.
+    The tensors are live, not copies. Left out are the optimizer's hyperparameters, because the config holds them, and
+    frozen weights, because adapters are trained on those of the start.
     """
-    from torch.distributed.checkpoint.state_dict import get_state_dict  # takes half a second: not at start-up
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict  # half a second: not at start
 
-    weights, optimizer_state = get_state_dict(model, optimizer)
+    weights, optimizer_state = get_state_dict(model, optimizer, options=StateDictOptions(ignore_frozen_params=True))
     return {
         "model": weights,
         "optimizer": optimizer_state["state"],
@@ -87,13 +90,15 @@ class Checkpointer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer", initializer=_lower_priority)
         self._save: _Save | None = None
         self._stall_s = 0.0
+        self._spans = Spans(lane_of(world.rank))
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Reserve memory for saves in the background. Call it after the first step, when the optimizer has its moments.
 
         An error is not raised here, because it comes again in the first save.
         """
-        state = {"model": dict(model.named_parameters()), "optimizer": dict(optimizer.state)}
+        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        state = {"model": trained, "optimizer": dict(optimizer.state)}
         self._thread.submit(self._prepare, state)
 
     def _prepare(self, state: dict[str, Any]) -> None:
@@ -140,7 +145,8 @@ class Checkpointer:
     def _waiting(self, save: _Save) -> Iterator[None]:
         """Count the time of the block as a wait of the loop for this save."""
         save.waiting_since = began = time.perf_counter()
-        yield
+        with self._spans.span("checkpoint", step=save.step):
+            yield
         waited_s = time.perf_counter() - began
         save.stall_s, save.waiting_since = save.stall_s + waited_s, None
         self._stall_s += waited_s
@@ -155,7 +161,8 @@ class Checkpointer:
             staged = self._staging.copy(state, ready) if self._config.async_save else state
         finally:
             save.staged.set()
-        self._writer.submit(self._write_out, save, staged).result()
+        with self._spans.span("checkpoint", lane=f"checkpoint-rank{self._world.rank}", step=save.step):
+            self._writer.submit(self._write_out, save, staged).result()
 
     def _write_out(self, save: _Save, state: State) -> None:
         folder = self._attempt.run_dir.checkpoint(save.step)

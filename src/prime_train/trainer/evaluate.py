@@ -39,8 +39,10 @@ def _share(batches: Sequence[Batch], rank: int, size: int) -> Iterator[tuple[Bat
         yield batches[min(mine, len(batches) - 1)], mine < len(batches)
 
 
-def sample_prompts(training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int) -> list[str]:
-    """The model's continuation of each of the run's prompts. Repeating a step gives the same texts."""
+def sample_prompts(
+    training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int, prompts: Sequence[Sequence[int]]
+) -> list[str]:
+    """The model's continuation of each prompt. Repeating a step gives the same texts."""
     settings = attempt.run.eval
     sampling = Sampling(
         new_tokens=settings.sample_tokens,
@@ -49,18 +51,28 @@ def sample_prompts(training: Training, tokenizer: Tokenizer, attempt: Attempt, s
         seed=seed.mix(attempt.run.run.seed, "samples", step),
         stop_token=tokenizer.eos_id,
     )
-    prompts = [tokenizer.encode(prompt) or [tokenizer.eos_id] for prompt in settings.prompts]
+    begun = [prompt or [tokenizer.eos_id] for prompt in prompts]
     with training.device.autocast():
-        continued = generate(parallel.unwrap(training.model), prompts, sampling, training.device.torch)
+        continued = generate(parallel.unwrap(training.model), begun, sampling, training.device.torch)
     return [tokenizer.decode(tokens) for tokens in continued]
 
 
-def evaluate(training: Training, tokenizer: Tokenizer, batches: Sequence[Batch], attempt: Attempt, step: int) -> float:
-    """Measure the held-out loss and sample from the prompts, emit both as events, and return the loss."""
+def evaluate(
+    training: Training,
+    tokenizer: Tokenizer,
+    batches: Sequence[Batch],
+    attempt: Attempt,
+    step: int,
+    prompts: Sequence[Sequence[int]],
+) -> float:
+    """Measure the held-out loss and sample from the prompts, emit both as events, and return the loss.
+
+    `prompts` are the tokens of eval.prompts.
+    """
     loss, tokens = measure_held_out_loss(training, batches)
     attempt.emit(Evaluated(attempt.number, step, loss, tokens))
     if attempt.rank == 0 or parallel.is_sharded(training.model):
-        texts = sample_prompts(training, tokenizer, attempt, step)
+        texts = sample_prompts(training, tokenizer, attempt, step, prompts)
         for prompt, text in zip(attempt.run.eval.prompts, texts, strict=True):
             attempt.emit(Sampled(attempt.number, step, prompt, text))
     return loss

@@ -101,6 +101,9 @@ def describe(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFail
             why, fix = "torch.compile builds its kernels with a compiler", "apt install g++, or model.compile = false"
         case "env":
             why, fix = "the environment lacks a package", "pip install 'prime-train[train]'"
+        case _ if type(error).__name__ == "EngineError":  # by name, because its module imports torch
+            why = "without its engine the trainer has no rollouts"
+            fix = f"the first error is in attempts/{attempt:03d}/inference.log if vLLM generates, else in the traceback"
         case _:
             why, fix = "an error that the trainer does not know", f"read the traceback in attempts/{attempt:03d}"
     message = next(iter(str(error).strip().splitlines()), "")  # the rest of a long message is in the log

@@ -23,6 +23,8 @@ from torch import Tensor
 
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import sync
+from prime_train.spec.decoder_size import Architecture
+from prime_train.spec.hf_config import SIZE_KEYS, describe_decoder
 from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
 
 _WEIGHTS = "model.safetensors"
@@ -54,7 +56,7 @@ def load_weights(model: Decoder, folder: Path) -> None:
     is sharded.
     """
     files = _tensor_files(folder)
-    parameters = {_hf_name(name): weight for name, weight in model.named_parameters()}
+    parameters = {hf_name(name): weight for name, weight in model.named_parameters()}
     # Old Llama folders contain the rotary frequencies, and some tied models the head: both are redundant.
     redundant = {"lm_head.weight"} if model.config.tie_embeddings else set()
     unexpected = {name for name in files if not name.endswith("rotary_emb.inv_freq")} - parameters.keys() - redundant
@@ -111,7 +113,7 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
     shutil.rmtree(beside, ignore_errors=True)  # left by a killed save
     beside.mkdir(parents=True)
     try:
-        tensors = {_hf_name(name): weights[name].detach().cpu().contiguous() for name in parameter_shapes(config)}
+        tensors = {hf_name(name): weights[name].detach().cpu().contiguous() for name in parameter_shapes(config)}
         save_file(tensors, beside / _WEIGHTS, metadata={"format": "pt"})
         (beside / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
         for file in export.tokenizer_files:
@@ -143,7 +145,7 @@ def _replace(folder: Path, beside: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _hf_name(name: str) -> str:
+def hf_name(name: str) -> str:
     """The Hugging Face name of a Decoder's parameter: "head.weight" is "lm_head.weight"."""
     return ".".join(_HF_PARTS.get(part, part) for part in name.split("."))
 
@@ -175,17 +177,6 @@ _REQUIRED = (
 )
 
 
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "mlp_size": "intermediate_size",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """The content of a Hugging Face folder besides the weights."""
@@ -211,7 +202,7 @@ def read_config(folder: Path) -> ModelConfig:
     head_dim = _DEFAULT_HEAD_DIM[model_type] or _integer(raw, "hidden_size", path) // heads
     defaults = {"kv_heads": heads, "head_dim": head_dim}
     return ModelConfig(
-        **{ours: _integer(raw, theirs, path, defaults.get(ours)) for ours, theirs in _SIZES.items()},
+        **{ours: _integer(raw, theirs, path, defaults.get(ours)) for ours, theirs in SIZE_KEYS.items()},
         rope_theta=_rope_theta(raw, path),
         norm_eps=float(raw.get("rms_norm_eps", _DEFAULT_NORM_EPS)),
         tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
@@ -240,23 +231,15 @@ def _integer(raw: Mapping[str, Any], key: str, path: Path, default: int | None =
 
 
 def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
-    """The content of config.json. The rotary base is written for transformers 4 and for 5."""
-    qwen3 = config.qk_norm
-    return {
-        "architectures": ["Qwen3ForCausalLM" if qwen3 else "LlamaForCausalLM"],
-        "model_type": "qwen3" if qwen3 else "llama",
-        **{theirs: getattr(config, ours) for ours, theirs in _SIZES.items()},
-        "hidden_act": "silu",
-        "rope_theta": config.rope_theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "rms_norm_eps": config.norm_eps,
-        "tie_word_embeddings": config.tie_embeddings,
-        "attention_bias": False,
-        "max_position_embeddings": export.ctx_tokens,
-        "bos_token_id": None,
-        "eos_token_id": export.stop_token,
-        "dtype": "float32",
-    }
+    """The content of config.json."""
+    sizes = Architecture(**{name: getattr(config, name) for name in Architecture._fields})
+    return describe_decoder(
+        sizes,
+        rope_theta=config.rope_theta,
+        norm_eps=config.norm_eps,
+        ctx_tokens=export.ctx_tokens,
+        stop_token=export.stop_token,
+    )
 
 
 def read_json(path: Path, why: str) -> dict[str, Any]:

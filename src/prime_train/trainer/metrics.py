@@ -36,6 +36,31 @@ class StepMetrics:
     mfu: float | None  # 0 to 1, by labelled tokens; None where the peak of the device is unknown
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutMetrics:
+    """More values of a line of an RL step. Divergences are nats per token; None where none was measured."""
+
+    reward: float  # mean over the scored rollouts of the step
+    reward_std: float
+    answer_tokens: float  # mean per rollout
+    turns: float  # mean per rollout
+    behind_steps: float  # mean number of updates that the weights of a rollout lack
+    rollouts: int  # scored, and not too old
+    truncated: int
+    failed: int
+    too_old: int
+    groups: int
+    zero_groups: int  # groups whose rewards are equal, which teach nothing
+    entropy: float  # of the distribution that is sampled from, nats per token
+    clip_ratio: float  # fraction of tokens whose gradient the clip removes
+    behind_kl: float  # from the weights of the rollouts to those of the step
+    reference_kl: float | None
+    mismatch_kl: float | None  # engine and trainer with the same weights
+    waiting: int  # finished rollouts of coming steps
+    rollouts_s: float  # wait for rollouts
+    weights_s: float  # weights to the engine
+
+
 class Metrics:
     """Writes the metrics on rank 0. On other ranks its calls do nothing."""
 
@@ -48,13 +73,15 @@ class Metrics:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
             self._file = os.open(attempt.run_dir.metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def add(self, line: StepMetrics) -> None:
+    def add(self, line: StepMetrics, rollouts: RolloutMetrics | None = None) -> None:
         if self._file is None:
             return
-        # Not dataclasses.asdict, which copies deeply: this runs in every step.
-        text = json.dumps({name: getattr(line, name) for name in StepMetrics.__slots__}, allow_nan=False)
-        os.write(self._file, text.encode() + b"\n")
-        self._pending = Progress(self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen)
+        values = _values(line) | (_values(rollouts) if rollouts else {})
+        os.write(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
+        reward = rollouts.reward if rollouts else None
+        self._pending = Progress(
+            self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward
+        )
         if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
             self.flush()
 
@@ -69,6 +96,11 @@ class Metrics:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _values(line: StepMetrics | RolloutMetrics) -> dict[str, float | int | None]:
+    """Not dataclasses.asdict, which copies deeply: this runs in every step."""
+    return {name: getattr(line, name) for name in line.__slots__}
 
 
 def drop_after(path: Path, step: int) -> None:

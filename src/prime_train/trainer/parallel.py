@@ -6,7 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,9 @@ _START_TIMEOUT = timedelta(minutes=15)  # importing torch from a cold network di
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by a torchrun that serves the store itself
 
 
+Value = TypeVar("Value")
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """The processes of one attempt. `saving` is the gloo group for set-up and checkpoints."""
@@ -40,6 +43,17 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def share(self, value: Value) -> Value:
+        """The value of rank 0, on every rank. It may wait as long as rank 0 needs, up to torch's limit of a collective.
+
+        The value is pickled, also on a GPU machine over gloo: the ranks belong to one run.
+        """
+        if self.size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        return values[0]
 
     def wait(self) -> None:
         """Wait for all processes. Only during set-up, because later the save thread uses this group alone."""

@@ -3,30 +3,52 @@
 from __future__ import annotations
 
 import math
-import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-from torch import nn
+from functools import partial
+from typing import Any, Protocol
 
 from prime_train.core.errors import UserError
-from prime_train.events import Phase, TrainerFinished, TrainerStarted, TrainerStopped
+from prime_train.events import Phase, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
-from prime_train.trainer import device as devices
-from prime_train.trainer import hf, parallel, resume, seed
-from prime_train.trainer import hf as hf_config
+from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
+from prime_train.trainer.build import announce, export, join, load_config, set_up_training
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.metrics import Metrics, StepMetrics
-from prime_train.trainer.model import Decoder, ModelConfig, build, config_of, flops_per_token
-from prime_train.trainer.step import StepResult, Training, adamw, lr_ratio, train_step
+from prime_train.trainer.model import ModelConfig, flops_per_token
+from prime_train.trainer.probe import probe_micro_batches
+from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
+from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+
+
+class TrainRows(Protocol):
+    """The micro-batches of one rank, in an order that depends only on the seed."""
+
+    def next_micro_batch(self) -> Batch: ...
+
+    def position(self) -> dict[str, Any]:
+        """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a kind of run trains on. Rank 0 prepares it; the other ranks read what it cached."""
+
+    tokenizer: Tokenizer
+    open_rows: Callable[[int, int, dict[str, Any] | None], TrainRows]  # (rank, ranks, position of an earlier attempt)
+    held_out: Callable[[], list[Batch]]
+    encode_prompt: Callable[[str], Sequence[int]]  # of eval.prompts
+
+
+LoadMaterial = Callable[[RunSpec, parallel.World], Material]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,75 +58,94 @@ class _Ready:
     training: Training
     config: ModelConfig
     tokenizer: Tokenizer
-    rows: stream.TrainStream
+    encode_prompt: Callable[[str], Sequence[int]]
+    rows: TrainRows
     held_out: list[Batch]
     reached: TrainPosition
     flops_per_token: float
+    targets: TaskTargets
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
+    """Pretrain on text."""
+    train(attempt, stop, load_text)
+
+
+def load_text(run: RunSpec, world: parallel.World) -> Material:
+    """The packed documents of data.sources."""
+    prepared = stream.prepare(run) if world.rank == 0 else None
+    world.wait()
+    tokenizer = prepared or load_tokenizer(run)
+    return Material(
+        tokenizer,
+        partial(stream.TrainStream, run, tokenizer),
+        partial(held_out_batches, run, tokenizer),
+        encode_prompt=tokenizer.encode,
+    )
+
+
+def train(attempt: Attempt, stop: StopFlag, load: LoadMaterial) -> None:
     """Train until max_steps; when `stop` is requested, save a checkpoint and end early."""
     with stop.exit_on_stop(lambda: attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))):
-        ready = _set_up(attempt)
+        ready = _set_up(attempt, load)
     _train(attempt, ready, stop)
 
 
-def _set_up(attempt: Attempt) -> _Ready:
+def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     run = attempt.run
-    attempt.emit(Phase(attempt.number, "setup"))
-    device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
-    world = parallel.join(run.parallel.processes, device)
-    seed.seed_all(run.run.seed, world.rank)
-
+    device, world = join(attempt)
     attempt.emit(Phase(attempt.number, "tokenizer"))
-    tokenizer = _load_tokenizer(run, world)
-
-    attempt.emit(Phase(attempt.number, "setup", "model"))
-    config = _load_config(run, tokenizer)
-    fresh = _build_model(run, config, device, resumes=attempt.resume_step > 0)
-    model = parallel.spread(fresh, world, run.parallel, device)
-    optimizer = adamw(model, run.optim)
-    training = Training(model, optimizer, world, device, run.optim.clip_norm)
-    if attempt.resume_step:
-        attempt.emit(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
-        reached = resume.load(attempt, model, optimizer, world)
-    else:
-        reached = TrainPosition()
-    clear_unfinished(attempt)
+    material = load(run, world)
+    config = load_config(run, material.tokenizer)
+    training, reached = set_up_training(attempt, config, device, world)
 
     attempt.emit(Phase(attempt.number, "data"))
-    rows = stream.TrainStream(run, tokenizer, world.rank, world.size, reached.data or None)
+    rows = material.open_rows(world.rank, world.size, reached.data or None)
     flops = flops_per_token(config, run.data.ctx_tokens)
-    return _Ready(training, config, tokenizer, rows, held_out_batches(run, tokenizer), reached, flops)
+    targets = open_targets(attempt, material.tokenizer, config)
+    held_out, encode = material.held_out(), material.encode_prompt
+    return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets)
 
 
 def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     run, training, reached, rows = attempt.run, ready.training, ready.reached, ready.rows
+    spans = training.spans
     micro_batches_per_step = run.global_batch // (run.batch.micro_batch * training.world.size)
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
     metrics = Metrics(attempt)
-    _announce(attempt, training, ready.config)
+    announce(attempt, training, ready.config)
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
-        micro_batches, data_s = _next_micro_batches(rows, micro_batches_per_step)
-        lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
-        result = train_step(
-            training, micro_batches, lr, stop_requested=stop.is_requested(), before_update=checkpointer.before_update
-        )
-        _check_finite(step, lr, result)
-        reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position())
-        metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
-        if step == attempt.resume_step + 1:
-            checkpointer.prepare(training.model, training.optimizer)
+        with spans.step(step):
+            with spans.host_span("data"):
+                micro_batches, data_s = _next_micro_batches(rows, micro_batches_per_step)
+            lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
+            result = train_step(
+                training,
+                micro_batches,
+                lr,
+                stop_requested=stop.is_requested(),
+                before_update=checkpointer.before_update,
+            )
+            check_finite(step, lr, result)
+            reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position())
+            metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
+            if step == attempt.resume_step + 1:
+                checkpointer.prepare(training.model, training.optimizer)
+            if not result.stop and step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
+                # Before the evaluation, so that the checkpoint is written meanwhile.
+                checkpointer.save(training.model, training.optimizer, reached)
         if result.stop:
             break
-        if step < run.run.max_steps and _is_due(step, run.checkpoint.interval_steps):
-            # Before the evaluation, so that the checkpoint is written meanwhile.
-            checkpointer.save(training.model, training.optimizer, reached)
-        if step < run.run.max_steps and _is_due(step, run.eval.interval_steps):
+        if step < run.run.max_steps and is_due(step, run.eval.interval_steps):
             metrics.flush()
-            _evaluate(attempt, ready, step)
+            with spans.host_span("evaluate"):
+                _evaluate(attempt, ready, step)
             attempt.emit(Phase(attempt.number, "train"))
+    if spans.on and result is not None and not result.stop:
+        checkpointer.finish()  # its writer would slow the probe down
+        probe_micro_batches(training, micro_batches[0])
+    spans.close()
     metrics.close()
 
     attempt.emit(Phase(attempt.number, "checkpoint"))
@@ -115,10 +156,11 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
         attempt.emit(TrainerStopped(attempt.number, reached.step))
     else:
         _finish(attempt, ready, checkpointer, reached.step)
+    ready.targets.close()
     parallel.leave(training.world)
 
 
-def _next_micro_batches(rows: stream.TrainStream, count: int) -> tuple[list[Batch], float]:
+def _next_micro_batches(rows: TrainRows, count: int) -> tuple[list[Batch], float]:
     """The micro-batches of a step, and the seconds that the loop waited for them."""
     began = time.perf_counter()
     return [rows.next_micro_batch() for _ in range(count)], time.perf_counter() - began
@@ -126,7 +168,9 @@ def _next_micro_batches(rows: stream.TrainStream, count: int) -> tuple[list[Batc
 
 def _evaluate(attempt: Attempt, ready: _Ready, step: int) -> float:
     attempt.emit(Phase(attempt.number, "evaluate"))
-    return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step)
+    ready.targets.evaluate(attempt, ready.training, step)
+    prompts = [list(ready.encode_prompt(prompt)) for prompt in attempt.run.eval.prompts]
+    return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step, prompts)
 
 
 def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: int) -> None:
@@ -137,7 +181,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = _export(attempt, ready)
+        final = export(attempt, ready.training.model, ready.config, ready.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 
@@ -167,7 +211,7 @@ def _step_metrics(
     )
 
 
-def _check_finite(step: int, lr: float, result: StepResult) -> None:
+def check_finite(step: int, lr: float, result: StepResult) -> None:
     """UserError where the training has diverged. No checkpoint has the weights of this step."""
     if math.isfinite(result.loss) and math.isfinite(result.grad_norm):
         return
@@ -179,76 +223,5 @@ def _check_finite(step: int, lr: float, result: StepResult) -> None:
     )
 
 
-def _is_due(step: int, interval_steps: int | None) -> bool:
+def is_due(step: int, interval_steps: int | None) -> bool:
     return interval_steps is not None and step % interval_steps == 0
-
-
-def _load_tokenizer(run: RunSpec, world: parallel.World) -> Tokenizer:
-    """The tokenizer. Rank 0 trains and caches tokenizer and tokens; the other ranks wait and read the cache."""
-    tokenizer = stream.prepare(run) if world.rank == 0 else None
-    world.wait()
-    return tokenizer or load_tokenizer(run)
-
-
-def _load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
-    if run.model.path is None:
-        return config_of(run.model, tokenizer.vocab_size)
-    config = hf_config.read_config(Path(run.model.path))
-    if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
-            where="tokenizer.path",
-            why="a token beyond the embedding has no row in it",
-            fix=f'tokenizer.path = "{run.model.path}"',
-        )
-    return config
-
-
-def _build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
-    """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
-    model = build(config, run.run.seed, device.torch)
-    if run.model.path is not None and run.model.init == "weights" and not resumes:
-        hf.load_weights(model, Path(run.model.path))
-    if run.model.compile:
-        for block in model.blocks:
-            block.compile()
-    return model
-
-
-def _announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
-    """Write the TrainerStarted event of this rank."""
-    started = TrainerStarted(
-        attempt=attempt.number,
-        pid=os.getpid(),
-        rank=attempt.rank,
-        world_size=training.world.size,
-        device=training.device.name,
-        precision=training.device.compute,
-        params=sum(weight.numel() for weight in training.model.parameters()),
-        vocab_size=config.vocab_size,
-        resume_step=attempt.resume_step,
-    )
-    attempt.events.append(started)
-    attempt.emit(Phase(attempt.number, "train"))
-
-
-def _export(attempt: Attempt, ready: _Ready) -> Path:
-    """Write the Hugging Face folder on rank 0; returns its path."""
-    weights = _gather_weights(ready.training.model)
-    if attempt.rank == 0:
-        export = hf_config.Export(
-            ctx_tokens=attempt.run.data.ctx_tokens,
-            stop_token=ready.tokenizer.eos_id,
-            tokenizer_files=ready.tokenizer.files,
-        )
-        hf.save(attempt.run_dir.final, ready.config, weights, export)
-    return attempt.run_dir.final
-
-
-def _gather_weights(model: nn.Module) -> dict[str, Any]:
-    """Every weight by its name in the Decoder. The weights of a sharded model are gathered on rank 0 only."""
-    if not parallel.is_sharded(model):
-        return parallel.unwrap(model).state_dict()
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

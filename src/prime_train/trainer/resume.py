@@ -29,12 +29,13 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     _prepare_files(attempt, world)
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load as read
 
     reader = FileSystemReader(attempt.run_dir.checkpoint(attempt.resume_step))
     saved = reader.read_metadata().state_dict_metadata
-    weights, optimizer_state = get_state_dict(model, optimizer)
+    options = StateDictOptions(ignore_frozen_params=True, strict=all(each.requires_grad for each in model.parameters()))
+    weights, optimizer_state = get_state_dict(model, optimizer, options=options)
     _check_shapes(weights, saved, attempt)
     generators = f"generators_{world.rank}"
     state: State = {"model": weights, "optimizer": optimizer_state["state"], "reached": ""}
@@ -49,6 +50,7 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
         optimizer,
         model_state_dict=state["model"],
         optim_state_dict={"state": state["optimizer"], "param_groups": optimizer_state["param_groups"]},
+        options=options,
     )
     if generators in state:
         seed.set_rng_state(json.loads(state[generators]))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import cross_entropy_sum, plan_attention
 from prime_train.trainer.parallel import World, sync_gradients
+from prime_train.trainer.step_spans import StepSpans
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +33,39 @@ class Training:
     world: World
     device: Device
     clip_norm: float | None
+    spans: StepSpans = field(default_factory=lambda: StepSpans(0, torch.device("cpu")))
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The result of one optimizer step; only the times differ between ranks."""
 
-    loss: float  # mean cross-entropy per labelled token of the global batch, nats
+    loss: float  # mean per labelled token of the global batch; of cross-entropy in nats
     grad_norm: float  # before clipping
     tokens: int  # labelled tokens of the global batch
     stop: bool  # a stop was requested on at least one rank
     forward_backward_s: float
     wait_s: float  # in `before_update`
     optimizer_s: float
+
+
+IDLE = StepResult(  # of a step without anything to learn from
+    loss=0.0, grad_norm=0.0, tokens=0, stop=False, forward_backward_s=0.0, wait_s=0.0, optimizer_s=0.0
+)
+
+
+class Labelled(Protocol):
+    """A micro-batch of any kind of loss."""
+
+    @property
+    def tokens(self) -> Tensor: ...  # (B, T)
+
+    @property
+    def labelled_tokens(self) -> int: ...
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Labelled)
+LossSum = Callable[[nn.Module, AnyBatch, Device], Tensor]  # the loss summed over the labelled tokens, 0-d
 
 
 def train_step(
@@ -54,24 +76,44 @@ def train_step(
     stop_requested: bool = False,
     before_update: Callable[[], None] = lambda: None,
 ) -> StepResult:
+    """`take_step` with the cross-entropy of the labels."""
+    return take_step(training, micro_batches, lr, loss_sum, stop_requested=stop_requested, before_update=before_update)
+
+
+def take_step(
+    training: Training,
+    micro_batches: Sequence[AnyBatch],
+    lr: float,
+    compute_loss: LossSum[AnyBatch],
+    *,
+    stop_requested: bool = False,
+    before_update: Callable[[], None] = lambda: None,
+) -> StepResult:
     """Forward, backward, clip and update. `before_update` is called directly before the weights change.
 
     The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
     any split of the same rows over micro-batches and ranks gives the same gradient.
     """
     began = time.perf_counter()
-    world, device = training.world, training.device.torch
+    world, device, spans = training.world, training.device.torch, training.spans
     labelled = sum(batch.labelled_tokens for batch in micro_batches)
-    counts = world.sum(torch.tensor([labelled, int(stop_requested)], dtype=torch.float64, device=device))  # (2,)
-    loss = world.sum(_accumulate(training, micro_batches, counts[0]))  # ()
-    grad_norm = clip_(training.model.parameters(), training.clip_norm)  # ()
+    counts = torch.tensor([labelled, int(stop_requested)], dtype=torch.float64, device=device)  # (2,)
+    with spans.span("communication"):
+        counts = world.sum(counts)
+    loss = _accumulate(training, micro_batches, counts[0], compute_loss)  # ()
+    with spans.span("communication"):
+        loss = world.sum(loss)
+    with spans.span("optimizer"):
+        grad_norm = clip_(training.model.parameters(), training.clip_norm)  # ()
     values = torch.stack([loss, grad_norm.to(loss), counts[0].to(loss), counts[1].to(loss)]).tolist()  # only GPU sync
     computed = time.perf_counter()
     before_update()
     waited = time.perf_counter()
     set_lr(training.optimizer, lr)
-    training.optimizer.step()
-    training.optimizer.zero_grad(set_to_none=True)
+    spans.memory()
+    with spans.span("optimizer"):
+        training.optimizer.step()
+        training.optimizer.zero_grad(set_to_none=True)
     return StepResult(
         loss=values[0],
         grad_norm=values[1],
@@ -83,15 +125,19 @@ def train_step(
     )
 
 
-def _accumulate(training: Training, micro_batches: Sequence[Batch], tokens: Tensor) -> Tensor:
+def _accumulate(
+    training: Training, micro_batches: Sequence[AnyBatch], tokens: Tensor, compute_loss: LossSum[AnyBatch]
+) -> Tensor:
     """Add up the gradients of the step's mean loss; returns this rank's part of that loss, 0-d fp64."""
     # DDP and FSDP2 average gradients over ranks; the loss is a sum over ranks.
     scale = (training.world.size / tokens).float()  # ()
     total = torch.zeros((), dtype=torch.float64, device=training.device.torch)
     for number, batch in enumerate(micro_batches):
         sync_gradients(training.model, last=number + 1 == len(micro_batches))
-        summed = loss_sum(training.model, batch, training.device)  # ()
-        (summed * scale).backward()  # type: ignore[no-untyped-call]
+        with training.spans.span("forward", batch.tokens.numel()):
+            summed = compute_loss(training.model, batch, training.device)  # ()
+        training.spans.memory()
+        training.spans.backward(summed * scale)
         total += summed.detach().double()
     return total / tokens
 

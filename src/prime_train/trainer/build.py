@@ -1,0 +1,130 @@
+"""Builds the model of a run, announces it, and exports it. Shared by the training loops."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from prime_train.core.errors import UserError
+from prime_train.events import Phase, TrainerStarted
+from prime_train.spec import RunSpec
+from prime_train.trainer import device as devices
+from prime_train.trainer import hf, lora, parallel, resume, seed
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
+from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
+from prime_train.trainer.step import Training, adamw
+from prime_train.trainer.step_spans import StepSpans
+from prime_train.trainer.tokenizer import Tokenizer
+
+
+def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
+    """The architecture. Raises UserError if the tokenizer has tokens that the model does not embed.
+
+    A model of an RL run embeds tokenizer.vocab_size tokens, because its engine starts before a tokenizer is trained.
+    """
+    if run.model.path is None:
+        vocab_size = tokenizer.vocab_size
+        if run.learns_from_rewards and run.tokenizer.path is None:
+            vocab_size = max(vocab_size, run.tokenizer.vocab_size)
+        return config_of(run.model, vocab_size)
+    config = hf.read_config(Path(run.model.path))
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
+            where="tokenizer.path",
+            why="a token beyond the embedding has no row in it",
+            fix=f'tokenizer.path = "{run.model.path}"',
+        )
+    return config
+
+
+def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
+    """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
+    model = build(config, run.run.seed, device.torch)
+    has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
+    if run.model.path is not None and run.model.init == "weights" and (has_frozen or not resumes):
+        hf.load_weights(model, Path(run.model.path))
+    if run.model.lora is not None:
+        lora.add_adapters(model, run.model.lora, run.run.seed)
+    if run.model.compile:
+        for block in model.blocks:
+            block.compile()
+    return model
+
+
+def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
+    """The device of this process and its connection to the others, with all generators seeded."""
+    run = attempt.run
+    attempt.emit(Phase(attempt.number, "setup"))
+    device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
+    world = parallel.join(run.parallel.processes, device)
+    seed.seed_all(run.run.seed, world.rank)
+    return device, world
+
+
+def set_up_training(
+    attempt: Attempt, config: ModelConfig, device: devices.Device, world: parallel.World
+) -> tuple[Training, TrainPosition]:
+    """The wrapped model and its optimizer, as new or from the checkpoint of the attempt, and the position reached."""
+    run = attempt.run
+    attempt.emit(Phase(attempt.number, "setup", "model"))
+    fresh = build_model(run, config, device, resumes=attempt.resume_step > 0)
+    model = parallel.spread(fresh, world, run.parallel, device)
+    optimizer = adamw(model, run.optim)
+    reached = TrainPosition()
+    if attempt.resume_step:
+        attempt.emit(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
+        reached = resume.load(attempt, model, optimizer, world)
+    clear_unfinished(attempt)
+    spans = StepSpans(world.rank, device.torch)
+    spans.watch_all_reduce(model)
+    return Training(model, optimizer, world, device, run.optim.clip_norm, spans), reached
+
+
+def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
+    """Write the TrainerStarted event of this rank."""
+    started = TrainerStarted(
+        attempt=attempt.number,
+        pid=os.getpid(),
+        rank=attempt.rank,
+        world_size=training.world.size,
+        device=training.device.name,
+        precision=training.device.compute,
+        params=sum(weight.numel() for weight in training.model.parameters()),
+        vocab_size=config.vocab_size,
+        resume_step=attempt.resume_step,
+    )
+    attempt.events.append(started)
+    attempt.emit(Phase(attempt.number, "train"))
+
+
+def export(attempt: Attempt, model: nn.Module, config: ModelConfig, tokenizer: Tokenizer) -> Path:
+    """Write the Hugging Face folder on rank 0; returns its path."""
+    weights = gather_weights(model)
+    if attempt.rank == 0:
+        described = hf.Export(
+            ctx_tokens=attempt.run.data.ctx_tokens,
+            stop_token=tokenizer.eos_id,
+            tokenizer_files=tokenizer.files,
+        )
+        hf.save(attempt.run_dir.final, config, weights, described)
+    return attempt.run_dir.final
+
+
+def gather_weights(model: nn.Module) -> dict[str, Any]:
+    """Every weight by its name in the Decoder, with adapters merged.
+
+    Every process must call it. The weights of a sharded model are gathered on rank 0 only; others return none.
+    """
+    if not parallel.is_sharded(model):
+        weights: dict[str, Any] = parallel.unwrap(model).state_dict()
+    else:
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    scale = lora.find_scale(model)
+    return weights if scale is None else lora.merge_adapters(weights, scale)

@@ -1,0 +1,1 @@
+"""Reinforcement learning: engines, rollouts, advantages, loss."""

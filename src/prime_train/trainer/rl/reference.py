@@ -1,0 +1,58 @@
+"""Keeps the weights of the first RL step in the run directory, as the reference of the divergence term.
+
+A file of its own and not part of the checkpoints, because it never changes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from prime_train import spec
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.trainer import parallel
+from prime_train.trainer.build import gather_weights
+from prime_train.trainer.model import Decoder, ModelConfig
+from prime_train.trainer.step import Training
+
+
+def save_reference(run_dir: RunDir, training: Training) -> None:
+    """Write the weights of the model, with adapters merged. Every process calls it; rank 0 writes."""
+    weights = gather_weights(training.model)
+    if training.world.rank == 0:
+        path = reference_path(run_dir)
+        partial = path.with_suffix(".partial")
+        save_file({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}, partial)
+        partial.replace(path)
+    training.world.share(None)  # no process reads the file before it is complete
+
+
+def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, layout: spec.Parallel) -> nn.Module:
+    """A frozen model with the reference's weights, sharded like the trained one. Raises UserError without the file."""
+    path = reference_path(run_dir)
+    with torch.device("meta"):
+        model = Decoder(config)
+    model.to_empty(device="cpu")
+    try:
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.copy_(file.get_tensor(name))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise UserError(
+            what=f"the reference weights cannot be read: {error}",
+            where=str(path),
+            why="rl.kl_coef compares the model with that of the first RL step, which only this file has",
+            fix="restore the file, or set rl.kl_coef = 0",
+        ) from error
+    model.requires_grad_(requires_grad=False)
+    model.to(training.device.torch)
+    return parallel.spread(model, training.world, layout, training.device) if layout.dp_shard > 1 else model
+
+
+def reference_path(run_dir: RunDir) -> Path:
+    return run_dir.path / "reference.safetensors"

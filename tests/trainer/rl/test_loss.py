@@ -1,0 +1,178 @@
+"""The loss of GRPO against a loop over tokens, and against TRL."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from prime_train import spec
+from prime_train.spec.rl import Rl
+from prime_train.trainer.model import Decoder
+from prime_train.trainer.parallel import World
+from prime_train.trainer.rl.batch import Sample, share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, estimate_kl, measure_mismatch, next_token_logprobs
+from prime_train.trainer.step import Training, adamw, take_step
+from tests.trainer import tiny
+from tests.trainer.rl.rollouts import alone, group, rollout
+
+ALONE = World(rank=0, size=1)
+SAMPLES = [
+    Sample(rollout(1, version=2), 0.7),
+    Sample(rollout(2, turns=3), -1.3),
+    Sample(rollout(3, turns=2, truncated=True), 2.0, counts=False),
+    Sample(rollout(4), 0.2),
+    Sample(rollout(5, turns=2), -0.4),
+]
+GROUPS = [
+    Sample(made, advantage, counts=not made.truncated)
+    for made, advantage in zip(
+        [*group(6, 4), *group(7, 3, turns=2)], [1.1, -0.6, 0.0, -1.5, 0.3, 0.9, -2.0], strict=True
+    )
+]
+POLICIES = {
+    "clipped": Rl(clip_low=0.1, clip_high=0.25),
+    "with a reference": Rl(kl_coef=0.3),
+    "at another temperature": Rl(temperature=0.7, kl_coef=0.1),
+    "hardly clipped": Rl(clip_low=1.0, clip_high=50.0),
+}
+
+
+def logprobs_of(model: Decoder, tokens: Tensor, temperature: float) -> Tensor:
+    """(T - 1, V) fp64: of each next token of one sequence (T,)."""
+    inputs = tokens[:-1].unsqueeze(0)
+    logits: Tensor = model(inputs, torch.arange(inputs.shape[1]).unsqueeze(0), None)[0]
+    return (logits.double() / temperature).log_softmax(-1)
+
+
+def naive_loss(model: Decoder, reference: Decoder, samples: list[Sample], policy: Rl) -> tuple[Tensor, PolicyStats]:
+    """The definition of the loss, one token after the other."""
+    losses, entropies, divergences, from_reference, clipped = [], [], [], [], 0
+    for sample in samples:
+        made = sample.rollout
+        tokens = torch.tensor(made.tokens)
+        logprobs = logprobs_of(model, tokens, policy.temperature)
+        reference_logprobs = logprobs_of(reference, tokens, policy.temperature).detach()
+        for place, token in enumerate(made.tokens):
+            if not made.sampled[place] or not sample.counts:
+                continue
+            logprob = logprobs[place - 1, token]
+            ratio = torch.exp(logprob - made.logprobs[place])
+            limited = min(max(float(ratio), 1 - policy.clip_low), 1 + policy.clip_high)
+            if sample.advantage >= 0:
+                gain = ratio * sample.advantage if ratio <= 1 + policy.clip_high else limited * sample.advantage
+                clipped += bool(ratio > 1 + policy.clip_high)
+            else:
+                gain = ratio * sample.advantage if ratio >= 1 - policy.clip_low else limited * sample.advantage
+                clipped += bool(ratio < 1 - policy.clip_low)
+            toward = reference_logprobs[place - 1, token] - logprob
+            divergence = torch.exp(toward) - toward - 1
+            losses.append(-gain + policy.kl_coef * divergence)
+            from_reference.append(float(divergence))
+            entropies.append(-float((logprobs[place - 1].exp() * logprobs[place - 1]).sum()))
+            back = float(logprob) - made.logprobs[place]
+            divergences.append(math.exp(back) - back - 1)
+    count = len(losses)
+    loss = sum(torch.as_tensor(value) for value in losses) / count
+    assert isinstance(loss, Tensor)
+    return loss, PolicyStats(
+        entropy=sum(entropies) / count,
+        clip_ratio=clipped / count,
+        behind_kl=sum(divergences) / count,
+        reference_kl=sum(from_reference) / count if policy.kl_coef else None,
+        mismatch_kl=None,
+    )
+
+
+def training(model: Decoder) -> Training:
+    return Training(model, adamw(model, spec.Optim(lr=1e-9)), ALONE, tiny.CPU, clip_norm=None)
+
+
+class GradientsKept:
+    """The gradients at the moment before the update."""
+
+    def __init__(self, model: Decoder) -> None:
+        self.model = model
+        self.gradients: dict[str, Tensor] = {}
+
+    def __call__(self) -> None:
+        named = self.model.named_parameters()
+        self.gradients = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
+
+
+def stepped(policy: Rl, micro_batch: int, samples: list[Sample]) -> tuple[float, dict[str, Tensor], PolicyStats]:
+    """Loss, gradients and statistics of one step of the trainer."""
+    model, reference = tiny.decoder(seed=1), tiny.decoder(seed=2)
+    loss = PolicyLoss(policy, reference if policy.kl_coef else None)
+    rows = share_prompts(samples, micro_batch)
+    batches = [to_policy_batch(part, version=5) for part in share_rows(rows, micro_batch=micro_batch, rank=0, ranks=1)]
+    kept = GradientsKept(model)
+    result = take_step(training(model), batches, 1e-9, loss, before_update=kept)
+    return result.loss, kept.gradients, loss.take_stats(ALONE, tiny.CPU)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("micro_batch", [1, 2, 5])
+@pytest.mark.parametrize("samples", [SAMPLES, SAMPLES + GROUPS], ids=["single", "with groups"])
+def test_a_step_is_the_definition_token_by_token(policy: Rl, micro_batch: int, samples: list[Sample]) -> None:
+    loss, gradients, stats = stepped(policy, micro_batch, samples)
+    model = tiny.decoder(seed=1)
+    expected, expected_stats = naive_loss(model, tiny.decoder(seed=2), samples, policy)
+    expected.backward()  # type: ignore[no-untyped-call]
+    assert loss == pytest.approx(float(expected.detach()), abs=1e-5)
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None
+        torch.testing.assert_close(gradients[name], weight.grad, atol=1e-5, rtol=1e-5)
+    for field in ("entropy", "clip_ratio", "behind_kl", "reference_kl"):
+        assert getattr(stats, field) == pytest.approx(getattr(expected_stats, field), abs=1e-5)
+
+
+def test_rollouts_that_share_their_prompt_have_the_log_probabilities_of_rows_of_their_own() -> None:
+    rows = share_prompts(GROUPS, most=7)
+    assert max(row.sequences for row in rows) > 1
+    together, apart = to_policy_batch(rows, version=1), to_policy_batch(alone(GROUPS), version=1)
+    assert together.tokens.numel() < apart.tokens.numel()
+    found, _ = next_token_logprobs(tiny.decoder(), together, tiny.CPU, 1.0)
+    expected, _ = next_token_logprobs(tiny.decoder(), apart, tiny.CPU, 1.0)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_the_clip_of_these_samples_has_both_sides() -> None:
+    _, stats = naive_loss(tiny.decoder(seed=1), tiny.decoder(seed=2), SAMPLES, POLICIES["clipped"])
+    assert 0.1 < stats.clip_ratio < 0.9
+
+
+def test_only_rollouts_of_the_weights_of_the_step_measure_the_mismatch() -> None:
+    loss = PolicyLoss(Rl())
+    batch = to_policy_batch(alone(SAMPLES), version=2)
+    loss(tiny.decoder(), batch, tiny.CPU)
+    measured = measure_mismatch(tiny.decoder(), to_policy_batch(alone(SAMPLES[:1]), version=2), tiny.CPU, 1.0)
+    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl == pytest.approx(measured)
+    assert measure_mismatch(tiny.decoder(), to_policy_batch(alone(SAMPLES), version=9), tiny.CPU, 1.0) is None
+
+
+def test_the_statistics_of_a_step_begin_at_zero() -> None:
+    loss = PolicyLoss(Rl())
+    loss(tiny.decoder(), to_policy_batch(alone(SAMPLES), version=1), tiny.CPU)
+    first = loss.take_stats(ALONE, tiny.CPU)
+    loss(tiny.decoder(), to_policy_batch(alone(SAMPLES), version=1), tiny.CPU)
+    assert loss.take_stats(ALONE, tiny.CPU) == first
+
+
+def test_the_estimate_of_a_divergence_is_never_negative_and_right_on_average() -> None:
+    generator = torch.Generator().manual_seed(1)
+    p, q = (torch.randn(8, generator=generator).double().log_softmax(-1) for _ in range(2))
+    drawn = torch.multinomial(p.exp(), 200_000, replacement=True, generator=generator)
+    estimates = estimate_kl((q - p)[drawn])
+    assert float(estimates.min()) >= 0
+    assert float(estimates.mean()) == pytest.approx(float((p.exp() * (p - q)).sum()), rel=0.02)
+
+
+def test_a_token_that_the_engine_found_impossible_gives_a_loss_that_is_not_finite() -> None:
+    made = rollout(1)
+    impossible = tuple(-1e4 if wrote else 0.0 for wrote in made.sampled)
+    batch = to_policy_batch(alone([Sample(replace(made, logprobs=impossible), -1.0)]), version=1)
+    assert not math.isfinite(float(PolicyLoss(Rl())(tiny.decoder(), batch, tiny.CPU).detach()))
