@@ -130,7 +130,7 @@ def _copy(tmp_path: Path, thing: str) -> Copy:
 
 
 def test_every_row_has_a_skeleton_or_names_its_test() -> None:
-    assert len(ROWS) == PAGE.count("[below](#") == 10
+    assert len(ROWS) == PAGE.count("[below](#") == 11
     for thing, row in ROWS.items():
         if thing in ELSEWHERE:
             assert all((ROOT / path).is_file() for path in ELSEWHERE[thing])
@@ -191,6 +191,19 @@ EventLog(Path("events"), "person").append(NoteAdded("the loss looks odd"))
 print(*(describe(record.event) for record in read(Path("events"))), sep="\\n")
 """
     assert copy.python(program) == "note: the loss looks odd\n"
+
+
+def test_an_environment_poses_tasks(tmp_path: Path) -> None:
+    copy = _copy(tmp_path, "an environment")
+    program = """
+from prime_train.environments.load import open_environment
+from prime_train.spec.rl import TaskSource
+
+environment = open_environment(TaskSource(kind="upper-case"), 1)
+task = environment.task("held_out", 3)
+print(environment.name, environment.score(task, environment.demonstrate(task)))
+"""
+    assert copy.python(program) == "upper-case 1.0\n"
 
 
 def test_a_key_is_accepted_and_is_in_the_schema(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from prime_train.core.chat_template import ChatTemplate
 from prime_train.estimate import hardware
 from prime_train.facts.facts import NotKnown
 from prime_train.models.architectures import Installed
-from prime_train.models.chat_template import ChatTemplate, Renderings, render_all
+from prime_train.models.chat_template import Renderings, render_all
 from prime_train.models.evidence import TURN_END, Evidence, Tokenized
 from prime_train.models.judge import judge
 from prime_train.models.model_files import ModelFiles, Weights

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, BatchShrunk, EventLog, LaunchAsked, Progress, RunClosed, RunOpened
 from prime_train.programs.bundled import PROGRAM
 from prime_train.spec import Batch, Data, Model, Optim, Parallel, Run, RunSpec, Source, Tokenizer, from_json
+from prime_train.spec.rl import Adapter, Rl, TaskSource
+from prime_train.spec.server import Server
 from prime_train.supervise.launch.run_directory import Resume, apply_micro_batch
 
 TEXT = "[run]\nname = 'a'\n"
@@ -134,8 +137,60 @@ def test_a_changed_source_is_told_by_its_keys(run_dir: RunDir) -> None:
     PROGRAM.open_run(TEXT, reads("text"), run_dir)
     save(run_dir, 20)
     error = refused(reads("body"), run_dir)
-    begun = "kind 'files', path '/text', split 'train', text_field 'text'"
-    assert error.what == f"data.sources is {begun[:-6]}'body', the run began with {begun}"
+    begun = "kind 'files', path '/text'"
+    assert error.what == f"data.sources is {begun}, text_field 'body', the run began with {begun}"
+
+
+def rewarded(
+    *, tasks: tuple[TaskSource, ...] = (TaskSource(kind="reverse-text"),), lora: Adapter | None = None, **rl: Any
+) -> RunSpec:
+    run = Run(name="a", max_steps=40, kind="rl")
+    return RunSpec(run=run, data=Data(sources=()), model=Model(lora=lora), tasks=tasks, rl=Rl(**rl))
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        (rewarded(group_size=4), "rl.group_size is 4, the run began with 8"),
+        (rewarded(warmup_steps=9), "rl.warmup_steps is 9, the run began with 0"),
+        (rewarded(kl_coef=0.1), "rl.kl_coef is above 0, the run began with 0"),
+        (rewarded(lora=Adapter(rank=4)), "model.lora is rank 4, the run began with unset"),
+        (
+            rewarded(tasks=(TaskSource(kind="reverse-text", arguments={"max_letters": 9}),)),
+            "tasks is kind 'reverse-text', arguments {'max_letters': 9}, the run began with kind 'reverse-text'",
+        ),
+    ],
+)
+def test_a_run_of_rewards_keeps_what_its_checkpoints_hold(run_dir: RunDir, changed: RunSpec, what: str) -> None:
+    PROGRAM.open_run(TEXT, rewarded(), run_dir)
+    save(run_dir, 20)
+    assert refused(changed, run_dir).what == what
+
+
+def test_sampling_loss_and_limits_of_a_run_of_rewards_may_change(run_dir: RunDir) -> None:
+    PROGRAM.open_run(TEXT, rewarded(), run_dir)
+    save(run_dir, 20)
+    slower = (TaskSource(kind="reverse-text", max_turns=2, limit_s=5.0),)
+    later = rewarded(tasks=slower, answer_tokens=9, temperature=0.7, clip_high=0.3, concurrency=4, max_behind_steps=0)
+    assert PROGRAM.open_run(TEXT, later, run_dir).run.policy.answer_tokens == 9
+
+
+def test_the_paths_of_tasks_become_absolute(run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "python").touch()
+    given = (TaskSource(kind="verifiers", id="./sums", python="./python"), TaskSource(kind="verifiers", id="gsm8k"))
+    opened = PROGRAM.open_run(TEXT, rewarded(tasks=given), run_dir).run
+    assert [(task.id, task.python) for task in opened.tasks] == [
+        (str(tmp_path / "sums"), str(tmp_path / "python")),
+        ("gsm8k", None),
+    ]
+
+
+def test_an_engine_without_a_model_keeps_the_name_of_the_policy(run_dir: RunDir) -> None:
+    opened = PROGRAM.open_run(TEXT, replace(rewarded(), server=Server(kv_cache_gib=1.0)), run_dir).run
+    assert opened.server is not None
+    assert (opened.server.model, opened.server.requests_name) == ("", "policy")
 
 
 def test_without_a_checkpoint_everything_may_change(run_dir: RunDir) -> None:

@@ -54,6 +54,7 @@ GOOD_MACHINE = Facts(
     clock=Clock(1790000100.0, 1790000000.0, "host.py"),
     disk_speed=DiskSpeed(1e9),
     interpreter=Interpreter("/venv/bin/python", "3.12.3", (("torch", "2.13.0"),), torch_cuda="13.0"),
+    part_packages=(),
     busy_ports=(),
     hub=(),
     wandb=None,
@@ -138,7 +139,8 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
     """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
-    base = GOOD_MACHINE if run.traits.runs_without_gpu else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
+    has_gpus = run.launched_server is not None or not run.traits.runs_without_gpu
+    base = GOOD_MACHINE if not has_gpus else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:

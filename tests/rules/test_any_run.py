@@ -13,7 +13,21 @@ from prime_train.config.parsed_config import Reading
 from prime_train.core.findings import Problem
 from prime_train.facts.facts import Gpu, Gpus
 from prime_train.rules.families import load_all
-from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
+from prime_train.spec import (
+    ENDLESS_STEPS,
+    Batch,
+    Checkpoint,
+    Data,
+    Model,
+    Optim,
+    Run,
+    RunSpec,
+    Schedule,
+    Source,
+    prime_rl_parts,
+)
+from prime_train.spec.rl import Adapter, Rl, TaskSource
+from prime_train.spec.server import Server, inference_of
 from prime_train.toml.document import Document
 
 from .examples import GOOD_MACHINE
@@ -91,6 +105,50 @@ _RUNS = st.builds(
     transport=st.none() | _part(prime_rl_parts.Transport),
     monitor=st.none() | _part(prime_rl_parts.Monitor),
 )
+_KINDS = st.sampled_from(("pretrain", "sft", "rl"))
+_ARGUMENTS = st.dictionaries(
+    st.sampled_from(("max_letters", "min_digits", "max_numbers", "tool_delay_s", "x")), _NUMBERS | _FLOATS | _TEXTS
+)
+_TASKS = st.builds(
+    TaskSource,
+    kind=st.sampled_from(("reverse-text", "sort-digits", "calculator", "verifiers")),
+    id=st.none() | _TEXTS,
+    python=st.none() | _TEXTS,
+    arguments=st.none() | _ARGUMENTS,
+    max_turns=st.integers(1, 3),
+)
+_REWARDS = st.builds(
+    RunSpec,
+    run=st.builds(Run, name=st.just("a"), max_steps=st.integers(1, 1000), kind=_KINDS),
+    model=st.builds(Model, path=st.none() | _TEXTS, lora=st.none() | st.builds(Adapter, rank=st.integers(1, 64))),
+    data=st.builds(
+        Data,
+        sources=st.lists(st.builds(Source, kind=st.sampled_from(("demonstrations", "python-stdlib"))), max_size=2).map(
+            tuple
+        ),
+        ctx_tokens=st.integers(8, 4096),
+    ),
+    batch=st.builds(Batch, micro_batch=st.integers(1, 9), global_batch=st.none() | st.integers(1, 100)),
+    tasks=st.lists(_TASKS, max_size=2).map(tuple),
+    rl=st.none()
+    | st.builds(
+        Rl,
+        group_size=st.integers(1, 33),
+        warmup_steps=st.integers(0, 1500),
+        kl_coef=st.floats(0, 1e9),
+        answer_tokens=st.integers(1, 5000),
+        concurrency=st.integers(1, 10_000),
+        max_behind_steps=st.integers(0, 9),
+    ),
+    server=st.none()
+    | st.builds(
+        Server,
+        engine=st.sampled_from(("local", "vllm")),
+        model=st.sampled_from(("", "Qwen/Qwen3-0.6B")),
+        ctx_tokens=st.none() | st.integers(1, 9999),
+        gpu_memory_fraction=st.none() | st.floats(0.01, 1),
+    ),
+)
 _A10G = Gpus((Gpu("NVIDIA A10G", 25769803776, (8, 6)),))
 
 
@@ -116,3 +174,18 @@ def test_no_memory_rule_fails_on_any_run(run: RunSpec) -> None:
     for code in ("MEM004", "MEM005"):
         for found in RULES[code].check(reading, facts):
             assert isinstance(found, Problem)
+
+
+@pytest.mark.slow
+@given(_REWARDS)
+@settings(max_examples=150, deadline=None)
+def test_no_rule_fails_on_any_run_of_tasks(run: RunSpec) -> None:
+    if run.launched_server is not None:
+        run = replace(run, inference=inference_of(run.launched_server))
+    reading = Reading(Document.parse("", "run.toml"), "prime-train", "", "run", run, (), {})
+    for facts in (GOOD_MACHINE, replace(GOOD_MACHINE, gpus=_A10G)):
+        for rule in RULES.values():
+            for found in rule.check(reading, facts) if rule.reads_run else ():
+                assert isinstance(found, Problem)
+                assert found.what
+                assert found.fix or found.patch, rule.code

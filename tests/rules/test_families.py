@@ -47,6 +47,15 @@ def test_a_rule_with_an_example_on_a_run_toml_is_loaded_for_one(for_config: set[
             assert rule.family in (for_config if serves else for_run_toml) | _ALWAYS, rule.code
 
 
+def test_a_rule_with_an_example_on_a_run_of_chats_or_rewards_is_loaded_for_one(for_config: set[str]) -> None:
+    for_run_toml = _loaded("load_for_run_toml")  # a run of kind sft; one of kind rl loads every family
+    for rule in load_all().values():
+        bases = {base_of(example) for example in explain(rule).bad}
+        if not rule.needs:
+            assert "sft" not in bases or rule.family in for_run_toml, rule.code
+            assert "rl" not in bases or rule.family in for_config, rule.code
+
+
 def test_a_script_loads_the_families_with_an_example_of_one(for_config: set[str], for_script: set[str]) -> None:
     with_example = {
         rule.family

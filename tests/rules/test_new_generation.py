@@ -18,7 +18,8 @@ from prime_train.rules.families import load_all
 
 from .examples import generation_of, judge_text, judged, parse
 
-NEWEST = max(base.split()[1] for base in BASES if base)  # the newest that rules have examples for
+# The newest generation that rules have examples for.
+NEWEST = max(base.split()[1] for base in BASES if base.startswith("prime-rl "))
 COPY = "2099-01"
 EXAMPLES = [
     pytest.param(example, id=f"{rule.code}-{number}")

@@ -27,12 +27,14 @@ from prime_train.events import (
     Phase,
     Progress,
     Record,
+    RolloutsFailed,
     RunClosed,
     RunOpened,
     Sampled,
     ServiceReady,
     SignalSent,
     StopAsked,
+    TasksEvaluated,
     TrainerFailed,
     TrainerFinished,
     TrainerStarted,
@@ -50,6 +52,7 @@ from prime_train.supervise.state import (
     ReadPosition,
     Sent,
     State,
+    TaskScore,
     TrainerExit,
     Validation,
 )
@@ -295,8 +298,11 @@ def test_restarts_count_launches_after_failures() -> None:
 
 def test_a_start_from_the_beginning_alone_drops_what_was_measured() -> None:
     state = after(_LAUNCHED, Evaluated(1, 10, 5.0, 64), Sampled(1, 10, "a", "b"), failed(1))
+    state = replace(state, task_scores=(TaskScore("sums", 10, 0.25, 10, 0.25),))
     assert after(LaunchAsked(2, 1), state=state).samples == state.samples
+    assert after(LaunchAsked(2, 1), state=state).task_scores == state.task_scores
     assert after(LaunchAsked(2, 0), state=state).samples == ()
+    assert after(LaunchAsked(2, 0), state=state).task_scores == ()
 
 
 def test_a_child_starts_the_attempt_at_its_first_and_counts_as_a_sign() -> None:
@@ -563,6 +569,8 @@ def test_a_clock_moves_a_bare_attempt_an_ended_one_and_none() -> None:
             for name in ("train", "evaluate", "checkpoint", "export")
         ),
         (Evaluated(1, 10, 5.0, 64), dict.fromkeys(("first_validation", "last_validation"), Validation(10, 5.0, 64))),
+        (TasksEvaluated(1, 10, "sums", 0.25, 64, 0, 5.0), {"task_scores": (TaskScore("sums", 10, 0.25, 10, 0.25),)}),
+        (RolloutsFailed(1, 10, "sums", 3, 64, "no such file"), {"rollouts_failed": 3}),
         (Sampled(1, 10, "a", "b"), {"samples": (Sampled(1, 10, "a", "b"),)}),
         (CheckpointStarted(1, 30), {"saving_step": 30}),
         (CheckpointUnreadable(1, 30, "bad"), {"unreadable": (30,)}),
@@ -605,6 +613,16 @@ def test_a_checkpoint_that_is_saved_is_the_newest_and_readable() -> None:
     state = after(CheckpointStarted(1, 40), state=state)
     saved = changes(CheckpointSaved(1, 40, 1, 0.0, 0.0), state)
     assert saved == {"newest_complete": 40, "saving_step": None, "unreadable": (20,), "live.last_sign_s": 50.0}
+
+
+def test_the_score_of_an_environment_keeps_its_first_evaluation() -> None:
+    first, other = TasksEvaluated(1, 0, "sums", 0.25, 64, 0, 5.0), TasksEvaluated(1, 0, "sort", 0.5, 64, 0, 5.0)
+    state = after(_LAUNCHED, first, other, replace(first, step=40, reward=0.75))
+    assert state.task_scores == (TaskScore("sums", 0, 0.25, 40, 0.75), TaskScore("sort", 0, 0.5, 0, 0.5))
+
+
+def test_progress_of_a_run_of_rewards_has_the_reward() -> None:
+    assert after(_LAUNCHED, replace(progress(1, 5), reward=0.5)).reward == 0.5
 
 
 def test_samples_of_one_step_are_kept_in_order_up_to_a_number() -> None:

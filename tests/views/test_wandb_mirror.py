@@ -24,6 +24,7 @@ from prime_train.events import (
     RunClosed,
     RunOpened,
     SpaceFreed,
+    TasksEvaluated,
 )
 from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
@@ -80,6 +81,13 @@ def test_events_are_counted_and_failures_sent_as_alerts() -> None:
     assert [note.level for note in notes] == ["ERROR", "ERROR", "ERROR", "ERROR"]
     assert "fix: power cycle" in notes[0].text
     assert rows.of_event(ALARM, counts, 1)[2] is not None
+
+
+def test_rewards_on_held_out_tasks_are_rows_of_their_environment() -> None:
+    event = TasksEvaluated(1, 40, "sort-digits", 0.75, 62, 2, 5.5)
+    values = {"reward": 0.75, "failed": 2, "answer_tokens": 5.5}
+    expected = rows.Row(40, {f"eval/sort-digits/{name}": value for name, value in values.items()})
+    assert rows.of_event(event, rows.Counts(), 60) == (rows.Counts(), expected, None)
 
 
 def test_no_secret_of_the_config_goes_out() -> None:

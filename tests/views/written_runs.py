@@ -101,6 +101,19 @@ def write_checkpoint(run_dir: RunDir, step: int, *, complete: bool = True) -> Pa
     return folder
 
 
+def write_reward_metrics(run_dir: RunDir, steps: int, warmup_steps: int) -> None:
+    """metrics.jsonl whose reward rises to 1 after the warm-up, whose lines have none."""
+    lines = []
+    for step in range(1, steps + 1):
+        line = json.loads(_metrics_line(step))
+        if step > warmup_steps:
+            reward = (step - warmup_steps) / (steps - warmup_steps)
+            line |= {"reward": reward, "answer_tokens": 6.0, "mismatch_kl": 1e-6, "behind_steps": 1.0, "rollouts": 64}
+            line |= {"truncated": 2, "failed": 1, "too_old": 0, "groups": 8, "zero_groups": 1, "rollouts_s": 0.5}
+        lines.append(json.dumps(line))
+    run_dir.metrics.write_text("\n".join((*lines, "")), encoding="utf-8")
+
+
 def write_metrics(run_dir: RunDir, steps: int) -> None:
     """metrics.jsonl with a loss that falls from 8.3; step 7 occurs twice and the last line is incomplete."""
     lines = [_metrics_line(step) for step in [*range(1, 8), 7, *range(8, steps + 1)]]

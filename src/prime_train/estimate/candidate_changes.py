@@ -130,6 +130,8 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
     if parallel.dp_shard < parallel.processes:
         shards = (("parallel.dp_replicate", 1), ("parallel.dp_shard", parallel.processes))
         yield Change(shards, "more traffic: weights gathered over all GPUs")
+    if run.learns_from_rewards and run.policy.kl_coef:
+        yield _set("rl.kl_coef", 0.0, "no divergence from the first model in the loss")
     if run.data.ctx_tokens > _LEAST_TOKENS:
         yield _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
 

@@ -38,7 +38,7 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
     """
     if run.recipe is not None:
         return Relayout(with_gpus(run, hardware.gpus), 1.0)
-    if run.config_format == "run.toml":
+    if run.config_format == "run.toml" and not run.server_gpus:
         return _native(run, hardware.gpus)
     written = gpus_of(run, hardware)
     if written.shared:
@@ -48,7 +48,9 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
     train = hardware.gpus - written.serve
     if not written.train:
         return Relayout(run, 1.0)
-    return _prime_rl(run, train) if train > 0 else Impossible(f"its server alone needs {written.serve} GPUs")
+    if train <= 0:
+        return Impossible(f"its server alone needs {written.serve} GPUs")
+    return _native(run, train) if run.config_format == "run.toml" else _prime_rl(run, train)
 
 
 def _prime_rl(run: RunSpec, gpus: int) -> Relayout | Impossible:

@@ -121,6 +121,7 @@ class TokenizerFolder(NamedTuple):
     path: Path
     problem: str
     vocab_size: int | None = None  # largest token + 1; None if only transformers can read it
+    has_chat_template: bool | None = None  # None if its files cannot be read
 
 
 class SourceFiles(NamedTuple):
@@ -160,6 +161,15 @@ class Interpreter(NamedTuple):
     requirements: tuple[tuple[str, str], ...] = ()
     torch_cuda: str = ""
     faults: tuple[ModuleFault, ...] = ()
+
+
+class PartPackage(NamedTuple):
+    """A package that a part of the run needs in an interpreter of its own. `fault` is "" if it can be used."""
+
+    field: str  # RunSpec field of the part: "server.engine", "tasks.0.id"
+    package: str  # "vllm", "verifiers", or a taskset
+    python: str
+    fault: str = ""
 
 
 class BusyPort(NamedTuple):
@@ -232,6 +242,7 @@ class Facts:
     clock: Clock | NotKnown = NOT_GATHERED
     disk_speed: DiskSpeed | NotKnown = NOT_GATHERED
     interpreter: Interpreter | NotKnown = NOT_GATHERED
+    part_packages: tuple[PartPackage, ...] | NotKnown = NOT_GATHERED
     busy_ports: tuple[BusyPort, ...] | NotKnown = NOT_GATHERED
     hub: tuple[HubRepository, ...] | NotKnown = NOT_GATHERED
     wandb: Login | NotKnown | None = NOT_GATHERED  # None: the run does not use it

@@ -17,6 +17,7 @@ from prime_train.spec.decoder_size import architecture_from_config
 
 _TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")  # read by a source of kind "files"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+_TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 _WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 _MAX_FILES = 100_000  # per source: a preflight check takes at most two seconds
 
@@ -47,12 +48,23 @@ def tokenizer_folder(path: str | None) -> TokenizerFolder | None:
         return TokenizerFolder(folder, "there is no such folder")
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         return TokenizerFolder(folder, "it has no tokenizer.json and no other tokenizer file")
+    has_template = _has_chat_template(folder)
     if not (folder / "tokenizer.json").is_file():
-        return TokenizerFolder(folder, "")
+        return TokenizerFolder(folder, "", has_chat_template=has_template)
     content = _read_json(folder / "tokenizer.json")
     if isinstance(content, str):
         return TokenizerFolder(folder, content)
-    return TokenizerFolder(folder, "", _vocab_size(content))
+    return TokenizerFolder(folder, "", _vocab_size(content), has_template)
+
+
+def _has_chat_template(folder: Path) -> bool | None:
+    """Whether a tokenizer can render a chat, by its own file or by a key; None for an unreadable config."""
+    if any((folder / name).is_file() for name in _TEMPLATE_FILES):
+        return True
+    if not (folder / "tokenizer_config.json").is_file():
+        return False
+    config = _read_json(folder / "tokenizer_config.json")
+    return None if isinstance(config, str) else bool(config.get("chat_template"))
 
 
 def _vocab_size(content: dict[str, Any]) -> int | None:

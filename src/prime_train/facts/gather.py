@@ -23,7 +23,7 @@ from prime_train.facts import (
 )
 from prime_train.facts.facts import Facts, Gpus, NotKnown, RunFolder
 from prime_train.facts.gpus import create_cuda_context
-from prime_train.facts.interpreter import find_packages
+from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 
@@ -123,6 +123,7 @@ PROBES: dict[str, Probe] = {
     "clock": lambda _: host.clock(),
     "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
+    "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),
     "busy_ports": lambda question: ports.find_busy_ports(
         (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
-from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, Packages
+from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, Packages, PartPackage
 from prime_train.facts.probe_process import read_answer, script
+from prime_train.facts.requirements import Part
 
 DEADLINE_S = 10.0  # an environment on a slow network disk
 IMPORT_DEADLINE_S = 120.0  # a module may import torch and vLLM from a cold disk
@@ -32,6 +34,27 @@ def interpreter(
         output["torch_cuda"],
         tuple(ModuleFault(name, fault) for name, fault in sorted(output["faults"].items())),
     )
+
+
+def find_part_packages(parts: Iterable[Part]) -> tuple[PartPackage, ...]:
+    """What each part of a run finds in its interpreter. Each interpreter runs once."""
+    wanted = tuple(parts)
+    asked: dict[str, set[str]] = {}
+    for part in wanted:
+        asked.setdefault(part.python, set()).update(part.modules)
+    with ThreadPoolExecutor(max_workers=max(1, len(asked))) as pool:
+        answers = pool.map(lambda python: interpreter(python, (), asked[python]), asked)
+        found = dict(zip(asked, answers, strict=True))
+    return tuple(PartPackage(part.field, part.package, part.python, _fault_of(part, found)) for part in wanted)
+
+
+def _fault_of(part: Part, found: dict[str, Interpreter | NotKnown]) -> str:
+    answer = found[part.python]
+    if isinstance(answer, NotKnown):
+        return answer.reason
+    if part.folder is not None:
+        return "" if part.folder.is_dir() else f"there is no folder {part.folder}"
+    return next((missing.fault for missing in answer.faults if missing.module in part.modules), "")
 
 
 # Import names of the `train` extra in pyproject.toml.

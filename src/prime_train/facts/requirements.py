@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,40 @@ def python(run: RunSpec) -> str:
     named = run.launch.python if run.launch is not None else None
     if run.server is not None and run.serves_only:
         named = run.server.python
-    return str(Path(named).expanduser()) if named else sys.executable
+    return _expand(named)
+
+
+class Part(NamedTuple):
+    """A package that a part of the run needs in an interpreter of its own.
+
+    `modules` must be importable there; `folder` must exist instead if the package is a folder.
+    """
+
+    field: str
+    package: str
+    python: str
+    modules: tuple[str, ...]
+    folder: Path | None = None
+
+
+def parts(run: RunSpec) -> Iterator[Part]:
+    """The vLLM server and the tasksets of verifiers."""
+    server = run.launched_server
+    if server is not None:
+        yield Part("server.engine", "vllm", _expand(server.python), ("vllm",))
+    for number, source in enumerate(run.tasks):
+        if source.kind != "verifiers" or not source.id:
+            continue
+        field, where = f"tasks.{number}.id", _expand(source.python)
+        yield Part(field, "verifiers", where, ("verifiers.v1",))
+        module = source.id.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
+        folder = Path(source.id).expanduser() if is_path(source.id) or Path(source.id).is_dir() else None
+        yield Part(field, source.id, where, (module,) if folder is None and module.isidentifier() else (), folder)
+
+
+def _expand(python: str | None) -> str:
+    """The path of an interpreter. Not by pathlib, which turns "./python" into a name that is searched in PATH."""
+    return os.path.expanduser(python) if python else sys.executable  # noqa: PTH111
 
 
 def run_dir(run: RunSpec) -> Path:

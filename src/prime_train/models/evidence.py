@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.core.chat_template import ChatTemplate, find_template, read_object, special_tokens
 from prime_train.facts.accounts import TOKENIZER_FILES
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import read_answer, script
-from prime_train.models import chat_template
 from prime_train.models.architectures import Installed, read_installed
-from prime_train.models.chat_template import ANSWER, ChatTemplate, Renderings
+from prime_train.models.chat_template import ANSWER, Renderings, render_all
 from prime_train.models.model_files import ModelFiles, Refused
 from prime_train.models.read_files import read_model_files
 
@@ -45,15 +45,15 @@ def gather_evidence(
         files = read_model_files(name, scratch, f"verify-model {name}", revision=revision, offline=offline)
         if isinstance(files, Refused):
             return files
-        template = chat_template.find_template(files.folder)
+        template = find_template(files.folder)
         renderings: Renderings | NotKnown | None = None
         if isinstance(template, ChatTemplate):
             renderings = _renderings(template, files.folder, python)
         return Evidence(
             files=files,
             config=_text(files.folder / "config.json"),
-            generation=chat_template.read_object(files.folder / "generation_config.json"),
-            tokenizer_config=chat_template.read_object(files.folder / "tokenizer_config.json"),
+            generation=read_object(files.folder / "generation_config.json"),
+            tokenizer_config=read_object(files.folder / "tokenizer_config.json"),
             template=template,
             renderings=renderings,
             tokenized=tokenize(python, files.folder, _texts(renderings)),
@@ -63,10 +63,10 @@ def gather_evidence(
 
 def _renderings(template: ChatTemplate, folder: Path, python: str) -> Renderings | NotKnown:
     """Renders with this interpreter's jinja2, or with the one in the run's interpreter, which transformers installs."""
-    special = chat_template.special_tokens(folder)
-    found = chat_template.render_all(template, special)
+    special = special_tokens(folder)
+    found = render_all(template, special)
     if isinstance(found, NotKnown) and python != sys.executable:
-        return chat_template.render_all(template, special, python)
+        return render_all(template, special, python)
     return found
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import RunFolder
 from prime_train.facts.previous_run import read_run_folder, read_step_times
 from prime_train.spec import RunSpec, Source
+from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import Host, Needs, gpu_order, python
 from prime_train.supervise.launch.launch import Launch
@@ -93,7 +94,7 @@ class RunTomlProgram(BaseProgram, ABC):
             raise UserError(
                 what=f'run.program = "{self.name}", and the file describes no training by it',
                 where=config.path,
-                why="this program trains a run.toml with run.kind pretrain",
+                why="this program trains a run.toml with run.kind pretrain, sft or rl",
                 fix="take run.program out",
             )
 
@@ -180,14 +181,17 @@ def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
         model=replace(run.model, path=_resolve(run.model.path)),
         tokenizer=replace(run.tokenizer, path=_resolve(run.tokenizer.path)),
         data=replace(run.data, sources=sources),
+        tasks=tuple(replace(task, id=_resolve(task.id), python=_resolve(task.python)) for task in run.tasks),
         server=None if run.server is None else _resolve_server(run.server),
     )
 
 
 def _resolve_server(server: Server) -> Server:
     """Requests still use the name of the model in the config, independent of its folder."""
+    if not server.model:  # the engine of a run that learns from rewards serves the weights of the run
+        return replace(server, python=_resolve(server.python))
     name = server.served_name or server.model
-    return replace(server, model=_resolve(server.model) or server.model, served_name=name)
+    return replace(server, model=_resolve(server.model) or "", python=_resolve(server.python), served_name=name)
 
 
 def _resolve_source(source: Source) -> str | None:
@@ -207,6 +211,7 @@ def _resolve(path: str | None) -> str | None:
 # --- what may not change between attempts ----------------------------------------------------------
 
 _DATA_ORDER = "it decides the text of each step"
+_TASK_ORDER = "it decides the tasks of each step"
 _WEIGHTS = "it decides the shape of the weights in the checkpoints"
 _FIXED: tuple[tuple[str, str], ...] = (
     ("run.kind", "the checkpoints belong to another kind of run"),
@@ -216,31 +221,56 @@ _FIXED: tuple[tuple[str, str], ...] = (
         for name in ("path", "init", "layers", "hidden_size", "heads", "kv_heads", "head_dim")
     ),
     *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm")),
-    *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps")),
+    *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps", "lora")),
     *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
     ("batch.micro_batch", "gradients are summed in its portions, and a resume is exact"),
     ("batch.global_batch", _DATA_ORDER),
+    ("tasks", _TASK_ORDER),
+    ("rl.warmup_steps", _TASK_ORDER),
+    ("rl.group_size", "the checkpoint holds finished rollouts in groups of this size"),
+    ("rl.kl_coef", "the reference model is that of the first RL step, and only a run that began with one has it"),
     ("eval.held_out_ratio", "text for training would be held out, or the reverse"),
 )
 
 
 def _list_changes(before: RunSpec, after: RunSpec) -> Iterator[Change]:
-    """Every setting that is not listed may change: max_steps, optim, schedule, parallel, checkpoint, eval, prime_train.
+    """Every setting that is not listed may change: max_steps, optim, schedule, parallel, checkpoint, eval, prime_train,
+    inference, and what [rl] has for sampling, loss and limits.
 
     Optimizer settings and the schedule are functions of the step: a change counts from the next attempt on.
     """
     old, new = _flatten(before), _flatten(after)
-    yield from (Change(name, old[name], new[name], why) for name, why in _FIXED if old[name] != new[name])
+    changed = ((name, old.get(name), new.get(name), why) for name, why in _FIXED)
+    yield from (Change(name, was, value, why) for name, was, value, why in changed if was != value)
 
 
 def _flatten(run: RunSpec) -> dict[str, Any]:
     """Dotted names to values, two levels deep. The global batch is one value for all three ways to set it."""
     tables: dict[str, Any] = {name: table for name, table in asdict(run).items() if isinstance(table, dict)}
+    tables.pop("rl", None)  # a run of another kind does not use it
     values = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
-    sources = "; ".join(map(_describe_source, run.data.sources))
-    return values | {"batch.global_batch": run.global_batch, "data.sources": sources}
+    values |= {"batch.global_batch": run.global_batch, "data.sources": _describe(run.data.sources)}
+    lora = run.model.lora
+    values["model.lora"] = None if lora is None else _describe((lora,))
+    learns_from_tasks = run.learns_from_rewards or any(source.kind == "demonstrations" for source in run.data.sources)
+    values["tasks"] = _describe(replace(task, **_MAY_CHANGE) for task in run.tasks) if learns_from_tasks else ""
+    if run.learns_from_rewards:
+        policy = asdict(run.policy)
+        values |= {f"rl.{name}": policy[name] for name in ("warmup_steps", "group_size")}
+        values["rl.kl_coef"] = "above 0" if policy["kl_coef"] else "0"
+    return values
 
 
-def _describe_source(source: Source) -> str:
-    return ", ".join(f"{key} {value!r}" for key, value in asdict(source).items() if value is not None)
+_TASK = TaskSource(kind="reverse-text")
+_MAY_CHANGE: dict[str, Any] = {name: getattr(_TASK, name) for name in ("python", "max_turns", "limit_s")}
+
+
+def _describe(values: Iterable[Any]) -> str:
+    """Each dataclass as its fields that differ from their defaults."""
+    return "; ".join(map(_describe_one, values))
+
+
+def _describe_one(value: Any) -> str:
+    given = ((item, getattr(value, item.name)) for item in fields(value))
+    return ", ".join(f"{item.name} {setting!r}" for item, setting in given if setting != item.default) or "defaults"

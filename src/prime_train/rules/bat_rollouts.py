@@ -16,6 +16,8 @@ def group_of_one(run: RunSpec) -> Problems:
 
     an advantage is a rollout's reward minus the mean of its group: in a group of one it is zero, and nothing is learnt
 
+    In a run.toml it is an error: prime-rl has algorithms without groups, [rl] has none.
+
     Source: DeepSeekMath, arXiv 2402.03300, s. 4.1.
 
     Bad (prime-rl 2026-08):
@@ -24,11 +26,14 @@ def group_of_one(run: RunSpec) -> Problems:
     Bad (prime-rl 2026-01):
         [orchestrator]
         rollouts_per_example = 1
+    Bad (rl):
+        [rl]
+        group_size = 1
     Good (prime-rl 2026-08):
         [orchestrator]
         group_size = 8
     """
-    rollout = run.rollout
+    rollout = run.rollouts
     if rollout is None or rollout.group_size != 1 or rollout.algorithm != "grpo":
         return
     sources = run.environments.train if run.environments is not None else None
@@ -41,6 +46,7 @@ def group_of_one(run: RunSpec) -> Problems:
         "1 rollout per task: the advantage of each is zero",
         fix="" if patch else "8 or 16, a divisor of `rollout.batch_rollouts`",
         patch=patch,
+        severity=Severity.ERROR if run.learns_from_rewards else None,
     )
 
 
@@ -48,9 +54,9 @@ def group_of_one(run: RunSpec) -> Problems:
 def batch_not_whole_groups(run: RunSpec) -> Problems:
     """The batch must be made of whole groups.
 
-    a group is rewarded and trained on as a whole: prime-rl refuses a batch that splits one
+    a group is rewarded and trained on as a whole, so a batch cannot end with a part of one
 
-    Source: prime-rl's validator "batch_size must be divisible by group_size".
+    Source: prime-rl's validator "batch_size must be divisible by group_size"; trainer/grpo.py.
 
     Bad (prime-rl 2026-08):
         [orchestrator]
@@ -58,11 +64,14 @@ def batch_not_whole_groups(run: RunSpec) -> Problems:
     Bad (prime-rl 2026-01):
         [orchestrator]
         batch_size = 100
+    Bad (rl):
+        [rl]
+        group_size = 12
     Good (prime-rl 2026-08):
         [orchestrator]
         batch_size = 96
     """
-    rollout = run.rollout
+    rollout = run.rollouts
     if rollout is None or rollout.batch_rollouts is None or not rollout.group_size:
         return
     if rollout.batch_rollouts % rollout.group_size:
@@ -115,7 +124,7 @@ def batch_of_one_group(run: RunSpec) -> Problems:
         [orchestrator]
         batch_size = 64
     """
-    rollout = run.rollout
+    rollout = run.rollouts
     if rollout is None or not rollout.group_size or rollout.group_size < 2:
         return
     if rollout.batch_rollouts == rollout.group_size:
@@ -175,7 +184,7 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
         [orchestrator.concurrency]
         max_inflight = 128
     """
-    rollout = run.rollout
+    rollout = run.rollouts
     if rollout is None or rollout.max_inflight is None or not rollout.group_size:
         return
     if rollout.max_inflight < rollout.group_size:

@@ -9,7 +9,7 @@
     Good:
         a TOML overlay that is clean under every rule
     Bad (prime-rl 2026-08):
-        the same on another of the BASES
+        the same on another of the BASES; `rl` and `sft` are those of a run.toml
 
     Bad (script):
         a whole Python script
@@ -196,8 +196,47 @@ max_model_len = 4096
 dp = 2
 """
 
+_RL = """\
+[run]
+name = "example"
+kind = "rl"
+max_steps = 400
+
+[data]
+ctx_tokens = 128
+
+[[tasks]]
+kind = "reverse-text"
+
+[batch]
+micro_batch = 8
+global_batch = 64
+
+[rl]
+warmup_steps = 40
+"""
+
+_SFT = """\
+[run]
+name = "example"
+kind = "sft"
+max_steps = 200
+
+[data]
+ctx_tokens = 512
+
+[[data.sources]]
+kind = "files"
+path = "chats/*.jsonl"
+
+[batch]
+micro_batch = 8
+"""
+
 BASES = {
     "": BASE,
+    "rl": _RL,
+    "sft": _SFT,
     "prime-rl 2026-08": _RL_2026_08,
     "prime-rl 2026-08 lora": _LORA_2026_08,
     "prime-rl 2026-08 sft": _SFT_2026_08,

@@ -122,11 +122,15 @@ def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
         return families.load_for_script()
     if facts is not None:
         families.load_all()
-    elif reading.dialect == run_toml.DIALECT and (reading.run is None or reading.run.server is None):
+    elif reading.dialect == run_toml.DIALECT and not _has_rollouts_or_server(reading.run):
         families.load_for_run_toml()
     else:
         families.load_for_config()
     return RULES.values()
+
+
+def _has_rollouts_or_server(run: RunSpec | None) -> bool:
+    return run is not None and (run.server is not None or run.learns_from_rewards)
 
 
 def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> Verdict:
@@ -206,7 +210,7 @@ def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozense
         match found:
             case Fault():
                 yield _of_fault(rule, found, reading)
-            case Problem() if _applies(rule, found, reading) and shadowed.isdisjoint(_fields_of(found)):
+            case Problem() if _applies(rule, found, reading) and shadowed.isdisjoint(_keys_of(found, reading)):
                 yield _of_problem(rule, found, reading)
             case Problem():
                 pass  # the problem is about a default that replaces a faulty value
@@ -228,6 +232,12 @@ def _fields_of(problem: Problem) -> set[str]:
     """The RunSpec fields that a problem names."""
     quoted = re.findall(_FIELD, f"{problem.what} {problem.fix} {problem.why}")
     return {problem.at, *problem.patch, *quoted}
+
+
+def _keys_of(problem: Problem, reading: Reading) -> set[str]:
+    """The RunSpec fields that a problem names, and their keys: a part may be derived from the fields of another."""
+    named = _fields_of(problem)
+    return named.union(map(reading.key, named))
 
 
 def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:

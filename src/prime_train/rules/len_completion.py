@@ -151,6 +151,61 @@ def minimum_beyond_maximum(run: RunSpec) -> Problems:
         )
 
 
+@sharper_rule("LEN010", Severity.ERROR, uses=("source_files",))
+def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
+    """The prompt and an answer of rl.answer_tokens must fit into a sequence.
+
+    a prompt without room for its answer makes no rollout: all of them count as truncated, and nothing is learnt
+
+    A sequence is data.ctx_tokens long, or inference.ctx_tokens if that is less. The prompts of built-in tasks are
+    counted by `validate`, at four characters per token and without the chat template; all prompts have at least that.
+
+    Source: trainer/rl/collect.py; vLLM's refusal "This model's maximum context length is N tokens".
+
+    Bad (rl):
+        [rl]
+        answer_tokens = 128
+    Bad (rl):
+        [inference]
+        engine = "local"
+        ctx_tokens = 64
+    Bad (rl):
+        [rl]
+        answer_tokens = 32
+        [data]
+        ctx_tokens = 48
+        [[tasks]]
+        kind = "reverse-text"
+        arguments = {min_letters = 120, max_letters = 120}
+    Good (rl):
+        [rl]
+        answer_tokens = 64
+    """
+    if not run.learns_from_rewards:
+        return
+    at, ctx_tokens = "data.ctx_tokens", run.data.ctx_tokens
+    if run.server is not None and run.server.ctx_tokens is not None and run.server.ctx_tokens < ctx_tokens:
+        at, ctx_tokens = "server.ctx_tokens", run.server.ctx_tokens
+    answer_tokens = run.policy.answer_tokens
+    if answer_tokens >= ctx_tokens:
+        what = f"{answer_tokens} tokens leave no room for a prompt in `{at}` {ctx_tokens}"
+        yield Problem("rl.answer_tokens", what, fix=f"`{at}` = {2 * answer_tokens}, or shorter answers")
+        return
+    if facts is None:
+        return
+    from prime_train.rules.task_prompts import find_prompts  # here, because a lint has no time to pose tasks
+
+    for prompt in find_prompts(run):
+        if prompt.tokens + answer_tokens > ctx_tokens:
+            yield Problem(
+                at,
+                f"{ctx_tokens} tokens, and a prompt of {prompt.kind} has at least {prompt.tokens} beside "
+                f"`rl.answer_tokens` {answer_tokens}",
+                fix=f"`{at}` = {-(-(prompt.tokens * 2 + answer_tokens) // 64) * 64}, or shorter tasks",
+            )
+            return
+
+
 def _completions(run: RunSpec) -> Iterator[tuple[str, int, int | None]]:
     """(RunSpec field, tokens, its environment or None) of every limit on the completions that are trained on."""
     if run.rollout is not None and run.rollout.max_completion_tokens is not None:

@@ -234,7 +234,7 @@ def server_shorter_than_training(run: RunSpec) -> Problems:
     Good (prime-rl 2026-08):
         seq_len = 4096
     """
-    rollout, inference = run.rollout, run.inference
+    rollout, inference = run.rollouts, run.inference
     if rollout is None or inference is None or rollout.ctx_tokens is None or inference.ctx_tokens is None:
         return
     if inference.ctx_tokens < rollout.ctx_tokens:

@@ -127,8 +127,9 @@ def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Problems
     if isinstance(hardware, Unknown) or isinstance(shape, Unknown):
         return
     memory, _ = memory_of(run, hardware, shape)
-    if memory.gpus.shared and fraction is not None and fraction > SHARED_GPU_FRACTION:  # rule PAR007
-        return
+    too_large = fraction is not None and fraction > SHARED_GPU_FRACTION
+    if memory.gpus.shared and (too_large or (fraction is None and run.launched_server is not None)):
+        return  # rules PAR007 and ENG004
     for role in memory.roles:
         if role.memory.role != role_name or role.fits:
             continue
@@ -175,7 +176,10 @@ def hardware_of(run: RunSpec, facts: Facts) -> Hardware | Unknown:
     if found is None:
         seen = gpus.devices[0].name if gpus.devices else gpus.reason or "none is there"
         return Unknown(f"there is no GPU whose speed is known ({seen})")
-    return found if run.gpus is None else found._replace(gpus=run.gpus)
+    if run.gpus is None:
+        return found
+    has_server = run.config_format == "run.toml" and run.server_gpus > 0  # it shares GPUs where there are too few
+    return found._replace(gpus=min(run.gpus, found.gpus) if has_server else run.gpus)
 
 
 def shape_of(run: RunSpec) -> ModelShape | Unknown:

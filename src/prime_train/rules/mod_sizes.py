@@ -12,7 +12,7 @@ from prime_train.spec import Model, RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_NOT_SIZES = ("path", "init", "compile")
+_NOT_SIZES = ("path", "init", "compile", "lora")
 
 
 @rule("MOD001", Severity.ERROR)
@@ -164,3 +164,36 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Problems:
             yield suggest(
                 f"model.{name}", f"{value} is not used: `model.path` is set", None, fix="take it out", safe=True
             )
+
+
+@rule("MOD013", Severity.ERROR)
+def adapters_on_random_weights(run: RunSpec) -> Problems:
+    """Adapters need a trained model below them.
+
+    the weights stay as they are, and random weights with small corrections cannot model text
+
+    Source: LoRA, arXiv 2106.09685, s. 4.1 (the update of a pre-trained weight has a low rank).
+
+    Bad:
+        [model.lora]
+        rank = 8
+    Bad (rl):
+        [model.lora]
+        rank = 8
+    Good:
+        [model]
+        path = "models/mine"
+        [model.lora]
+        rank = 8
+        [tokenizer]
+        path = "models/mine"
+        [optim]
+        lr = 1e-4
+    """
+    model = run.model
+    if model.lora is None or (model.path is not None and model.init == "weights"):
+        return
+    at = "model.lora" if model.path is None else "model.init"
+    what = "no `model.path` is set" if model.path is None else '`model.init` is "random"'
+    fix = "the folder of a trained model in `model.path`, or take [model.lora] out"
+    yield Problem(at, f"adapters on random weights: {what}", fix=fix)

@@ -38,6 +38,16 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
     Bad:
         [optim]
         lr = 0.5
+    Bad (rl):
+        [model]
+        path = "models/mine"
+        [tokenizer]
+        path = "models/mine"
+        [optim]
+        lr = 0.001
+    Good (rl):
+        [optim]
+        lr = 0.001
     Good (prime-rl 2026-08):
         [trainer.optim]
         lr = 3e-6
@@ -46,11 +56,13 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
     if lr == 0 or (trainer is not None and trainer.optimizer not in _ADAM):
         return
     low = 0.0
-    if run.lora is not None:
-        low, high, what, usual = _LORA_LOW, _LORA_HIGH, "LoRA", 1e-5 if run.finetune is None else 1e-4
-    elif run.rollout is not None:
+    from_trained = run.model.path is not None and run.model.init == "weights"  # in a run.toml
+    if run.lora is not None or run.model.lora is not None:
+        on_text = run.finetune is not None or (run.lora is None and not run.learns_from_rewards)
+        low, high, what, usual = _LORA_LOW, _LORA_HIGH, "LoRA", 1e-4 if on_text else 1e-5
+    elif run.rollout is not None or (run.learns_from_rewards and from_trained):
         high, what, usual = _FULL_RL_HIGH, "RL on all weights", 1e-6
-    elif trainer is not None:
+    elif trainer is not None or (run.run.kind == "sft" and from_trained):
         high, what, usual = _FULL_SFT_HIGH, "fine-tuning all weights", 2e-5
     else:
         high, what, usual = _PRETRAIN_HIGH, "pretraining", 1e-3

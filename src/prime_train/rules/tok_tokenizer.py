@@ -135,3 +135,40 @@ def more_tokens_than_embeddings(run: RunSpec, facts: Facts) -> Problems:
     if tokens is not None and tokens > embedded:
         at = "tokenizer.vocab_size" if tokenizer is None else "tokenizer.path"
         yield Problem(at, f"{tokens} tokens, and {model.path} embeds {embedded}", fix="take the model's own tokenizer")
+
+
+@facts_rule("TOK005", Severity.ERROR, needs=("tokenizer_folder",))
+def tokenizer_without_chat_template(run: RunSpec, facts: Facts) -> Problems:
+    """The tokenizer of a run on chats must have a chat template.
+
+    only the template defines how roles and messages become tokens: another one than the model's own confuses it
+
+    Source: transformers, tokenizer_config.json and chat_template.jinja.
+
+    Bad (sft):
+        [tokenizer]
+        path = "tokenizers/base"
+        [facts.tokenizer_folder]
+        path = "tokenizers/base"
+        has_chat_template = false
+    Bad (rl):
+        [tokenizer]
+        path = "tokenizers/base"
+        [facts.tokenizer_folder]
+        path = "tokenizers/base"
+        has_chat_template = false
+    Good (sft):
+        [tokenizer]
+        path = "tokenizers/chat"
+        [facts.tokenizer_folder]
+        path = "tokenizers/chat"
+        has_chat_template = true
+    """
+    folder = known(facts.tokenizer_folder)
+    if run.run.kind not in ("sft", "rl") or folder is None or folder.problem or folder.has_chat_template is not False:
+        return
+    yield Problem(
+        "tokenizer.path",
+        f"{folder.path}: neither chat_template.jinja nor a chat_template in tokenizer_config.json",
+        fix="the tokenizer of the instruct version of the model, or a chat_template.jinja in that folder",
+    )

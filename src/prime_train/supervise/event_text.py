@@ -61,6 +61,11 @@ def _describe_trainer(event: Event) -> str:
             return f"{name}: {detail}" if detail else name
         case events.Evaluated(step=step, loss=loss):
             return f"validation loss {loss:.4f} at step {step}"
+        case events.TasksEvaluated() as e:
+            failed = f", {e.failed} failed" if e.failed else ""
+            return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"
+        case events.RolloutsFailed() as e:
+            return f"{e.environment}: {e.failed} of {e.asked} rollouts failed: {e.reason}"
         case events.TrainerFailed(what=what, rank=rank):
             return f"trainer failed (rank {rank}): {what}"
         case events.TrainerStopped(step=step):

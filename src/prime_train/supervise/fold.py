@@ -18,6 +18,7 @@ from prime_train.supervise.state import (
     RunState,
     Sent,
     State,
+    TaskScore,
     TrainerExit,
     Validation,
     evolve,
@@ -186,7 +187,7 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
         lost = "its end was not written down"
         state = evolve_attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
     if event.resume_step == 0:  # the measured values belong to weights that are gone
-        state = evolve(state, first_validation=None, last_validation=None, samples=())
+        state = evolve(state, first_validation=None, last_validation=None, samples=(), task_scores=())
     before = state.attempt
     attempt = Attempt(event.attempt, event.resume_step, event.rejected, launched_s=time_s, last_step=event.resume_step)
     return evolve(
@@ -281,6 +282,10 @@ def fold_trainer(state: State, record: Record) -> State:
         case events.Evaluated() as event:
             latest = Validation(event.step, event.loss, event.tokens)
             return evolve(state, first_validation=state.first_validation or latest, last_validation=latest)
+        case events.TasksEvaluated() as event:
+            return _fold_tasks(state, event)
+        case events.RolloutsFailed(failed=failed):
+            return evolve(state, rollouts_failed=state.rollouts_failed + failed)
         case events.Sampled() as event:
             same = state.samples if state.samples and state.samples[-1].step == event.step else ()
             return evolve(state, samples=(*same, event)[-SAMPLES_KEPT:])
@@ -302,6 +307,19 @@ def fold_trainer(state: State, record: Record) -> State:
             return state
 
 
+def _fold_tasks(state: State, event: events.TasksEvaluated) -> State:
+    earlier = {score.environment: score for score in state.task_scores}
+    first = earlier.get(event.environment)
+    score = TaskScore(
+        environment=event.environment,
+        first_step=first.first_step if first else event.step,
+        first_reward=first.first_reward if first else event.reward,
+        step=event.step,
+        reward=event.reward,
+    )
+    return evolve(state, task_scores=tuple((earlier | {event.environment: score}).values()))
+
+
 def _fold_progress(state: State, live: Live, event: events.Progress, record: Record) -> State:
     state = evolve_live(state, phase="train", phase_detail="", first_progress=live.first_progress or record)
     state = evolve_attempt(state, last_step=event.step)
@@ -310,6 +328,7 @@ def _fold_progress(state: State, live: Live, event: events.Progress, record: Rec
         state="running",
         step=event.step,
         loss=event.loss,
+        reward=event.reward,
         tokens_per_s=event.tokens_per_s,
         tokens_seen=event.tokens_seen,
         progress_s=record.time_s,

@@ -150,6 +150,17 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskScore:
+    """Mean rewards on the held-out tasks of one environment, of the first and of the latest evaluation."""
+
+    environment: str
+    first_step: int
+    first_reward: float
+    step: int
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReadPosition:
     """The last event read from one writer. `attempt`: its latest attempt; None if the writer belongs to the run."""
 
@@ -171,11 +182,14 @@ class State:
     started: TrainerStarted | None = None  # by rank 0 of the latest attempt that started training
     step: int = 0
     loss: float | None = None
+    reward: float | None = None  # mean over the rollouts of the latest step
     tokens_per_s: float | None = None
     tokens_seen: int = 0
     progress_s: float | None = None  # time of the latest Progress
     first_validation: Validation | None = None
     last_validation: Validation | None = None
+    task_scores: tuple[TaskScore, ...] = ()  # one per environment, in the order of their first evaluation
+    rollouts_failed: int = 0
     samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
     live: Live | None = None

@@ -34,6 +34,7 @@ REFRESH_S = 1.0  # one refresh takes 1 to 2 ms, and the whole supervisor may use
 PLAIN_EVERY_S = 10.0
 PLAIN_EVERY_PART = 0.05  # of max_steps
 ALARMS_SHOWN = 3
+_ENVIRONMENTS_SHOWN = 3
 
 Show = Callable[[State, Sequence[Record]], None]
 
@@ -123,8 +124,11 @@ def eta_s(state: State) -> float | None:
 
 
 def numbers(state: State) -> list[str]:
-    """Loss, held-out loss and speed; values that are not known are left out."""
+    """Reward, loss, held-out results and speed; values that are not known are left out."""
     parts: list[str] = []
+    if state.reward is not None:
+        parts.append(f"reward {state.reward:.3f}")
+    parts += [f"{score.environment} {score.reward:.3f}" for score in state.task_scores[:_ENVIRONMENTS_SHOWN]]
     if state.loss is not None:
         parts.append(f"loss {state.loss:.4f}")
     if state.last_validation is not None:

@@ -16,7 +16,9 @@ from prime_train.events import (
     Evaluated,
     LaunchAsked,
     Record,
+    RolloutsFailed,
     RunOpened,
+    TasksEvaluated,
     WatchEvent,
     read,
 )
@@ -25,8 +27,10 @@ from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.state import Attempt, State
 
-PHASES = ("data_s", "forward_backward_s", "optimizer_s", "checkpoint_s")
-_COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu")
+PHASES = ("rollouts_s", "data_s", "forward_backward_s", "optimizer_s", "weights_s", "checkpoint_s")
+ROLLOUTS = ("reward", "answer_tokens", "truncated", "failed", "too_old", "rollouts", "zero_groups", "groups", "entropy",
+            "clip_ratio", "reference_kl", "mismatch_kl", "behind_steps")  # fmt: skip
+_COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu", *ROLLOUTS)
 
 Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan if a line has none
 
@@ -50,6 +54,8 @@ class History(NamedTuple):
     config: dict[str, Any]  # resolved.json; empty if it cannot be read
     state: State
     evaluations: tuple[Evaluated, ...]  # by step; without those of steps that a restart repeated
+    task_evaluations: tuple[TasksEvaluated, ...]  # by step and environment; likewise
+    failed_rollouts: tuple[RolloutsFailed, ...]  # in the order of their events
     saves: tuple[CheckpointSaved, ...]
     metrics: Metrics
     began_s: float | None
@@ -84,6 +90,8 @@ def gather(run_dir: RunDir) -> History:
         config=_object(run_dir.resolved),
         state=state,
         evaluations=_evaluations(records),
+        task_evaluations=_task_evaluations(records),
+        failed_rollouts=tuple(record.event for record in records if isinstance(record.event, RolloutsFailed)),
         saves=tuple(saved[step] for step in sorted(saved)),
         metrics=read_metrics(run_dir.metrics),
         began_s=records[0].time_s if records else None,
@@ -103,6 +111,18 @@ def _evaluations(records: Iterable[Record]) -> tuple[Evaluated, ...]:
             case Evaluated() as evaluated:
                 by_step[evaluated.step] = evaluated
     return tuple(by_step[step] for step in sorted(by_step))
+
+
+def _task_evaluations(records: Iterable[Record]) -> tuple[TasksEvaluated, ...]:
+    """By step, then by environment. Those after the checkpoint that an attempt resumes from are dropped."""
+    found: dict[tuple[int, str], TasksEvaluated] = {}
+    for record in records:
+        match record.event:
+            case LaunchAsked(resume_step=resumed):
+                found = {key: evaluated for key, evaluated in found.items() if key[0] <= resumed}
+            case TasksEvaluated() as evaluated:
+                found[evaluated.step, evaluated.environment] = evaluated
+    return tuple(found[key] for key in sorted(found))
 
 
 def read_metrics(path: Path) -> Metrics:
@@ -183,6 +203,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     lines += [(f"restart {number}", _restart(restart)) for number, restart in enumerate(run.restarts, start=1)]
     if run.evaluations:
         lines.append(("held-out loss", _held_out(run)))
+    lines += [("held-out tasks", words) for words in describe_scores(run)]
     if state.newest_complete:
         program, spec = recorded(run_dir, strict=False)
         newest = find_newest_complete(program.checkpoints(spec, run_dir))
@@ -213,6 +234,17 @@ def _held_out(run: History) -> str:
     if run.vocab_loss is not None:
         text += f", {1 - last / run.vocab_loss:.0%} below ln(vocabulary) = {run.vocab_loss:.4f}"
     return text
+
+
+def describe_scores(run: History) -> list[str]:
+    """One line per environment: the first and the last mean reward on its held-out tasks."""
+    by_environment: dict[str, list[TasksEvaluated]] = {}
+    for evaluated in run.task_evaluations:
+        by_environment.setdefault(evaluated.environment, []).append(evaluated)
+    return [
+        f"{name}: mean reward {of[0].reward:.3f} at step {of[0].step:,} -> {of[-1].reward:.3f} at step {of[-1].step:,}"
+        for name, of in by_environment.items()
+    ]
 
 
 def _sample(text: str) -> str:

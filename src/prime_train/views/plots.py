@@ -6,6 +6,7 @@ import io
 import math
 import os
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +22,20 @@ _LABELLED = 6  # if there are more restarts, their lines have no label
 
 
 def draw(history: History, directory: Path) -> list[Path]:
-    """Writes loss.png and throughput.png; returns their paths, none if no step was recorded.
+    """Writes loss.png, throughput.png and, with rewards, reward.png; returns their paths, none before the first step.
 
     Raises ImportError without matplotlib.
     """
     if not history.metrics["step"]:
         return []
     directory.mkdir(parents=True, exist_ok=True)
-    return [
+    drawn = [
         _save(_loss, history, directory / "loss.png", "loss, nats per token"),
         _save(_throughput, history, directory / "throughput.png", "tokens/s"),
     ]
+    if history.task_evaluations or any(map(math.isfinite, history.metrics["reward"])):
+        drawn.append(_save(_reward, history, directory / "reward.png", "mean reward"))
+    return drawn
 
 
 def smooth(values: Sequence[float], half_life: float) -> list[float]:
@@ -99,6 +103,19 @@ def _loss(axes: Axes, history: History) -> None:
             words, (1, history.vocab_loss), xycoords=("axes fraction", "data"), xytext=(-2, 3),
             textcoords="offset points", ha="right", fontsize=8, color="#555555",
         )  # fmt: skip
+
+
+def _reward(axes: Axes, history: History) -> None:
+    steps, rewards = history.metrics["step"], history.metrics["reward"]
+    if any(map(math.isfinite, rewards)):  # warm-up steps have none
+        axes.plot(steps, rewards, color=_SOFT, linewidth=0.9, label="rollouts of each step")
+        axes.plot(steps, smooth(rewards, max(2.0, len(rewards) / 50)), color=_INK, linewidth=1.6, label="smoothed")
+    names = dict.fromkeys(evaluated.environment for evaluated in history.task_evaluations)
+    for name, shape in zip(names, cycle("osD^v"), strict=False):
+        evaluations = [evaluated for evaluated in history.task_evaluations if evaluated.environment == name]
+        at, held_out = [e.step for e in evaluations], [e.reward for e in evaluations]
+        axes.plot(at, held_out, color=_HELD_OUT, marker=shape, markersize=4.5, linewidth=1.4, label=f"held out: {name}")
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
 
 
 def _throughput(axes: Axes, history: History) -> None:

@@ -10,14 +10,17 @@ from typing import Any
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.supervise.state import Attempt
+from prime_train.views import rewards
 from prime_train.views.history import PHASES, History, Restart, gather
 from prime_train.views.incidents import alarms, changes, deletions, warnings
 from prime_train.views.text import date, fenced, plain, sanitize, table
 
 _PHASE_NAMES = {
+    "rollouts_s": "wait for rollouts",
     "data_s": "wait for data",
     "forward_backward_s": "forward and backward",
     "optimizer_s": "optimizer",
+    "weights_s": "weights to the engine",
     "checkpoint_s": "wait for a checkpoint",
 }
 _NO_PLOTS = "*Plots need matplotlib: `pip install 'prime-train[train]'`, then `prime-train report {name}`.*"
@@ -47,10 +50,11 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
         f"# Run {history.name}",
         outcome(history),
         table(("", ""), _what_ran(history)),
+        *rewards.sections(history, images.get("reward", "")),
         "## Loss",
         images["loss"],
         held_out(history),
-        _evaluations(history),
+        _evaluations(history) if history.evaluations or not history.task_evaluations else "",
         "## Speed",
         images["throughput"] if plots else "",
         _speed(history),
@@ -103,7 +107,9 @@ def _what_ran(history: History) -> list[tuple[str, str]]:
         rows.append(("device", f"{ranks}{started.device}, {started.precision}"))
     if "data" in config:
         sources = ", ".join(_source(source) for source in config["data"]["sources"])
-        rows.append(("data", f"{sources}; {config['data']['ctx_tokens']:,} tokens per sequence"))
+        tasks = ", ".join(str(task["id"] or task["kind"]) for task in config.get("tasks", ()))
+        named = "; ".join(part for part in (sources, f"tasks: {tasks}" if tasks else "") if part)
+        rows.append(("data", f"{named}; {config['data']['ctx_tokens']:,} tokens per sequence"))
     if "optim" in config and "schedule" in config:
         rows.append(("optimizer", f"AdamW, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
     rows.append(("tokens seen", format_count(history.state.tokens_seen)))

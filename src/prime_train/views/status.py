@@ -16,7 +16,7 @@ from prime_train.programs import recorded
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.lock import find_holder
-from prime_train.supervise.state import ActiveAlarm, Attempt, State
+from prime_train.supervise.state import ActiveAlarm, Attempt, State, TaskScore
 from prime_train.views.text import pick
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
@@ -118,6 +118,9 @@ def as_json(status: Status) -> dict[str, Any]:
         "max_steps": state.max_steps,
         "loss": _rounded(state.loss, 6),
         "validation_loss": _rounded(state.last_validation.loss if state.last_validation else None, 6),
+        "reward": _rounded(state.reward, 6),
+        "tasks": [_task_score(score) for score in state.task_scores],
+        "rollouts_failed": state.rollouts_failed,
         "tokens_per_s": _rounded(state.tokens_per_s, 1),
         "phase": state.live.phase if state.live else None,
         "last_event": state.last_event or None,
@@ -143,6 +146,12 @@ def all_as_json(statuses: Sequence[Status]) -> dict[str, Any]:
 def _rounded(value: float | None, digits: int) -> float | None:
     """A value that is not finite becomes null, because JSON has neither nan nor infinity."""
     return round(value, digits) if value is not None and math.isfinite(value) else None
+
+
+def _task_score(score: TaskScore) -> dict[str, Any]:
+    """`reward` is that of the latest evaluation on held-out tasks."""
+    rewards = {"first_reward": _rounded(score.first_reward, 6), "reward": _rounded(score.reward, 6)}
+    return pick(score, "environment", "first_step", "step") | rewards
 
 
 def _cause(failure: Attempt | None) -> dict[str, Any] | None:
@@ -173,6 +182,11 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if state.first_validation and state.last_validation:
         first, last = state.first_validation, state.last_validation
         lines.append(("held-out loss", f"{first.loss:.4f} -> {last.loss:.4f} (step {last.step})"))
+    if state.reward is not None:
+        lines.append(("reward", f"{state.reward:.3f}, mean over the rollouts of the latest step"))
+    lines.extend(("held-out tasks", _score_text(score)) for score in state.task_scores)
+    if state.rollouts_failed:
+        lines.append(("rollouts", f"{counted(state.rollouts_failed, 'rollout')} failed in an environment"))
     if state.tokens_per_s is not None:
         lines.append(("speed", f"{format_count(round(state.tokens_per_s))} tokens/s"))
     if status.silent_s is not None:
@@ -197,6 +211,11 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
         lines.append(("disk", f"{status.free_gib:.1f} GiB free"))
     lines.append(("directory", str(status.path)))
     return lines
+
+
+def _score_text(score: TaskScore) -> str:
+    begun = "" if score.first_step == score.step else f"{score.first_reward:.3f} -> "
+    return f"{score.environment}: mean reward {begun}{score.reward:.3f} (step {score.step})"
 
 
 def _state_text(status: Status) -> str:

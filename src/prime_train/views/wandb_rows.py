@@ -20,6 +20,7 @@ from prime_train.events import (
     LaunchAsked,
     RunClosed,
     SpaceFreed,
+    TasksEvaluated,
 )
 
 Level = Literal["INFO", "WARN", "ERROR"]
@@ -56,6 +57,9 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
     match event:
         case Evaluated(step=at, loss=loss, tokens=tokens):
             return counts, Row(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
+        case TasksEvaluated(step=at, environment=name):
+            values = {"reward": event.reward, "failed": event.failed, "answer_tokens": event.answer_tokens}
+            return counts, Row(at, {f"eval/{name}/{key}": value for key, value in values.items()}), None
         case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
             values = {"size_gib": size / GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
             return counts, Row(at, {f"checkpoint/{name}": value for name, value in values.items()}), None

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from prime_train.core.rundir import RunDir
-from prime_train.programs.bundled.program import plan
+from prime_train.programs.bundled.program import needs, plan
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
+from prime_train.spec.server import Server
+from prime_train.supervise.launch.environment import Host
 from prime_train.supervise.launch.launch import to_json
 
 RUN = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=(Source(kind="python-stdlib"),)))
@@ -36,3 +38,11 @@ def test_a_launch_is_written_down_without_what_was_inherited() -> None:
     assert written["version"] == 1
     assert written["argv"][0] == sys.executable
     assert set(written) == {"version", "role", "argv", "cwd", "log", "variables"}
+
+
+def test_a_server_beside_the_trainer_gets_a_share_of_the_cores() -> None:
+    shares = [
+        {variable.name: variable.value for variable in needs(run, RUN_DIR, 3, Host({}, 8, "1:1")).wanted}
+        for run in (RUN, replace(RUN, server=Server()), replace(RUN, server=Server(engine="local")))
+    ]
+    assert [share["OMP_NUM_THREADS"] for share in shares] == ["8", "4", "8"]

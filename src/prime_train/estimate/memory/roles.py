@@ -62,9 +62,13 @@ class Memory(NamedTuple):
 
 
 def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
-    """The GPUs that train and serve by the config; without a number in the config, training takes all other GPUs."""
-    train = run.train_gpus
-    return Gpus(max(1, hardware.gpus - run.server_gpus) if train is None else train, run.server_gpus, run.shares_gpus)
+    """The GPUs that train and serve by the config; without a number in the config, training takes all other GPUs.
+
+    The roles of a run.toml share GPUs where there are too few for both, as they do when it is launched.
+    """
+    train = max(1, hardware.gpus - run.server_gpus) if run.train_gpus is None else run.train_gpus
+    shares = run.config_format == "run.toml" and train > 0 < run.server_gpus and hardware.gpus < train + run.server_gpus
+    return Gpus(train, run.server_gpus, run.shares_gpus or shares)
 
 
 def memory_of(
@@ -92,7 +96,7 @@ def memory_of(
 
 def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, server: ServeSetup) -> Memory:
     """The memory of two roles on one GPU. Both report the same headroom; the fraction must lie in the window."""
-    rollout = run.rollout or Rollout()
+    rollout = run.rollouts or Rollout()
 
     def trainer(ctx_tokens: int) -> RoleMemory:
         tokens = max(1, setup.tokens * ctx_tokens // setup.ctx_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.config.prime_rl.schema import newest
+from prime_train.estimate.memory.rl_terms import rl_terms
 from prime_train.estimate.memory.sharding import ALL_LINEAR, lora_parameters
 from prime_train.estimate.memory.train_setup import (
     Adapter,
@@ -51,8 +52,28 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         fused_optimizer=True,
         compiled=run.model.compile,
         attention="sdpa",
-        packed=True,
+        adapter=_bundled_adapter(run, shape),
+        beside=rl_terms(run, shape, numerics.compute),
+        packed=not run.learns_from_rewards,  # rollouts are padded rows, which need no mask
     )
+
+
+_MODULES = {  # model.lora.targets -> names in a Hugging Face folder
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "output": "o_proj",
+    "gate": "gate_proj",
+    "up": "up_proj",
+    "down": "down_proj",
+}
+
+
+def _bundled_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
+    lora = run.model.lora
+    if lora is None:
+        return None
+    return Adapter("lora", lora.rank, lora_parameters(shape, lora.rank, [_MODULES[name] for name in lora.targets]))
 
 
 def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.values import Term
 
 Sharding = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"]
 Checkpointing = Literal["none", "selective", "full"]
@@ -112,6 +113,7 @@ class TrainSetup(NamedTuple):
     quantization: str = ""  # of the frozen base: "nf4", "nf4-dq", "int4", "int8"; "float8": of matrix products
     compiled: bool = False
     attention: str = ""
+    beside: tuple[Term, ...] = ()  # held on the GPU during all of a step: a reference model, an engine of its own
     packed: bool = False  # sequences hold several documents, separated by an attention mask
 
     @property

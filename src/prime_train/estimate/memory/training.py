@@ -32,7 +32,7 @@ from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
 MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
 _STAYS = frozenset(
     {"parameters", "frozen base", "adapter parameters", "gradients", "optimizer states", "trained embeddings",
-     "master weights", "whole model at load"}
+     "master weights", "whole model at load", "reference model", "engine's weights", "engine's KV cache"}
 )  # fmt: skip
 ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_size
 WIDER_FOR_UNKNOWN_PROGRAM = 2.0
@@ -70,7 +70,7 @@ def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
 def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
     """The phases of a step that may be the highest."""
     groups = groups_of(setup.shape)
-    states = (*_states(setup, groups, k), *load_copy_terms(setup, groups, k), *bucket_terms(setup, k))
+    states = (*_states(setup, groups, k), *setup.beside, *load_copy_terms(setup, groups, k), *bucket_terms(setup, k))
     gradients = _gradients(setup)
     early = gradients if setup.micro_batches > 1 or setup.layout.sharding == "ddp" else ()
     layers = layers_on_gpu(setup)

@@ -9,7 +9,15 @@ from prime_train.estimate.memory.roles import Memory
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.serving.server_memory import token_bytes
 from prime_train.estimate.serving.server_setup import serve_setup_of
-from prime_train.estimate.time.rl_step_time import Overlap, RolloutSetup, RolloutTime, Way, overlap_of, rollout_time
+from prime_train.estimate.time.rl_step_time import (
+    Overlap,
+    RolloutSetup,
+    RolloutTime,
+    Way,
+    broadcast_s,
+    overlap_of,
+    rollout_time,
+)
 from prime_train.estimate.time.step_flops import Kernel, Objective, StepSetup
 from prime_train.estimate.time.step_terms import gpu_class
 from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
@@ -55,16 +63,29 @@ def time_of(
     work, assumptions = step_setup_of(run, setup, hardware)
     way: Way = "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
     throughput = _calibrate(throughput_of(work, hardware._replace(gpus=work.gpus), way), calibration)
-    handover = throughput.broadcast_s or ZERO
-    step = throughput.step_s.plus(handover)
+    trained = throughput.step_s.times(_reference_factor(run))
+    handover = throughput.broadcast_s or _hand_over_s(run, setup, hardware)
+    step = trained.plus(handover)
     rollouts = _rollouts(run, setup, hardware, memory)
     overlap = None
     if rollouts is not None:
-        overlap = overlap_of(throughput.step_s, rollouts.seconds, handover, _async_level(run), memory.gpus.shared)
+        shared = memory.gpus.shared or run.rollout_engine == "local"
+        overlap = overlap_of(trained, rollouts.seconds, handover, _async_level(run), shared)
         step = overlap.step_s
     is_endless = run.run.max_steps >= ENDLESS_STEPS
     steps = STEPS_WITHOUT_END if is_endless else run.run.max_steps
     return Time(throughput, step, steps, is_endless, rollouts, overlap, assumptions)
+
+
+def _reference_factor(run: RunSpec) -> float:
+    """With a reference model a step has a second forward, a third of forward and backward. Source: arXiv 2001.08361,
+    s. 2.1 (2 FLOPs per parameter and token in the forward, 4 in the backward)."""
+    return 4 / 3 if run.learns_from_rewards and run.policy.kl_coef else 1.0
+
+
+def _hand_over_s(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> Interval:
+    """Seconds from a step of the bundled trainer until vLLM has its weights, adapters merged."""
+    return broadcast_s(setup.shape, hardware) if run.rollout_engine == "vllm" else ZERO
 
 
 def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throughput:
@@ -83,7 +104,7 @@ def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throu
 
 def _async_level(run: RunSpec) -> int:
     """How many steps inference may be ahead of the trainer; one if the generation has no such key."""
-    rollout = run.rollout or Rollout()
+    rollout = run.rollouts or Rollout()
     levels = (rollout.max_async_level, rollout.max_off_policy_steps)
     return next((level for level in levels if level is not None), 1)
 
@@ -97,38 +118,67 @@ class _Lengths(NamedTuple):
 
 
 def _lengths(run: RunSpec, ctx_tokens: int) -> _Lengths:
-    limit = run.rollout.max_completion_tokens if run.rollout is not None else None
+    limit = run.rollouts.max_completion_tokens if run.rollouts is not None else None
     prompt = min(run.prime_train.expected_prompt_tokens or _PROMPT_TOKENS, max(1, ctx_tokens // 2))
     longest = max(1, min(limit or ctx_tokens, ctx_tokens - prompt))
     return _Lengths(prompt, max(1, round(longest * _LENGTH_SHARE)), longest)
 
 
 def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory) -> RolloutTime | None:
-    """The time of a step's rollouts; None if the run starts no server or its cache cannot hold a rollout."""
-    served = next((role.served for role in memory.roles if role.served is not None), None)
-    batch = run.rollout.batch_rollouts if run.rollout is not None else None
-    if served is None or not batch or run.rollout is None:
+    """The time of a step's rollouts; None if nothing generates them or the cache cannot hold a rollout."""
+    rollout = run.rollouts
+    if rollout is None or not rollout.batch_rollouts:
         return None
-    server = serve_setup_of(run, hardware, setup.shape)
     lengths = _lengths(run, setup.ctx_tokens)
-    engine = server.tensor_parallel * server.pipeline_parallel
-    if served.kv_tokens < lengths.prompt + lengths.longest or memory.gpus.serve % engine:
+    engine = _own_engine(run, setup) if run.rollout_engine == "local" else _server(run, setup, hardware, memory)
+    if engine is None or engine.kv_tokens < lengths.prompt + lengths.longest or engine.gpus % engine.tp:
         return None
     rollouts = RolloutSetup(
         shape=setup.shape,
-        rollouts=batch,
+        rollouts=rollout.batch_rollouts,
         prompt_tokens=lengths.prompt,
         completion_tokens=lengths.mean,
         longest_completion_tokens=lengths.longest,
-        kv_tokens=served.kv_tokens,
-        kv_token_bytes=token_bytes(server) * engine,
-        sequences=server.sequences,
-        group_size=min(batch, run.rollout.group_size or 1),
-        gpus=memory.gpus.serve,
-        tp=engine,
-        weight_bytes=server.number_bytes if not server.quantization else setup.shape.weight_bytes,
+        group_size=min(rollout.batch_rollouts, rollout.group_size or 1),
+        **engine._asdict(),
     )
     return rollout_time(rollouts, hardware)
+
+
+class _EngineSetup(NamedTuple):
+    """The fields of a RolloutSetup that belong to the engine."""
+
+    kv_tokens: int
+    kv_token_bytes: float
+    sequences: int
+    gpus: int
+    tp: int
+    weight_bytes: float
+
+
+def _server(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory) -> _EngineSetup | None:
+    """The vLLM servers; None if the run starts none."""
+    served = next((role.served for role in memory.roles if role.served is not None), None)
+    if served is None:
+        return None
+    server = serve_setup_of(run, hardware, setup.shape)
+    gpus = server.tensor_parallel * server.pipeline_parallel
+    return _EngineSetup(
+        kv_tokens=served.kv_tokens,
+        kv_token_bytes=token_bytes(server) * gpus,
+        sequences=server.sequences,
+        gpus=memory.gpus.serve,
+        tp=gpus,
+        weight_bytes=server.number_bytes if not server.quantization else setup.shape.weight_bytes,
+    )
+
+
+def _own_engine(run: RunSpec, setup: TrainSetup) -> _EngineSetup:
+    """The engine inside the trainer, on the first of its GPUs, with a slot for each rollout in progress."""
+    shape, number_bytes = setup.shape, setup.numerics.compute
+    slots = run.policy.concurrency
+    each = 2 * shape.layers * shape.kv_heads * shape.head_dim * number_bytes
+    return _EngineSetup(slots * setup.ctx_tokens, each, slots, gpus=1, tp=1, weight_bytes=number_bytes)
 
 
 def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[StepSetup, tuple[str, ...]]:
@@ -136,6 +186,8 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
     layout = setup.layout
     is_rl = run.config_format == "prime-rl" and run.finetune is None
     micro_batches, assumptions = _pack_rollouts(run, setup) if is_rl else (setup.micro_batches, ())
+    if run.learns_from_rewards:
+        setup, assumptions = _shorten(run, setup)
     objective: Objective = "rl" if is_rl else "sft" if run.finetune is not None else "pretrain"
     return (
         StepSetup(
@@ -165,6 +217,15 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
         ),
         assumptions,
     )
+
+
+def _shorten(run: RunSpec, setup: TrainSetup) -> tuple[TrainSetup, tuple[str, ...]]:
+    """The setup with rows of the mean length of a rollout, because the bundled trainer pads rows of like length."""
+    lengths = _lengths(run, setup.ctx_tokens)
+    row = lengths.prompt + lengths.mean
+    words = f"answers of {lengths.mean} on average and {lengths.longest} at most"
+    assumed = (f"prompts of {lengths.prompt} tokens, {words}, one turn: rows of {row} tokens",)
+    return setup._replace(ctx_tokens=row, tokens=setup.tokens * row // setup.ctx_tokens), assumed
 
 
 def _pack_rollouts(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:

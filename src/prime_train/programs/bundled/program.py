@@ -39,16 +39,17 @@ class Bundled(RunTomlProgram):
     keeps_hashes: bool = True
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        served = (Role(vllm.ROLE, vllm.count_gpus(run.server), serves=True),) if run.server is not None else ()
+        server = run.launched_server
+        served = (Role(vllm.ROLE, vllm.count_gpus(server), serves=True),) if server is not None else ()
         return (Role(ROLE, run.parallel.processes), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        served = (vllm.plan(run, run_dir, attempt),) if run.server is not None else ()
+        served = (vllm.plan(run, run_dir, attempt),) if run.launched_server is not None else ()
         return (*served, plan(run, run_dir, attempt, resume_step))
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-        if role == vllm.ROLE and run.server is not None:
-            return vllm.needs(host, vllm.find_version(vllm.python_of(run.server)))
+        if role == vllm.ROLE:
+            return vllm.plan_environment(run, host)
         return needs(run, run_dir, attempt, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
@@ -98,13 +99,15 @@ _NO_SHARED_STORE = Variable(
 def needs(run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
     """The environment of the trainer's processes, which share the cores of this machine."""
     processes = run.parallel.processes
-    threads = str(max(1, host.cores // processes))
+    # A server on a CPU computes at the same time, and more busy OpenMP threads than cores slow down both.
+    sharing = processes + (run.launched_server is not None)
+    threads = str(max(1, host.cores // sharing))
     reason = "fragments of segments then waste less memory"
     several = (*loopback(), _NO_SHARED_STORE, *flight_recorder(run_dir, attempt)) if processes > 1 else ()
     return Needs(
         (
             *python(),
-            Variable("OMP_NUM_THREADS", threads, f"{host.cores} cores over {processes} processes"),
+            Variable("OMP_NUM_THREADS", threads, f"{host.cores} cores over {sharing} processes"),
             gpu_order(),
             *(Variable(name, "expandable_segments:True", reason) for name in ALLOCATOR),
             *several,
