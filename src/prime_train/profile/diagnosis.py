@@ -1,0 +1,105 @@
+"""Names the bottleneck of a measured run, with the evidence. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from prime_train.core.units import format_seconds
+from prime_train.profile.critical_path import OTHER
+from prime_train.profile.measurement import Calls, Measurement
+
+Class = Literal[
+    "latency-bound",
+    "decode-bound",
+    "prefill-bound",
+    "train-bound",
+    "communication-bound",
+    "input-bound",
+    "checkpoint-bound",
+    "balanced",
+]
+
+PARTS: dict[Class, tuple[str, ...]] = {
+    "latency-bound": ("tool", "environment"),
+    "decode-bound": ("decode", "queue", "rollouts"),
+    "prefill-bound": ("prefill",),
+    "train-bound": ("forward", "backward", "forward_backward", "optimizer"),
+    "communication-bound": ("communication", "weights"),
+    "input-bound": ("data",),
+    "checkpoint-bound": ("checkpoint",),
+}
+_STALLS: tuple[Class, ...] = ("communication-bound", "input-bound", "checkpoint-bound")
+_WORK: tuple[Class, ...] = ("decode-bound", "prefill-bound", "train-bound")
+_HALF = 0.5
+# A stall is waste, so it is named before the work that it interrupts: without it a step takes a quarter less time.
+_STALL = 0.25
+_MARKED = 0.1  # components of the class with a smaller share of the path are no bottleneck
+
+
+class Diagnosis(NamedTuple):
+    """The class, its share of the critical path, the components that are marked, and sentences with the evidence."""
+
+    name: Class
+    share: float
+    bottlenecks: tuple[str, ...]
+    evidence: tuple[str, ...]
+
+    @property
+    def is_throughput(self) -> bool:
+        """Whether the run is bound by useful work: more or faster devices help."""
+        return self.name in _WORK
+
+
+def diagnose(measured: Measurement) -> Diagnosis:
+    """The class of a run.
+
+    Latency needs more than half of the critical path. A stall comes before work from a quarter of the path on.
+    Work needs half of it, else nothing dominates.
+    """
+    name = _classify({kind: measured.share(*parts) for kind, parts in PARTS.items()})
+    if name == "balanced":
+        return Diagnosis(name, 0.0, (), tuple(_evidence(name, measured)))
+    parts = PARTS[name]
+    marked = tuple(one.component for one in measured.shares if one.component in parts and one.share >= _MARKED)
+    return Diagnosis(name, measured.share(*parts), marked, tuple(_evidence(name, measured)))
+
+
+def _classify(shares: dict[Class, float]) -> Class:
+    if shares["latency-bound"] > _HALF:
+        return "latency-bound"
+    stall = max(_STALLS, key=lambda kind: shares[kind])
+    if shares[stall] >= _STALL:
+        return stall
+    work = max(_WORK, key=lambda kind: shares[kind])
+    return work if shares[work] >= _HALF else "balanced"
+
+
+def _evidence(name: Class, measured: Measurement) -> list[str]:
+    step_s = measured.wall_s / measured.steps
+    largest = [one for one in measured.shares if one.component != OTHER and one.critical_s > 0]
+    found = []
+    if name == "balanced":
+        top = ", ".join(f"{one.component} {one.share:.0%}" for one in largest[:3])
+        found.append(f"no part dominates a step of {format_seconds(step_s)}: {top}")
+    else:
+        parts = ", ".join(
+            f"{one.component} {one.share:.0%} ({format_seconds(one.critical_s / measured.steps)})"
+            for one in largest
+            if one.component in PARTS[name]
+        )
+        found.append(f"of a step of {format_seconds(step_s)}, the critical path is {parts}")
+    calls = (measured.call(component) for component in PARTS.get(name, ()))
+    found += [_describe_calls(call) for call in calls if call is not None]
+    if measured.trainer_idle is not None and measured.engine_idle is not None:
+        found.append(
+            f"the trainer is idle {measured.trainer_idle:.0%} of the time, the engine {measured.engine_idle:.0%}"
+        )
+    if name == "decode-bound" and measured.decoding is not None:
+        found.append(f"the engine decodes {measured.decoding:.1f} answers at a time")
+    return found
+
+
+def _describe_calls(call: Calls) -> str:
+    each = f"{call.component}: {format_seconds(call.mean_s)} a call at {call.per_rollout:.1f} calls a rollout"
+    median, slow = format_seconds(call.quantiles.p50_s), format_seconds(call.quantiles.p99_s)
+    return f"{each}; half take up to {median}, 99 % up to {slow}"

@@ -1,0 +1,177 @@
+"""What to change in a run whose trainer takes the time: batches, collectives, data, checkpoints. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from prime_train.core.units import counted, format_bytes, format_seconds
+from prime_train.profile.diagnosis import Class
+from prime_train.profile.evidence import LEAST_GAIN, Evidence, Recommendation
+
+_CHECKPOINT_SHARE = 0.02  # that saves may take
+_ONCE_AN_UPDATE_SHARE = 0.1  # that the optimizer, or collectives, may take
+_MOST_TIMES = 16  # the largest change of a batch that is recommended
+
+
+def recommend_train(evidence: Evidence) -> Iterator[Recommendation]:
+    setup = evidence.setup
+    compute_s = evidence.per_step_s("forward", "backward", "forward_backward")
+    if compute_s <= 0:
+        return
+    yield from _larger_micro_batch(evidence, compute_s)
+    optimizer_s = evidence.per_step_s("optimizer")
+    if setup.global_batch is not None and optimizer_s / evidence.step_s > _ONCE_AN_UPDATE_SHARE:
+        yield _amortise(evidence, "train-bound", optimizer_s, "the optimizer takes {share:.0%} of a step")
+    processes = setup.processes or 1
+    has_more = setup.gpus >= 2 * processes
+    yield Recommendation(
+        "train-bound",
+        f"compute on twice the devices, or on faster ones: forward and backward are "
+        f"{compute_s / evidence.step_s:.0%} of a step, {format_seconds(compute_s)}"
+        + (
+            f", and {processes} of {setup.gpus} GPUs train" if has_more else "; this machine has no device that is free"
+        ),
+        f"parallel.processes = {2 * processes}" if has_more else "",
+        evidence.gain(compute_s / 2, 0.0),
+    )
+
+
+def _larger_micro_batch(evidence: Evidence, compute_s: float) -> Iterator[Recommendation]:
+    """The best of the measured micro-batches."""
+    setup = evidence.setup
+    base = next((one for one in evidence.probes if one.times == 1), None)
+    if base is None or setup.micro_batch is None or setup.global_batch is None:
+        return
+    portions = max(1, setup.global_batch // (setup.micro_batch * (setup.processes or 1)))
+    best, best_gain = None, LEAST_GAIN
+    for one in evidence.probes:
+        updates = max(1.0, one.times / portions)  # by which the global batch grows
+        per_token = one.seconds / (one.times * base.seconds)
+        after_s = (evidence.step_s - compute_s) / updates + compute_s * per_token  # for the tokens of a step before
+        if one.times > 1 and evidence.step_s / after_s > best_gain:
+            best, best_gain = one, evidence.step_s / after_s
+    if best is None:
+        return
+    micro_batch = setup.micro_batch * best.times
+    global_batch = max(setup.global_batch, micro_batch * (setup.processes or 1))
+    setting = f"batch.micro_batch = {micro_batch}"
+    if global_batch > setup.global_batch:
+        setting += f", batch.global_batch = {global_batch}"
+    tokens = f" of {setup.micro_batch * setup.ctx_tokens:,} tokens" if setup.ctx_tokens is not None else ""
+    yield Recommendation(
+        "train-bound",
+        f"raise the micro-batch from {setup.micro_batch} to {micro_batch}: a forward and backward{tokens} takes "
+        f"{format_seconds(base.seconds)}, and {best.times}x the tokens {format_seconds(best.seconds)}, as measured",
+        setting,
+        best_gain,
+    )
+
+
+def _amortise(evidence: Evidence, kind: Class, per_update_s: float, why: str) -> Recommendation:
+    """A larger global batch, so that what happens once an update takes a tenth of the time."""
+    setup, step_s = evidence.setup, evidence.step_s
+    rest_s = max(step_s - per_update_s, 1e-9)
+    wanted = per_update_s * (1 - _ONCE_AN_UPDATE_SHARE) / (_ONCE_AN_UPDATE_SHARE * rest_s)
+    times = min(_MOST_TIMES, 1 << max(1, math.ceil(math.log2(max(wanted, 1.0)))))
+    before, after = setup.global_batch or 1, (setup.global_batch or 1) * times
+    return Recommendation(
+        kind,
+        f"raise the global batch from {before} to {after} sequences: {why.format(share=per_update_s / step_s)}, "
+        f"{format_seconds(per_update_s)}, and then happens once for {times}x the tokens; it also changes how the "
+        "model learns",
+        f"batch.global_batch = {after}",
+        step_s * times / (rest_s * times + per_update_s),
+    )
+
+
+def recommend_communication(evidence: Evidence) -> Iterator[Recommendation]:
+    own_s, weights_s = evidence.per_step_s("communication"), evidence.per_step_s("weights")
+    if weights_s > own_s:
+        yield _faster_handover(evidence, weights_s)
+    if own_s > 0:
+        yield from _fewer_collectives(evidence, own_s)
+    if 0 < weights_s <= own_s:
+        yield _faster_handover(evidence, weights_s)
+
+
+def _fewer_collectives(evidence: Evidence, own_s: float) -> Iterator[Recommendation]:
+    rate = ""
+    if evidence.measured.reduced_bytes:
+        per_step = evidence.measured.reduced_bytes / evidence.measured.steps
+        rate = f" ({format_bytes(per_step)} at {format_bytes(per_step / own_s)}/s)"
+    if evidence.setup.global_batch is not None:
+        why = f"the exchange of gradients{rate} takes {{share:.0%}} of a step"
+        yield _amortise(evidence, "communication-bound", own_s, why)
+    yield Recommendation(
+        "communication-bound",
+        f"use a faster link between the processes: collectives{rate} take {format_seconds(own_s)} of a step of "
+        f"{format_seconds(evidence.step_s)}",
+        "",
+        evidence.gain(own_s, 0.0),
+    )
+
+
+def _faster_handover(evidence: Evidence, weights_s: float) -> Recommendation:
+    return Recommendation(
+        "communication-bound",
+        f"hand over less: new weights reach the engine in {format_seconds(weights_s)}, "
+        f"{weights_s / evidence.step_s:.0%} of a step; use shared memory, or an adapter (model.lora)",
+        'rl.handover = "shared-memory"',
+        evidence.gain(weights_s, 0.0),
+    )
+
+
+def recommend_input(evidence: Evidence) -> Iterator[Recommendation]:
+    setup = evidence.setup
+    waited_s = evidence.per_step_s("data")
+    if waited_s <= 0:
+        return
+    rest_s = max(evidence.step_s - waited_s, 1e-9)
+    gain = evidence.gain(waited_s, 0.0)
+    text = f"the loop waits {format_seconds(waited_s)} for data in a step of {format_seconds(evidence.step_s)}"
+    workers = setup.loader_workers
+    if workers is None:
+        yield Recommendation("input-bound", f"prepare data in advance: {text}", "", gain)
+        return
+    # While the loop waits, the workers are busy all the time: they need step_s x workers for the rows of a step.
+    load_s = evidence.step_s * workers if workers else waited_s
+    wanted = max(workers + 1, math.ceil(round(load_s / rest_s, 3)))
+    crowded = ""
+    if setup.cores is not None and wanted >= setup.cores:
+        crowded = f"; this machine has only {counted(setup.cores, 'core')}, so cheaper preparation helps more"
+    yield Recommendation(
+        "input-bound",
+        f"prepare data in {counted(wanted, 'worker')}: {text}; its rows take {format_seconds(load_s)} of work, and the "
+        f"rest of the step {format_seconds(rest_s)}{crowded}",
+        f"data.loader_workers = {wanted}",
+        gain,
+    )
+
+
+def recommend_checkpoint(evidence: Evidence) -> Iterator[Recommendation]:
+    setup = evidence.setup
+    own_s = evidence.per_step_s("checkpoint")
+    if own_s <= 0:
+        return
+    rest_s = max(evidence.step_s - own_s, 1e-9)
+    interval = setup.checkpoint_interval_steps
+    if interval is None:
+        text = f"save less often: saves take {own_s / evidence.step_s:.0%} of the time"
+        yield Recommendation("checkpoint-bound", text, "", evidence.gain(own_s, 0.0))
+        return
+    save_s = own_s * interval
+    wanted = _round_up(max(interval + 1, math.ceil(save_s / (_CHECKPOINT_SHARE * rest_s))))
+    yield Recommendation(
+        "checkpoint-bound",
+        f"save every {wanted:,} steps, not every {interval}: a save stops the loop for {format_seconds(save_s)}, and "
+        f"{wanted:,} steps take {format_seconds(wanted * rest_s)}",
+        f"checkpoint.interval_steps = {wanted}",
+        evidence.step_s / (rest_s + save_s / wanted),
+    )
+
+
+def _round_up(number: int) -> int:
+    """The next of 1, 2, 5, 10, 20, 50 ..."""
+    scale = int("1" + "0" * (len(str(number)) - 1))
+    return next(step * scale for step in (1, 2, 5, 10) if step * scale >= number)
