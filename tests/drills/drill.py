@@ -27,7 +27,7 @@ from prime_train.events import (
     SpaceFreed,
     read,
 )
-from tests.drills import faults, supervisor
+from tests.drills import faults, rewards, supervisor
 from tests.drills.scene import DEADLINE_S, LOOK_S, PROGRAM, REPOSITORY, Scene
 from tests.fakes.prime_rl_launcher import behaviour
 from tests.fakes.prime_rl_launcher.config import config as prime_rl_config
@@ -79,7 +79,8 @@ class Row:
     after: Do = nothing  # at the end, whatever came
     # "trainer": the bundled one under `prime-train run`, and `options` are tables of its config.
     # "prime_rl": a stand-in of its launcher, which does as `options` say.
-    stage: Literal["victim", "trainer", "prime_rl"] = "victim"
+    # "rewards": the bundled trainer in a run that learns from rewards, with the `options` of rewards.py.
+    stage: Literal["victim", "trainer", "prime_rl", "rewards"] = "victim"
     options: Mapping[str, str] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
@@ -99,6 +100,8 @@ class Row:
                 tables = (f"\n[{table}]\n{keys}\n" for table, keys in self.options.items())
                 files = {**scene.files, "run.toml": scene.files["run.toml"] + "".join(tables)}
                 return replace(scene, files=files, variables={**scene.variables, **variables})
+            case "rewards":
+                return rewards.drill_of_rewards(folder, cache, self.options, variables)
             case "prime_rl":
                 config = prime_rl_config("rl", folder / "env" / "bin" / "python", ours=self.files.get("ours", ""))
                 words = (str(PROGRAM), "run", "words.toml", "--no-validate", "--run-name", "drill")

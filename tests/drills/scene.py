@@ -50,6 +50,8 @@ class Scene:
         self.folder.mkdir(parents=True)
         for name, text in self.files.items():
             (self.folder / name).write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                (self.folder / name).chmod(0o755)
 
     @contextlib.contextmanager
     def started(self) -> Iterator[subprocess.Popen[bytes]]:
