@@ -35,7 +35,7 @@ class _StepClock(transformers.TrainerCallback):
 
 def make(sizes: Sizes) -> Anchor:
     transformers.set_seed(0)
-    transformers.utils.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.set_verbosity_error()
     model = _model(sizes)
     clock = _StepClock()
     trainer: Any = None

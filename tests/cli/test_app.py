@@ -26,6 +26,7 @@ COMMANDS = (
         "logs",
         "stop",
         "report",
+        "profile",
         "diagnose",
     ),
     *("ckpt list", "ckpt verify", "schema export", "models list", "models show"),

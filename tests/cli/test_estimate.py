@@ -159,7 +159,8 @@ def test_prices_of_a_file_take_the_place_of_the_table(capsys: pytest.CaptureFixt
     assert told["cost"]["sources"] == ["a contract"]
 
 
-_OTHERS = ("quickstart", "serve")  # for any machine; without an end, and so without a cost
+# For any machine; without an end, and so without a cost.
+_OTHERS = ("quickstart", "sft-quickstart", "rl-quickstart", "rl-vllm-cpu", "serve")
 PRESETS = {
     name: path.read_text(encoding="utf-8") for name, path in gpu_registry.presets().items() if name not in _OTHERS
 }
@@ -178,7 +179,8 @@ def test_a_preset_is_clean_and_fits_its_hardware(preset: str, capsys: pytest.Cap
 
 def test_there_is_a_preset_for_every_common_gpu() -> None:
     common = {"h100-80gb", "h200", "b200", "a100-80gb", "a100-40gb", "l40s", "a6000", "rtx4090", "rtx5090"}
-    assert common | {f"rl-{gpu}" for gpu in common} | {"rl-single-gpu"} == PRESETS.keys()
+    bundled = {"rl-vllm-1-gpu", "rl-vllm-1-plus-1", "rl-vllm-4-plus-4"}
+    assert common | {f"rl-{gpu}" for gpu in common} | {"rl-single-gpu"} | bundled == PRESETS.keys()
 
 
 def _without(config: dict[str, Any], key: str) -> str:

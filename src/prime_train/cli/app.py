@@ -33,6 +33,7 @@ _COMMANDS = {
     "logs": "Show the output of a run's trainer.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
     "report": "Rewrite report.md and the plots of a run.",
+    "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
     "ckpt": "Checkpoints: list, verify, prune, compress, restore.",
     "schema": "Config schemas: export and import.",

@@ -226,8 +226,10 @@ def _launch(launch: Launch, needs: environment.Needs, run_dir: RunDir, host: env
 def _steps(run: RunSpec) -> str:
     if run.run.max_steps >= ENDLESS_STEPS:
         return "without an end: the config sets no max_steps"
-    tokens = f", {run.tokens_per_step:,} tokens each" if run.data.sources else ""
-    return f"to step {run.run.max_steps:,}{tokens}"
+    each = f", {run.tokens_per_step:,} tokens each" if run.data.sources else ""
+    if run.learns_from_rewards:
+        each = f", {run.global_batch:,} rollouts each, in groups of {run.policy.group_size}"
+    return f"to step {run.run.max_steps:,}{each}"
 
 
 def _resume_step(checkpoints: Sequence[Checkpoint], resume: Resume, unreadable: tuple[int, ...]) -> int:
