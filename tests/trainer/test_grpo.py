@@ -178,22 +178,15 @@ def test_two_ranks_make_the_steps_of_one(straight: RunDir, tmp_path: Path, dp_sh
 
 
 @pytest.mark.slow
-def test_an_environment_that_fails_ends_the_run_and_names_its_first_error(tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    source = TaskSource(kind="calculator", arguments={"tool_delay_s": 60.0}, limit_s=0.05)
-    run = rl_run(
-        tasks=(source,),
-        data=spec.Data(sources=(), ctx_tokens=256),
-        tokenizer=spec.Tokenizer(vocab_size=320),
-        rl=replace(rl_run().policy, warmup_steps=40, max_failed_ratio=0.0, answer_tokens=48),
-        run=replace(rl_run().run, max_steps=400),
-    )
-    run_dir = tiny.prepare(tmp_path / "run", run)
+def test_a_run_whose_environment_fails_ends_and_names_the_first_error(tmp_path: Path) -> None:
+    source = replace(rl_run().tasks[0], limit_s=1e-9)  # some calls are too slow for this
+    run = rl_run(tasks=(source,), rl=replace(rl_run().policy, max_failed_ratio=0.0))
+    run_dir = tiny.prepare(tmp_path / "run", replace(run, run=replace(run.run, max_steps=100)))
     code, output = tiny.train(run_dir)
-    events = tiny.events(run_dir)
     assert code == 5, output
-    assert any(isinstance(event, RolloutsFailed) for event in events)
-    failed = events[-1]
-    assert isinstance(failed, TrainerFailed)
+    events = tiny.events(run_dir)
+    lost = next(event for event in events if isinstance(event, RolloutsFailed))
+    assert (lost.step, lost.asked) == (5, 16)
+    (failed,) = (event for event in events if isinstance(event, TrainerFailed))
     assert "rollouts failed" in failed.what
+    assert lost.reason in failed.what

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from prime_train.spec.rl import Rl
 from prime_train.trainer import hf
-from prime_train.trainer.model import Decoder
 from prime_train.trainer.rl.batch import Sample
 from prime_train.trainer.tokenizer import train_bpe
 from tests.trainer import tiny
-from tests.trainer.rl.test_loss import POLICIES, SAMPLES, stepped
+from tests.trainer.rl.test_loss import POLICIES, SAMPLES, logprobs_of, stepped
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +45,7 @@ def open_trainer(folder: Path, policy: Rl) -> Any:
         epsilon=policy.clip_low,
         epsilon_high=policy.clip_high,
         beta=policy.kl_coef,
+        use_bias_correction_kl=False,  # TRL's default weights the divergence by the importance ratio
         temperature=policy.temperature,
         disable_dropout=True,
     )
@@ -81,18 +81,25 @@ def to_inputs(samples: list[Sample]) -> dict[str, Tensor]:
     }
 
 
+def reference_logprobs(samples: list[Sample], temperature: float, longest: int) -> Tensor:
+    """(B, completion) of the model with the seed 2."""
+    rows = torch.zeros(len(samples), longest)
+    for row, sample in zip(rows, samples, strict=True):
+        tokens = torch.tensor(sample.rollout.tokens)
+        logprobs = logprobs_of(tiny.decoder(seed=2), tokens, temperature)  # (T - 1, V)
+        found = logprobs.gather(1, tokens[1:].unsqueeze(1)).squeeze(1)[sample.rollout.sampled.index(True) - 1 :]
+        row[: len(found)] = found.detach()
+    return rows
+
+
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_the_step_is_that_of_trl(policy: Rl, tmp_path: Path) -> None:
     trainer = open_trainer(tmp_path, policy)
     inputs = to_inputs(SAMPLES)
     if policy.kl_coef:
-        reference = _as_hf(tiny.decoder(seed=2), tmp_path / "reference")
-        with torch.no_grad():
-            tokens = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
-            mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
-            kept = inputs["completion_ids"].shape[1]
-            found = trainer._get_per_token_logps_and_entropies(reference, tokens, mask, kept)
-            inputs["ref_per_token_logps"] = found[0]
+        inputs["ref_per_token_logps"] = reference_logprobs(
+            SAMPLES, policy.temperature, inputs["completion_ids"].shape[1]
+        )
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     expected = trainer._compute_loss(trainer.model, inputs)
@@ -102,10 +109,3 @@ def test_the_step_is_that_of_trl(policy: Rl, tmp_path: Path) -> None:
     of_trl = {name: weight.grad for name, weight in trainer.model.named_parameters()}
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, of_trl[hf.hf_name(name)], atol=1e-5, rtol=1e-4)
-
-
-def _as_hf(model: Decoder, folder: Path) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    hf.save(folder, tiny.CONFIG, model.state_dict(), hf.Export(ctx_tokens=64, stop_token=0))
-    return AutoModelForCausalLM.from_pretrained(folder)

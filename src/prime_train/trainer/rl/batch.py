@@ -10,7 +10,7 @@ Letters: B rows, T positions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -149,10 +149,9 @@ def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
     length = _round_up(max(map(len, cells)))
     padded = [[*row, *[_Cell()] * (length - len(row))] for row in cells]
     columns = [list(zip(*row, strict=True)) for row in padded]  # row -> field -> T values
-    made = (torch.tensor([row[field] for row in columns]) for field in range(len(_Cell._fields)))
-    tokens, labels, engine_logprobs, advantages, fresh, positions, parts = made  # each (B, T)
-    shared = parts if any(row.shared for row in rows) else None
-    return PolicyBatch(tokens, labels, engine_logprobs, advantages, fresh, positions, shared)
+    tensors = [torch.tensor([row[field] for row in columns]) for field in range(len(_Cell._fields))]
+    batch = PolicyBatch(*tensors)
+    return batch if any(row.shared for row in rows) else replace(batch, parts=None)
 
 
 def _list_cells(row: PolicyRow, version: int) -> Iterator[_Cell]:

@@ -62,7 +62,7 @@ class Handover:
         size_bytes = sum(tensor.nbytes for tensor in tensors.values())
         folder = self._choose_folder(size_bytes)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, parents=True)  # raises an error if it exists, so nobody else can have made it
+        folder.mkdir(mode=0o700, parents=True)  # raises an error if it exists, so no other user can have made it
         path = folder / _WEIGHTS.format(version)
         save_file(tensors, path, metadata={"format": "pt"})
         with open(path, "rb") as file:
