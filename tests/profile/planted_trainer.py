@@ -24,6 +24,7 @@ def plant(kind: str, seconds: float) -> None:
     match kind:
         case "loader":
             slow(TrainStream, "next_micro_batch", seconds)
+            write_times(TrainStream, "next_micro_batch")
         case "checkpoint":
             slow(checkpoint, "_write", seconds)
             write_times(checkpoint.Checkpointer, "save")

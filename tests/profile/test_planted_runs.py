@@ -117,6 +117,14 @@ def step_seconds(found: dict[str, Any], component: str) -> float:
     return critical_s / STEPS
 
 
+def read_truth_s(folder: Path) -> float:
+    """Mean seconds of the slowed calls in the counted steps. On a busy machine a sleep takes longer than asked for."""
+    calls_s = [float(line) for line in (folder / TIMES).read_text(encoding="utf-8").split()]
+    counted_s = calls_s[WARM_UP : WARM_UP + STEPS]
+    assert min(counted_s) >= PLANTED_S
+    return sum(counted_s) / STEPS
+
+
 def first(found: dict[str, Any]) -> tuple[str, str]:
     return found["diagnosis"]["class"], found["recommendations"][0]["setting"].partition(" = ")[0]
 
@@ -126,8 +134,8 @@ def first(found: dict[str, Any]) -> tuple[str, str]:
 def test_a_slow_loader(tmp_path: Path) -> None:
     found = profile(tmp_path, f"loader:{PLANTED_S}")
     assert first(found) == ("input-bound", "data.loader_workers")
-    assert step_seconds(found, "data") == pytest.approx(PLANTED_S, rel=0.1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.toml", "texts"]
+    assert step_seconds(found, "data") == pytest.approx(read_truth_s(tmp_path), rel=0.1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["run.toml", "texts", TIMES])
 
 
 @pytest.mark.slow
@@ -136,10 +144,7 @@ def test_a_checkpoint_every_step(tmp_path: Path) -> None:
     settings = ("--set", "checkpoint.interval_steps=1", "--set", "checkpoint.async=false")
     found = profile(tmp_path, f"checkpoint:{PLANTED_S}", *settings)
     assert first(found) == ("checkpoint-bound", "checkpoint.interval_steps")
-    saves_s = [float(line) for line in (tmp_path / TIMES).read_text(encoding="utf-8").split()]
-    counted_s = saves_s[WARM_UP : WARM_UP + STEPS]
-    assert min(counted_s) > PLANTED_S
-    assert step_seconds(found, "checkpoint") == pytest.approx(sum(counted_s) / STEPS, rel=0.1)
+    assert step_seconds(found, "checkpoint") == pytest.approx(read_truth_s(tmp_path), rel=0.1)
 
 
 @pytest.mark.slow

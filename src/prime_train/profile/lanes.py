@@ -51,7 +51,7 @@ def is_rollout(lane: str) -> bool:
 def find_window(spans: Iterable[Span], warm_up_steps: int, steps: int | None = None) -> Window | None:
     """The window of the `steps` steps after the warm-up; None if no step is left.
 
-    Of several trainers the first rank counts, because all ranks take the same steps.
+    The spans of the first rank count, because all ranks take the same steps.
     """
     by_lane: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for span in spans:
