@@ -231,7 +231,7 @@ def test_the_shell_completes_the_names_of_runs(tmp_path: Path) -> None:
     assert done.stdout.split() == ["small", "smooth"]
 
 
-@pytest.mark.parametrize("name", ["lint", "rule", "run", "status", "logs", "stop", "report"])
+@pytest.mark.parametrize("name", ["lint", "rule", "run", "status", "logs", "stop", "report", "profile"])
 def test_the_list_of_commands_repeats_the_first_line_of_their_help(name: str) -> None:
     module = importlib.import_module(f"prime_train.cli.{name}")
     assert app._COMMANDS[name] == (getattr(module, name).__doc__ or "").partition("\n")[0]

@@ -7,6 +7,7 @@ from tests.drills import (
     rows_engine,
     rows_files,
     rows_prime_rl,
+    rows_rewards,
     rows_silence,
     rows_supervisor,
     rows_trainer,
@@ -23,4 +24,5 @@ ROWS: tuple[Row, ...] = (
     *rows_watches.ROWS,
     *rows_trainer.ROWS,
     *rows_prime_rl.ROWS,
+    *rows_rewards.ROWS,
 )

@@ -27,9 +27,10 @@ def arm(harm: str) -> None:
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
-        seen += _is_at(place, event, arguments)
-        if seen == int(number):
-            _die()
+        if _is_at(place, event, arguments):
+            seen += 1
+            if seen == int(number):
+                _die()
 
     sys.addaudithook(watch)
 
