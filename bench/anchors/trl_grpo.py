@@ -1,7 +1,8 @@
 """TRL's GRPOTrainer on a Hugging Face folder, generating with transformers in its own process.
 
-As fast as its documentation allows on a CPU: no gradient checkpointing, no logging, no saving, no progress bar, the
-fused optimizer, one forward for the whole batch, no reference model and no second forward for old log-probabilities.
+As fast as its documentation allows on a CPU: the static cache (dynamic: the same within 5 %; continuous batching: 30
+times slower), no gradient checkpointing, no logging, no saving, no progress bar, the fused optimizer, one forward for
+the whole batch, no reference model and no second forward for old log-probabilities.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ def _arguments(settings: Settings, folder: str, steps: int, seed: int) -> Any:
         num_generations=settings.group_size,
         max_completion_length=settings.answer_tokens,
         temperature=1.0,
+        cache_implementation="static",
         beta=0.0,
         loss_type="dapo",  # a mean over the tokens of the batch, as in the other loop
         scale_rewards="group",
@@ -113,15 +115,15 @@ class _Clock(transformers.TrainerCallback):
 
     def __init__(self) -> None:
         self.seconds = self.cpu_s = 0.0
-        self._began = (0.0, 0.0)
+        self._began: tuple[float, float] | None = None
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        del args, control
-        if state.global_step == 0:
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        if self._began is None:
             self._began = (time.perf_counter(), time.process_time())
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.seconds, self.cpu_s = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        if self._began is not None:
+            self.seconds, self.cpu_s = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
 
 
 class _Scored:

@@ -208,6 +208,16 @@ def test_a_server_whose_engine_died_ends_with_0_and_its_log_tells_why() -> None:
     assert judge(STATE, LIVE, Evidence(0, LOG, log, 0)).id == ""  # a trainer only lost its peer by it
 
 
+def test_a_killed_server_is_the_cause_and_not_the_trainer_that_lost_it() -> None:
+    lost = TrainerFailed(1, 0, "unknown", "EngineError: connection refused", "no rollouts", "", "")
+    ended_first = Evidence(-9, Path("inference.log"), "", 0, role="inference")
+    assert judge(STATE, replace(LIVE, failure=lost), ended_first).what == "inference killed by signal 9 (SIGKILL)"
+    trainer_first = replace(ended_first, returncode=1, role="trainer")
+    assert judge(STATE, replace(LIVE, failure=lost), trainer_first).what == lost.what
+    other = replace(lost, what="ValueError: no", cause_class="config")
+    assert judge(STATE, replace(LIVE, failure=other), ended_first).what == other.what
+
+
 def test_a_kill_from_outside_is_no_echo_of_an_older_error() -> None:
     refused = _heard("huggingface_hub.errors.GatedRepoError: 401 Client Error.\n")
     assert judge(STATE, LIVE, Evidence(-9, LOG, "", 0, refused)).cause_class == "signal"

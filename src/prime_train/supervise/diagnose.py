@@ -145,12 +145,17 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
     if killed is not None:
         rank, number = killed
         return _judge_signal(number, f"rank {rank} was ", evidence)
-    if live.failure is not None:
+    if live.failure is not None and not _is_consequence(live.failure, evidence):
         return _judge_failure(live.failure, evidence)
     if any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent):
         what = "it had to be ended before its checkpoint was complete"
         return Cause("stopped", "signal", what, "it did not stop in its grace period", "raise prime_train.stop_grace_s")
     return _judge_exit(state, evidence)
+
+
+def _is_consequence(failure: TrainerFailed, evidence: Evidence) -> bool:
+    """The trainer lost its engine, because the engine's process had ended before it."""
+    return evidence.role != "trainer" and failure.what.startswith("EngineError:")
 
 
 def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,9 +97,15 @@ def test_a_local_engine_starts_no_server() -> None:
 
 def look(watch: EngineWatch, version: int | None, step: int) -> list[str]:
     live = Live(0, last_sign_s=0.0, roles=("inference",), services=("inference",), ready=("inference",))
-    sample = Sample(at_s=1.0, health=200, metrics=200, weight_version=version)
-    watch._memory = Memory(last=sample, has_served=True, well_s=1.0, heard_s=1.0, counted_s=1.0)
-    return [alarm.name for alarm in watch.look(State(live=live, step=step), 0.0)]
+    watch.look(State(live=live, step=step), 0.0)  # the trainer is there before the sample is taken
+    return judge_sample(watch, version, State(live=live, step=step))
+
+
+def judge_sample(watch: EngineWatch, version: int | None, state: State) -> list[str]:
+    at_s = time.monotonic()
+    sample = Sample(at_s=at_s, health=200, metrics=200, weight_version=version)
+    watch._memory = Memory(last=sample, has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
+    return [alarm.name for alarm in watch.look(state, 0.0)]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +124,14 @@ def test_weights_that_are_too_old_are_an_alarm(version: int | None, step: int, f
     (watch,) = vllm.create_watches(run, RUN_DIR)
     assert isinstance(watch, EngineWatch)
     assert look(watch, version, step) == found
+
+
+def test_the_steps_since_a_sample_do_not_count() -> None:
+    (watch,) = vllm.create_watches(replace(RUN, rl=Rl(max_behind_steps=1)), RUN_DIR)
+    assert isinstance(watch, EngineWatch)
+    assert look(watch, 5, 6) == []
+    live = Live(0, last_sign_s=0.0, roles=("inference",), services=("inference",), ready=("inference",))
+    assert judge_sample(watch, 5, State(live=live, step=60)) == []
 
 
 def test_other_servers_are_watched_as_before() -> None:
