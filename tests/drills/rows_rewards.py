@@ -49,11 +49,11 @@ ROWS: tuple[Row, ...] = (
         stage="rewards",
         options={"harm": f"update {FIRST_STEP + 5}"},
     ),
-    _goes_on("the trainer is killed while it writes weights", "signal", "trainer killed by signal 9", harm="write 5"),
+    _goes_on("the trainer is killed while it writes weights", "signal", "killed by signal 9", harm="write 5"),
     _goes_on(
         "the trainer is killed between writing and announcing weights",
         "signal",
-        "trainer killed by signal 9",
+        "killed by signal 9",
         harm="announce 5",
     ),
     _goes_on("the server is killed in an answer", "signal", "inference killed by signal 9", server="dies 100"),
