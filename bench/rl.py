@@ -10,7 +10,7 @@ rollouts of the next step beside the update (so the weights of a rollout lack on
 as TRL's loop works.
 
 `--threads` limits the threads of one operation. On a machine that others use, 1 is fair to all loops: an operation on
-two threads waits for the slower one. Our overlap computes on two cores even then, so compare the tokens per CPU second.
+two threads waits for the slower one. Our overlap uses two cores even then, so compare tokens per CPU second, too.
 """
 
 from __future__ import annotations

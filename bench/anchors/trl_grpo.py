@@ -1,8 +1,8 @@
 """TRL's GRPOTrainer on a Hugging Face folder, generating with transformers in its own process.
 
-As fast as its documentation allows on a CPU: the static cache (dynamic: the same within 5 %; continuous batching: 30
-times slower), no gradient checkpointing, no logging, no saving, no progress bar, the fused optimizer, one forward for
-the whole batch, no reference model and no second forward for old log-probabilities.
+As fast as its documentation allows on a CPU: the static cache (dynamic: the same within 5 %; continuous batching: about
+30 times slower), no gradient checkpointing, no logging, no saving, no progress bar, the fused optimizer, one forward
+for the whole batch, no reference model and no second forward for old log-probabilities.
 """
 
 from __future__ import annotations
