@@ -74,4 +74,5 @@ def test_validate_finds_prompts_that_do_not_fit(tmp_path: Path, cache: Path) -> 
         [PROGRAM, "validate", "run.toml", "--json"], cwd=scene.folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done
-    assert any("prompt" in finding["what"] for finding in json.loads(done.stdout)["findings"]), done.stdout
+    (file,) = json.loads(done.stdout)["files"]
+    assert "LEN010" in [finding["code"] for finding in file["findings"] if finding["severity"] == "error"]
