@@ -67,7 +67,7 @@ def test_ten_steps_are_five_a_kill_and_five_more(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
-    run = chat_run(tmp_path, eval=spec.Eval(interval_steps=None))
+    run = chat_run(tmp_path, eval=spec.Eval(interval_steps=None, batches=1, tasks=2))
     one = tiny.prepare(tmp_path / "one", run)
     two = tiny.prepare(
         tmp_path / "two",

@@ -129,8 +129,8 @@ def _prime_rl_layout(trainer: Trainer, gpus: int) -> Layout:
 
 
 def _prime_rl_numerics(trainer: Trainer) -> Numerics:
-    weight = _DTYPE_BYTES[trainer.optimization_dtype or "float32"]
-    reduce = _DTYPE_BYTES[trainer.reduce_dtype or "float32"]
+    weight = _DTYPE_BYTES.get(trainer.optimization_dtype or "", 4.0)
+    reduce = _DTYPE_BYTES.get(trainer.reduce_dtype or "", 4.0)
     states = {"sgd": 0.5, "sign_sgd": 0.0, "muon": 1.0}.get(trainer.optimizer or "adamw", 2.0)
     return Numerics(weight=weight, base=weight, gradient=weight, reduce=reduce, state=states * weight)
 
