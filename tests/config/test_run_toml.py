@@ -128,8 +128,7 @@ def _lacks_entries(shape: Shape, value: object) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_table(run_toml.training_schema()))
 def test_walker_accepts_what_pydantic_accepts(values: dict[str, Any]) -> None:
     """pydantic knows one kind of run. A run that learns from rewards needs tasks, and no sources of text."""
@@ -138,8 +137,7 @@ def test_walker_accepts_what_pydantic_accepts(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(_table(run_toml.serving_schema()))
 def test_walker_accepts_what_pydantic_accepts_of_a_server(values: dict[str, Any]) -> None:
     """What is left out of such a file is filled in for pydantic, which knows one kind of run."""
