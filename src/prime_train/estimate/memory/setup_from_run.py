@@ -129,6 +129,7 @@ def _prime_rl_layout(trainer: Trainer, gpus: int) -> Layout:
 
 
 def _prime_rl_numerics(trainer: Trainer) -> Numerics:
+    # The default is float32. The schema reports a type that prime-rl does not have, and it counts as the default here.
     weight = _DTYPE_BYTES.get(trainer.optimization_dtype or "", 4.0)
     reduce = _DTYPE_BYTES.get(trainer.reduce_dtype or "", 4.0)
     states = {"sgd": 0.5, "sign_sgd": 0.0, "muon": 1.0}.get(trainer.optimizer or "adamw", 2.0)
