@@ -184,7 +184,7 @@ def test_a_config_with_one_changed_value_is_read_as_pydantic_reads_it(data: st.D
     changed = {**document.values, section: {**document.values.get(section, {}), key: value}}
     assume(_kind(changed) not in ("serve", "rl"))
     reading = run_toml.read("".join(f"{name} = {to_toml(below)}\n" for name, below in changed.items()), "run.toml")
-    expected = _read_by_pydantic(changed)
+    expected = None if _lacks_entries(run_toml.schema(), changed) else _read_by_pydantic(changed)
     if expected is None:
         assert reading.faults
         assert all(fault.key[:2] == (section, key) for fault in reading.faults)
