@@ -32,3 +32,9 @@ def cache_path(*names: str) -> str:
     if not folder:
         folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "prime-train")
     return os.path.join(os.path.abspath(folder), *names)
+
+
+def config_path(*names: str) -> str:
+    """A path below $XDG_CONFIG_HOME/prime-train, else below ~/.config/prime-train."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(os.path.abspath(folder), "prime-train", *names)

@@ -67,6 +67,11 @@ class RunDir:
         return self.path / "wandb"
 
     @property
+    def backup(self) -> Path:
+        """The files of the backup: lock and known hashes."""
+        return self.path / "backup"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -299,9 +299,26 @@ class Alerts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
-    """Treatment of checkpoints that are no longer the newest."""
+    """Copies of complete checkpoints in a bucket, and the treatment of checkpoints that are no longer the newest."""
 
-    compress: Annotated[bool, Doc("Pack them without loss in the background.")] = False
+    provider: Annotated[
+        Literal["off", "local", "s3", "b2", "gcs", "azure", "hf"] | None,
+        Doc("Storage of the copies; unset = the default of `prime-train backup configure`, `off` = no copies."),
+    ] = None
+    bucket: Annotated[str | None, Doc("Bucket; `local`: an existing folder; `hf`: a repository.")] = None
+    prefix: Annotated[str, Doc("Folder in the bucket; each run has a folder below it.")] = ""
+    endpoint: Annotated[str | None, Doc("`s3`, `b2`: address of the server; unset = AWS_ENDPOINT_URL or AWS.")] = None
+    interval_steps: Annotated[Positive | None, Doc("Least steps between copies; unset = every checkpoint.")] = None
+    keep_last: Annotated[Positive, Doc("Number of the newest copies to keep in the bucket.")] = 3
+    local_keep: Annotated[Positive, Doc("With delete_after_upload: newest complete checkpoints kept on the disk.")] = 1
+    delete_after_upload: Annotated[bool, Doc("Delete older checkpoints here when their copy is proved by hash.")] = (
+        False
+    )
+    max_upload_mb_per_s: Annotated[
+        Annotated[float, Gt(0)] | None, Doc("Limit of the upload, in megabytes per second; unset = none.")
+    ] = None
+    flush_limit_s: Annotated[float, Ge(0), Doc("Longest wait for the last copy at the end of `run`.")] = 600.0
+    compress: Annotated[bool, Doc("Pack older checkpoints here, and copies on their way, without loss.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +340,7 @@ class PrimeTrain:
     recovery: Annotated[Recovery, Doc("Settings that may change so that the run can continue.")] = Recovery()
     cleanup: Annotated[Cleanup, Doc("Deletion of files during the run.")] = Cleanup()
     alerts: Annotated[Alerts, Doc("Messages about alarms, restarts and ends.")] = Alerts()
-    backup: Annotated[Backup, Doc("Treatment of older checkpoints.")] = Backup()
+    backup: Annotated[Backup, Doc("Copies of checkpoints.")] = Backup()
     wandb: Annotated[Wandb, Doc("The mirror at Weights & Biases.")] = Wandb()
     stop_grace_s: Annotated[float, Gt(0), Doc("Time for the trainer to save a checkpoint before it is killed.")] = 60.0
     budget_hours: Annotated[

@@ -1,0 +1,246 @@
+"""The manifest and the marker of one backup: values, text, and a strict parser. Pure.
+
+A manifest comes from a bucket that others may write to. So nothing in it is believed: sizes are bounded, names are
+plain names below the step folder, hashes are hashes, and the parts of a file add up to its size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERSION = 1
+MANIFEST = "manifest.json"
+MARKER = "COMPLETE.json"
+PINNED = "PINNED"
+PARTS = "parts"
+MOST_MANIFEST_BYTES = 64 * 2**20
+MOST_MARKER_BYTES = 64 * 2**10
+MOST_PART_BYTES = 2**30
+_MOST_FILE_BYTES = 2**50
+_MOST_FILES = 200_000
+_MOST_PARTS = 1_000_000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_ID = re.compile(r"[0-9a-f]{16}")
+_FOLDER = re.compile(r"step_(0|[1-9]\d{0,14})\.([0-9a-f]{16})")
+_ROOT = re.compile(r"[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)*")
+
+
+class ManifestError(ValueError):
+    """A text that is no manifest or no marker; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a file, stored as one object that is named by the hash of what is stored."""
+
+    sha256: str  # of the stored bytes
+    md5: str  # of the stored bytes, because some providers name only this one
+    stored_bytes: int
+    size_bytes: int  # of the piece
+    piece_sha256: str  # of the piece itself; the same as sha256 where it is not packed
+    packed: bool = False  # stored as planes.pack gives it
+
+    @property
+    def object(self) -> str:
+        return f"{PARTS}/{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the checkpoint. `root` names the folder of step folders that it is in, `name` its path below there."""
+
+    root: str
+    name: str
+    size_bytes: int
+    sha256: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    run: str
+    step: int
+    id: str
+    saved_s: float  # seconds since the epoch
+    files: tuple[File, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def objects(self) -> dict[str, int]:
+        """The size of each object by its name; equal parts share one."""
+        return {part.object: part.stored_bytes for file in self.files for part in file.parts}
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(file.root for file in self.files))
+
+
+def folder_name(step: int, identity: str) -> str:
+    return f"step_{step}.{identity}"
+
+
+def parse_folder(name: str) -> tuple[int, str] | None:
+    """Step and id of a backup's folder; None for any other name."""
+    match = _FOLDER.fullmatch(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def identify(entries: Sequence[tuple[str, str, int, str]]) -> str:
+    """The id of a checkpoint's content: root, name, size and SHA-256 of every file."""
+    return hashlib.sha256(json.dumps(sorted(entries)).encode()).hexdigest()[:16]
+
+
+def dump(manifest: Manifest) -> bytes:
+    return json.dumps({"version": VERSION} | asdict(manifest), separators=(",", ":")).encode()
+
+
+def dump_marker(manifest: bytes) -> bytes:
+    """The marker of a manifest: it names the manifest's hash, so that neither goes with another of its kind."""
+    return json.dumps({"version": VERSION, "manifest_sha256": hashlib.sha256(manifest).hexdigest()}).encode()
+
+
+def parse_marker(marker: bytes, manifest: bytes) -> None:
+    """Raise ManifestError unless the marker names this manifest."""
+    document = _load(marker)
+    if document.get("manifest_sha256") != hashlib.sha256(manifest).hexdigest():
+        raise ManifestError(f"{MARKER} was written for another {MANIFEST}")
+
+
+def parse(text: bytes, run: str, step: int, identity: str) -> Manifest:
+    """The manifest in a text that was found in the folder of this run, step and id. Raises ManifestError."""
+    document = _load(text)
+    if (document.get("run"), document.get("step"), document.get("id")) != (run, step, identity):
+        raise ManifestError("it was written for another run or step")
+    files = tuple(_parse_file(raw) for raw in _list(document.get("files"), _MOST_FILES, "files"))
+    if not files:
+        raise ManifestError("it names no file")
+    if sum(len(file.parts) for file in files) > _MOST_PARTS:
+        raise ManifestError(f"it names more than {_MOST_PARTS:,} parts")
+    _check_names(files)
+    _check_objects(files)
+    saved_s = document.get("saved_s")
+    if not isinstance(saved_s, int | float) or isinstance(saved_s, bool) or not 0 <= saved_s < 1e12:
+        raise ManifestError("saved_s is no time")
+    return Manifest(run, step, identity, float(saved_s), files)
+
+
+def _load(text: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"it is no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ManifestError("it is no JSON object")
+    if document.get("version") != VERSION:
+        raise ManifestError(f"its version is {document.get('version')!r}, and this prime-train reads {VERSION}")
+    return document
+
+
+def _parse_file(raw: Any) -> File:
+    fields = _object(raw, "a file")
+    root, name = _text(fields, "root"), _text(fields, "name")
+    if not is_safe_root(root):
+        raise ManifestError(f"{root[:100]!r} is no folder of checkpoints")
+    if not is_safe_name(name):
+        raise ManifestError(f"{name[:100]!r} is no name below a step folder")
+    size_bytes = _size(fields, "size_bytes", _MOST_FILE_BYTES)
+    parts = tuple(_parse_part(part) for part in _list(fields.get("parts"), _MOST_PARTS, "parts"))
+    if sum(part.size_bytes for part in parts) != size_bytes:
+        raise ManifestError(f"the parts of {name} do not add up to {size_bytes} bytes")
+    return File(root, name, size_bytes, _match(fields, "sha256", _SHA256), parts)
+
+
+def _parse_part(raw: Any) -> Part:
+    fields = _object(raw, "a part")
+    packed = fields.get("packed")
+    if not isinstance(packed, bool):
+        raise ManifestError("packed is neither true nor false")
+    part = Part(
+        _match(fields, "sha256", _SHA256),
+        _match(fields, "md5", _MD5),
+        _size(fields, "stored_bytes", MOST_PART_BYTES),
+        _size(fields, "size_bytes", MOST_PART_BYTES),
+        _match(fields, "piece_sha256", _SHA256),
+        packed,
+    )
+    is_same = part.size_bytes == part.stored_bytes and part.piece_sha256 == part.sha256
+    if not part.size_bytes or not part.stored_bytes or (not packed and not is_same):
+        raise ManifestError("sizes or hashes of a part contradict each other")
+    return part
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether a name is a relative path of plain parts: no way out of its folder, no control characters."""
+    parts = name.split("/")
+    return (
+        0 < len(name) <= 1000
+        and all(part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255 for part in parts)
+        and name.isprintable()
+        and "\\" not in name
+        and name.encode("utf-8", "replace").decode() == name
+    )
+
+
+def is_safe_root(root: str) -> bool:
+    return len(root) <= 1000 and bool(_ROOT.fullmatch(root)) and is_safe_name(root)
+
+
+def _check_names(files: Sequence[File]) -> None:
+    """Each path occurs once, and none is both a file and a folder."""
+    paths = [f"{file.root}/step/{file.name}" for file in files]
+    known = set(paths)
+    if len(known) != len(paths):
+        raise ManifestError("it names a file twice")
+    for path in paths:
+        parents = path.split("/")[:-1]
+        if any("/".join(parents[:count]) in known for count in range(1, len(parents) + 1)):
+            raise ManifestError(f"{path[:100]!r} is below a file")
+
+
+def _check_objects(files: Sequence[File]) -> None:
+    seen: dict[str, int] = {}
+    for part in (part for file in files for part in file.parts):
+        if seen.setdefault(part.sha256, part.stored_bytes) != part.stored_bytes:
+            raise ManifestError("one object has two sizes")
+
+
+def _object(raw: Any, what: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ManifestError(f"{what} is no JSON object")
+    return raw
+
+
+def _list(raw: Any, most: int, what: str) -> list[Any]:
+    if not isinstance(raw, list) or len(raw) > most:
+        raise ManifestError(f"{what} is no list of at most {most:,} entries")
+    return raw
+
+
+def _text(fields: dict[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str):
+        raise ManifestError(f"{key} is no text")
+    return value
+
+
+def _match(fields: dict[str, Any], key: str, form: re.Pattern[str]) -> str:
+    value = _text(fields, key)
+    if not form.fullmatch(value):
+        raise ManifestError(f"{key} is no hash")
+    return value
+
+
+def _size(fields: dict[str, Any], key: str, most: int) -> int:
+    value = fields.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise ManifestError(f"{key} is no number of bytes up to {most:,}")
+    return value

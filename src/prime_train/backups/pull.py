@@ -1,0 +1,228 @@
+"""Restores a backup to the disk. Every file is verified beside its place before a folder gets its name.
+
+Files are written into a folder `.pulling-step_N.ID` beside the checkpoints. A pull that was interrupted continues
+there: the parts that match are kept. A folder of a complete checkpoint is never replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from prime_train.backups import inventory
+from prime_train.backups.inventory import Stored
+from prime_train.backups.manifest import File, Manifest, Part
+from prime_train.backups.push import unpack
+from prime_train.backups.source import root_names
+from prime_train.backups.store import Store
+from prime_train.checkpoints import step_folders
+from prime_train.checkpoints.step_folders import Places
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import sync
+from prime_train.core.units import format_bytes
+
+STAGING = ".pulling-"
+_SPARE_BYTES = 64 * 2**20  # that stay free on the disk
+
+Read = Callable[[int], None]  # called with the number of bytes that are verified on the disk
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    step: int
+    id: str
+    size_bytes: int
+    folders: tuple[Path, ...]
+    set_aside: tuple[Path, ...] = ()  # incomplete folders that had its names
+
+
+def restore_newest(store: Store, run: str, places: Places, on_read: Read = lambda _: None) -> Pulled | None:
+    """Restore the newest complete backup if no complete checkpoint on the disk is as new; None where none is needed.
+
+    A backup that fails its hashes is skipped for the one before. Raises UserError where the bucket cannot be read.
+    """
+    local = step_folders.checkpoints(places.checkpoints, places.layout)
+    newest_here = next((one.step for one in local if one.complete), 0)
+    for one in inventory.list_backups(store, run):
+        if one.step <= newest_here:
+            return None
+        if one.complete:
+            try:
+                return pull(store, one, places, on_read)
+            except DamagedError:
+                continue
+    return None
+
+
+class DamagedError(UserError):
+    """An object of a complete backup does not have its hash."""
+
+
+def pull(store: Store, stored: Stored, places: Places, on_read: Read = lambda _: None) -> Pulled:
+    """Restore one complete backup. Raises DamagedError, UserError, OSError; the checkpoints are then as before."""
+    found = stored.manifest
+    assert found is not None
+    roots = _find_roots(found, places, store)
+    staging = {root: roots[root] / f"{STAGING}step_{found.step}.{found.id}" for root in found.roots}
+    _require_room(found, roots, staging)
+    with ThreadPoolExecutor(store.provider.workers, "backup") as pool:
+        for file in found.files:
+            folder = staging[file.root] / f"step_{found.step}"
+            _fetch_file(_Fetch(store, stored.folder, pool, on_read), file, folder / file.name)
+    staged = [staging[root] / f"step_{found.step}" for root in found.roots]
+    for folder in staged:
+        _drop_strangers(folder, {file.name for file in found.files if staging[file.root] == folder.parent})
+        _sync_folders(folder)
+    if problem := step_folders.problem(
+        [path for path in staged if path.parent.parent in places.checkpoints], places.layout
+    ):
+        raise _damaged(store, stored.folder, problem)
+    return _put_in_place(found, roots, staging)
+
+
+def _find_roots(found: Manifest, places: Places, store: Store) -> dict[str, Path]:
+    names = root_names(places)
+    unknown = [root for root in found.roots if root not in names]
+    if unknown:
+        raise UserError(
+            what=f"the backup of step {found.step} has files for the folder {unknown[0]!r}",
+            where=f"{store.root}/{found.run}",
+            why=f"this run keeps its checkpoints in {', '.join(names)}",
+            fix="use the config with which the backup was made",
+        )
+    return names
+
+
+def _require_room(found: Manifest, roots: dict[str, Path], staging: dict[str, Path]) -> None:
+    """Raise UserError if the disk has no room for what is still to be fetched."""
+    for folder in {roots[root] for root in found.roots}:
+        folder.mkdir(parents=True, exist_ok=True)
+    first = roots[found.roots[0]]
+    have = sum(step_folders.measure(folder).size_bytes for folder in staging.values())
+    needed, free = found.size_bytes - have + _SPARE_BYTES, shutil.disk_usage(first).free
+    if needed > free:
+        raise UserError(
+            what=f"step {found.step} needs {format_bytes(needed)} more, and {format_bytes(free)} are free",
+            where=str(first),
+            why="a backup is verified beside its place before it is used",
+            fix="make room there, or give the run another folder",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    store: Store
+    folder: str
+    pool: ThreadPoolExecutor
+    on_read: Read
+
+    def read(self, part: Part) -> bytes:
+        """A piece of a file, verified by its hash. Raises DamagedError."""
+        stored = self.store.read(f"{self.folder}/{part.object}", part.stored_bytes)
+        if stored is None or hashlib.sha256(stored).hexdigest() != part.sha256:
+            raise _damaged(self.store, self.folder, f"{part.object[:22]}... does not match its SHA-256")
+        try:
+            return unpack(stored, part.size_bytes) if part.packed else stored
+        except ValueError as error:
+            raise _damaged(self.store, self.folder, f"{part.object[:22]}... does not unpack: {error}") from None
+
+    def pieces(self, parts: Sequence[Part]) -> Iterator[bytes]:
+        """The pieces in order; some are fetched ahead."""
+        waiting: deque[Future[bytes]] = deque()
+        ahead = self.store.provider.workers
+        for part in parts:
+            waiting.append(self.pool.submit(self.read, part))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _fetch_file(fetch: _Fetch, file: File, path: Path) -> None:
+    """Write one file, verified by its hash, or complete what is there of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise _damaged(fetch.store, str(path), "it is no plain file")
+    with open(path, "r+b" if path.exists() else "xb") as out:
+        digest = hashlib.sha256()
+        matching = _matching_parts(file, path, digest) if path.stat().st_size else 0
+        out.seek(sum(part.size_bytes for part in file.parts[:matching]))
+        out.truncate()
+        fetch.on_read(out.tell())
+        for piece in fetch.pieces(file.parts[matching:]):
+            digest.update(piece)
+            out.write(piece)
+            fetch.on_read(len(piece))
+        out.flush()
+        os.fsync(out.fileno())
+    if digest.hexdigest() != file.sha256:
+        path.unlink()
+        raise _damaged(fetch.store, fetch.folder, f"{file.name} does not match its SHA-256")
+
+
+def _matching_parts(file: File, path: Path, digest: hashlib._Hash) -> int:
+    """How many parts at the start of a staged file are right; `digest` is updated with them."""
+    with open(path, "rb") as staged:
+        for number, part in enumerate(file.parts):
+            piece = staged.read(part.size_bytes)
+            if hashlib.sha256(piece).hexdigest() != part.piece_sha256:
+                return number
+            digest.update(piece)
+    return len(file.parts)
+
+
+def _put_in_place(found: Manifest, roots: dict[str, Path], staging: dict[str, Path]) -> Pulled:
+    """Rename the verified folders. An incomplete folder of the same name is set aside."""
+    placed, aside = [], []
+    for root in found.roots:
+        staged, target = staging[root] / f"step_{found.step}", roots[root] / f"step_{found.step}"
+        if target.exists():
+            names = (target.with_name(f"{target.name}.set_aside.{number}") for number in count(1))
+            free = next(name for name in names if not name.exists())
+            target.rename(free)
+            aside.append(free)
+        staged.rename(target)
+        staging[root].rmdir()
+        sync(roots[root])
+        placed.append(target)
+    return Pulled(found.step, found.id, found.size_bytes, tuple(placed), tuple(aside))
+
+
+def drop_staging(places: Places) -> None:
+    """Delete what interrupted pulls left."""
+    for root in root_names(places).values():
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for path in root.iterdir():
+                if path.name.startswith(STAGING) and not path.is_symlink():
+                    shutil.rmtree(path)
+
+
+def _drop_strangers(folder: Path, names: set[str]) -> None:
+    """Delete files in a staging folder that the manifest does not name."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_symlink() or (path.is_file() and path.relative_to(folder).as_posix() not in names):
+            path.unlink()
+
+
+def _sync_folders(folder: Path) -> None:
+    for directory, _, _ in os.walk(folder, topdown=False):
+        sync(Path(directory))
+
+
+def _damaged(store: Store, folder: str, problem: str) -> DamagedError:
+    return DamagedError(
+        what=problem,
+        where=f"{store.root}/{folder}",
+        why="the backup is not what was uploaded, so it is not restored",
+        fix="pull an older step: `prime-train backup status RUN` lists them",
+        exit_code=ExitCode.OUT_OF_REACH,
+    )
