@@ -14,6 +14,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -192,7 +193,7 @@ def open_store(backup: Backup) -> Store:
 
 def _open(backup: Backup) -> Any:
     """The file system of a provider, without caches. Credentials come from the provider's own environment and files."""
-    plain = {"skip_instance_cache": True, "use_listings_cache": False}
+    plain: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     match backup.provider:
         case "local":
             from fsspec.implementations.local import LocalFileSystem
@@ -252,11 +253,9 @@ def _changed_s(info: dict[str, Any]) -> float:
         value = info.get(key)
         if isinstance(value, int | float):
             return float(value)
-        if hasattr(value, "timestamp"):
-            return float(value.timestamp())
+        if isinstance(value, datetime):
+            return value.timestamp()
         if isinstance(value, str):
-            from datetime import datetime
-
             with contextlib.suppress(ValueError):
                 return datetime.fromisoformat(value).timestamp()
     return 0.0

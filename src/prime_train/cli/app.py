@@ -36,6 +36,7 @@ _COMMANDS = {
     "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
     "ckpt": "Checkpoints: list, verify, prune, compress, restore.",
+    "backup": "Copies of checkpoints in a bucket: configure, push, pull, prune, verify, status.",
     "schema": "Config schemas: export and import.",
     "models": "The registry of tested models and their known issues.",
     "prices": "Prices of GPUs: show, import, refresh.",

@@ -17,7 +17,9 @@ import typer
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.options import NoColor
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
+from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import labelled
+from prime_train.cli.run_backup import restore, with_defaults
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact, secrets
@@ -84,6 +86,7 @@ def run(
     command = Command(config, run_name, tuple(overrides or []))
     start = _parse_resume(resume)
     checked = check_config(command, validate=not no_validate)
+    checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:
         typer.echo(plan_text(checked.spec, checked.run_dir, start, checked.program(writes=False)))
         return
@@ -116,6 +119,7 @@ def _supervise(
     if command.config == STDIN:  # standard input cannot be read again; config.toml has its text and the options
         command = Command(str(run_dir.config), None, ())
     with hold_run(run_dir) as lock:
+        restore(checked.spec, run_dir, resume, show_bytes)
         opened = program_of(checked.spec).open_run(checked.text, checked.spec, run_dir, resume)
         program = checked.program(writes=True)
         _write_verdict(checked)

@@ -359,6 +359,48 @@ class CheckpointPacked:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointBackedUp:
+    """A complete checkpoint is in the bucket. `problem` is the reason if it could not be copied, else ""."""
+
+    kind: ClassVar[str] = "checkpoint_backed_up"
+    step: int  # 0 = the bucket failed before a checkpoint was chosen
+    size_bytes: int
+    stored_bytes: int
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupPruned:
+    """A copy in the bucket that the retention does not keep was deleted."""
+
+    kind: ClassVar[str] = "backup_pruned"
+    step: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFlushBegun:
+    """The run is over, and `run` waits until its newest checkpoint is in the bucket."""
+
+    kind: ClassVar[str] = "backup_flush_begun"
+    step: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRestored:
+    """A checkpoint came from the bucket before an attempt, because the disk had none as new."""
+
+    kind: ClassVar[str] = "checkpoint_restored"
+    step: int
+    size_bytes: int
+    seconds: float
+    where: str  # the address of the bucket
+
+
+@dataclass(frozen=True, slots=True)
 class GpuLeftOut:
     """Two attempts failed on this GPU, so this run does not use it again."""
 
@@ -397,6 +439,10 @@ WatchEvent = (
     | EvidenceKept
     | SpaceFreed
     | CheckpointPacked
+    | CheckpointBackedUp
+    | BackupPruned
+    | BackupFlushBegun
+    | CheckpointRestored
     | GpuLeftOut
     | BatchShrunk
 )

@@ -14,7 +14,26 @@ _MIB = 2**20
 
 def describe(event: Event) -> str:
     """The event as one line; empty for events that are shown as numbers (progress, samples)."""
-    return _describe_run(event) or _describe_trainer(event) or _describe_watch(event)
+    return _describe_run(event) or _describe_trainer(event) or _describe_watch(event) or _describe_backup(event)
+
+
+def _describe_backup(event: Event) -> str:
+    match event:
+        case events.CheckpointBackedUp(step=step, problem=problem) if problem:
+            subject = f"checkpoint of step {step}" if step else "the checkpoints"
+            return f"{subject} could not be backed up: {problem}"
+        case events.CheckpointBackedUp() as done:
+            return (
+                f"checkpoint of step {done.step} backed up: {done.stored_bytes / _MIB:,.0f} MiB in {done.seconds:.1f} s"
+            )
+        case events.BackupPruned(step=step, reason=reason):
+            return f"backup of step {step} deleted: {reason}"
+        case events.BackupFlushBegun(step=step, limit_s=limit_s):
+            return f"backing up the checkpoint of step {step} before the end, for at most {limit_s:.0f} s"
+        case events.CheckpointRestored(step=step, where=where, seconds=seconds):
+            return f"checkpoint of step {step} restored from {where} in {seconds:.1f} s"
+        case _:
+            return ""
 
 
 def _describe_run(event: Event) -> str:

@@ -174,7 +174,21 @@ class _Supervision:
             last.callback(self._log.close)
             last.callback(process.sweep, self._run_dir.path, self._foreign_children)
             last.callback(self._end_services)
+            last.callback(self._flush_backup)
             self._children.end_rest(gently=False)
+
+    def _flush_backup(self) -> None:
+        """Copy the last checkpoint of a closed run. A signal ends the wait."""
+        if self.state.closed:
+            for event in self._services.flush(self.state, self._has_signal):
+                self._append(event)
+
+    def _has_signal(self) -> bool:
+        with contextlib.suppress(Empty):
+            while True:
+                if isinstance(self.inbox.get_nowait(), signal.Signals):
+                    return True
+        return False
 
     def _end_services(self) -> None:
         for sent in self._services.end():

@@ -1,4 +1,4 @@
-"""Background services of the supervisor: watches, log follower, alerts, packing. Decides nothing.
+"""Background services of the supervisor: watches, log follower, alerts, packing, backup. Decides nothing.
 
 The loop calls each of them and writes the events that they return. They must not block the loop: slow work runs in a
 thread or a child process, which puts its result into the inbox.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -20,6 +20,7 @@ from prime_train.events import Event, Record
 from prime_train.spec import RunSpec
 from prime_train.supervise import service
 from prime_train.supervise.alerts import Alerts
+from prime_train.supervise.backup import BackgroundBackup
 from prime_train.supervise.event_text import build_alert
 from prime_train.supervise.launch.environment import assign_gpus
 from prime_train.supervise.launch.launch import Launch, Variable
@@ -58,6 +59,7 @@ class Services:
         alerts = run.prime_train.alerts
         self._alerts = Alerts(alerts.command, alerts.webhook_env, os.environ)
         self._packing = Packing(run_dir, run.prime_train.backup.compress)
+        self._backup = BackgroundBackup(run, run_dir, program.places(run, run_dir))
         self._observer: Observer | None = None
         self._watch_runner = WatchRunner(tuple(watches), run_dir)
         self._hang_check = Suspicion(run_dir, inbox, hidden)
@@ -83,6 +85,8 @@ class Services:
         yield from self._alerts.results()
         self._packing.consider(state)
         yield from self._packing.results()
+        self._backup.consider(state)
+        yield from self._backup.results(state)
         for freed in self._disk.freed() if self._disk is not None else ():
             path, size_bytes = str(freed.path), freed.size_bytes
             yield events.SpaceFreed(state.attempt_number, path, size_bytes, freed.reason, freed.failed)
@@ -115,12 +119,22 @@ class Services:
             *self._hang_check.processes(),
             *self._alerts.processes(),
             *self._packing.processes(),
+            *self._backup.processes(),
         )
+
+    def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
+        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there."""
+        if self._backup.needs_flush(state):
+            yield events.BackupFlushBegun(state.newest_complete, self._run.prime_train.backup.flush_limit_s)
+            self._packing.end()
+            self._backup.flush(state, is_interrupted)
+        yield from self._backup.results(state)
 
     def end(self) -> list[events.AlertSent]:
         """Stop all services; returns the results of the last alerts."""
         self.end_attempt()
         self._packing.end()
+        self._backup.end()
         self._watch_runner.end()
         return self._alerts.close()
 
@@ -134,8 +148,9 @@ class Services:
         return now_s >= self._memory_until_s and (knows_gpus or not needs_gpus)
 
     def hold_checkpoints(self) -> None:
-        """Delete and pack no checkpoint while the next attempt chooses one."""
+        """Delete, pack and copy no checkpoint while the next attempt chooses one."""
         self._packing.end()
+        self._backup.end()
         if self._disk is not None:
             self._disk.stand_still()
 

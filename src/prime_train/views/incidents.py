@@ -12,8 +12,10 @@ from prime_train.events import (
     AlarmRaised,
     AlertSent,
     BatchShrunk,
+    CheckpointBackedUp,
     CheckpointDeleted,
     CheckpointPacked,
+    CheckpointRestored,
     EvidenceKept,
     GpuLeftOut,
     LogNoticed,
@@ -86,10 +88,13 @@ def warnings(records: Iterable[Record]) -> Iterator[str]:
 
 
 def deletions(records: Iterable[Record]) -> Iterator[str]:
-    """What was deleted or packed to free disk space, and how many checkpoints the trainer's retention deleted."""
+    """What was deleted or packed to free disk space, what was copied to a bucket or came from it, and how many
+    checkpoints the trainer's retention deleted."""
     freed: list[tuple[str, ...]] = []
     freed_bytes = by_trainer = 0
     packed: list[CheckpointPacked] = []
+    copied: list[CheckpointBackedUp] = []
+    restored: list[CheckpointRestored] = []
     for record in records:
         match record.event:
             case SpaceFreed(path=path, size_bytes=size, reason=reason, failed=failed):
@@ -100,6 +105,10 @@ def deletions(records: Iterable[Record]) -> Iterator[str]:
                 by_trainer += 1
             case CheckpointPacked(problem="") as done:
                 packed.append(done)
+            case CheckpointBackedUp(problem="") as copy:
+                copied.append(copy)
+            case CheckpointRestored() as found:
+                restored.append(found)
     if freed:
         yield f"{format_bytes(freed_bytes)} were freed:"
         yield table(("when", "what", "size", "why"), freed)
@@ -109,3 +118,9 @@ def deletions(records: Iterable[Record]) -> Iterator[str]:
         before, after = sum(p.size_bytes for p in packed), sum(p.stored_bytes for p in packed)
         what = f"{counted(len(packed), 'superseded checkpoint')} packed without loss"
         yield f"{what}: {format_bytes(before)} to {format_bytes(after)}."
+    if copied:
+        stored = sum(copy.stored_bytes for copy in copied)
+        what = f"{counted(len(copied), 'checkpoint')} backed up, {format_bytes(stored)}"
+        yield f"{what}; the newest is of step {max(copy.step for copy in copied)}."
+    for one in restored:
+        yield f"The checkpoint of step {one.step} came from {plain(one.where)} in {format_seconds(one.seconds)}."

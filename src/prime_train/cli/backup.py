@@ -1,0 +1,422 @@
+"""`prime-train backup`: configures backups, pushes, pulls, prunes, verifies and lists them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prime_train.backups import inventory, prune, pull, settings, sync
+from prime_train.backups import source as sources
+from prime_train.backups.inventory import Stored
+from prime_train.backups.push import Upload, prepare, push
+from prime_train.backups.source import ChangedError, Hashes
+from prime_train.backups.store import Store, open_store
+from prime_train.checkpoints.step_folders import Places
+from prime_train.cli.options import AsJson, NoColor, RunName
+from prime_train.cli.progress import show_bytes
+from prime_train.cli.render import table
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir
+from prime_train.core.units import format_bytes, format_seconds
+from prime_train.programs import recorded
+from prime_train.spec import RunSpec
+from prime_train.spec.run import Backup
+from prime_train.supervise.lock import find_holder, hold_run
+from prime_train.views.runs import find, is_run
+
+Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+AnyRun = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run: its name, or the path of its directory.", show_default=False),
+]
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A run, its settings and its bucket."""
+
+    name: str
+    run_dir: RunDir
+    run: RunSpec
+    places: Places
+    store: Store
+
+    def upload(self) -> Upload:
+        return prepare(self.store, self.name, self.places, Hashes(self.run_dir.backup / "hashes.json"))
+
+
+def _open(name: str) -> _Opened:
+    """The run with this name, also where only the bucket has it: then it is a run.toml's, in ./runs. Raises UserError."""
+    plain = settings.is_safe_run_name(name)
+    missing = RunDir((Path.cwd() / "runs" / name).resolve())
+    run_dir = (
+        missing if plain and not is_run(missing.path) and not is_run(Path.cwd() / name) else find(name, Path.cwd())
+    )
+    program, run = recorded(run_dir)
+    backup = settings.resolve(run.prime_train.backup)
+    if backup is None:
+        raise UserError(
+            what="no backup is configured",
+            where=str(run_dir.path),
+            why="neither the config of the run nor the user's defaults name a provider",
+            fix="prime-train backup configure, or [prime_train.backup] provider and bucket in the config",
+        )
+    return _Opened(run_dir.path.name, run_dir, run, program.places(run, run_dir), open_store(backup))
+
+
+@app.command("push")
+def push_(
+    run: RunName,
+    step: Step = None,
+    pack: Annotated[
+        bool, typer.Option("--pack", help="Pack the copies on their way, without loss. compress = true does the same.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Copy complete checkpoints into the bucket. Continues where an earlier push was interrupted.
+
+    Without --step: those that the retention of the bucket would keep, newest first.
+
+    Examples:
+
+      prime-train backup push my-run --dry-run
+
+      prime-train backup push my-run --step 500 --pack
+    """
+    opened = _open(run)
+    if pack:
+        opened = replace(opened, store=replace(opened.store, backup=replace(opened.store.backup, compress=True)))
+    local = sources.list_sources(opened.places)
+    backups = inventory.list_backups(opened.store, opened.name)
+    if step is None:
+        due = sync.list_due(local, backups, opened.store.backup.keep_last, None)
+    else:
+        due = [one for one in local if one.step == step]
+        if not due:
+            raise _no_such_step(step, [one.step for one in local], str(opened.places.checkpoints[0]), "ckpt list")
+    rows = [{"step": one.step, "size_bytes": one.size_bytes, "did": "would push", "problem": ""} for one in due]
+    if not dry_run:
+        with sync.hold(opened.run_dir.backup), show_bytes(sum(one.size_bytes for one in due), "pushing") as on_sent:
+            rows = [_push(opened.upload(), one, on_sent) for one in due]
+    _print(opened, "push", rows, as_json, f"every complete checkpoint is in {opened.store.root}/{opened.name}")
+
+
+def _push(upload: Upload, source: sources.Source, on_sent: Any) -> dict[str, Any]:
+    row = {"step": source.step, "size_bytes": source.size_bytes, "did": "failed", "problem": ""}
+    try:
+        done = push(upload, source, on_sent)
+    except ChangedError as error:
+        return row | {"problem": str(error)}
+    return row | {
+        "did": "was there" if done.already else "pushed",
+        "stored_bytes": done.stored_bytes,
+        "sent_bytes": done.sent_bytes,
+        "seconds": done.seconds,
+    }
+
+
+@app.command("pull")
+def pull_(
+    run: AnyRun, step: Step = None, dry_run: DryRun = False, as_json: AsJson = False, _no_color: NoColor = False
+) -> None:
+    """Restore a checkpoint from the bucket: the newest complete one, or that of --step.
+
+    Every byte is verified beside its place before it is used. A complete checkpoint on the disk is never replaced.
+
+    Examples:
+
+      prime-train backup pull my-run --dry-run
+
+      prime-train backup pull my-run --step 500
+    """
+    opened = _open(run)
+    backups = inventory.list_backups(opened.store, opened.name)
+    complete = [one for one in backups if one.complete and one.manifest is not None]
+    chosen = next((one for one in complete if step in (None, one.step)), None)
+    if chosen is None or chosen.manifest is None:
+        where = f"{opened.store.root}/{opened.name}"
+        raise _no_such_step(step, [one.step for one in complete], where, "backup status")
+    row = {"step": chosen.step, "size_bytes": chosen.manifest.size_bytes, "did": "would pull", "problem": ""}
+    here = [one.step for one in sources.list_sources(opened.places)]
+    if chosen.step in here:
+        row |= {"did": "was there"}
+    elif not dry_run:
+        with _hold_run(opened.run_dir), show_bytes(chosen.manifest.size_bytes, "pulling") as on_read:
+            pulled = pull.pull(opened.store, chosen, opened.places, on_read)
+        row |= {"did": "pulled", "folders": [str(folder) for folder in pulled.folders]}
+    _print(opened, "pull", [row], as_json, "")
+
+
+@app.command("prune")
+def prune_(
+    run: AnyRun,
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", min=1, help="Newest complete ones to keep. Default: backup.keep_last.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Delete backups that newer ones have superseded, and the remains of uploads that did not finish.
+
+    Keeps the newest complete backup, those at a multiple of checkpoint.keep_every_steps, and pinned ones.
+
+    Examples:
+
+      prime-train backup prune my-run --dry-run
+    """
+    opened = _open(run)
+    with nullcontext() if dry_run else sync.hold(opened.run_dir.backup):
+        backups = inventory.list_backups(opened.store, opened.name)
+        keep = keep_last or opened.store.backup.keep_last
+        planned = prune.plan(backups, keep, opened.run.checkpoint.keep_every_steps, time.time())
+        for one in () if dry_run else planned:
+            prune.delete(opened.store, one.stored)
+    did = "would delete" if dry_run else "deleted"
+    rows = [
+        {"step": one.stored.step, "size_bytes": one.stored.stored_bytes, "did": did, "problem": one.reason}
+        for one in planned
+    ]
+    _print(opened, "prune", rows, as_json, "nothing to delete", column="WHY")
+
+
+@app.command("verify")
+def verify_(run: AnyRun, step: Step = None, as_json: AsJson = False, _no_color: NoColor = False) -> None:
+    """Prove every object of the complete backups by the hash that the provider stores, or by reading it.
+
+    Exit code 1: an object is not what was uploaded.
+
+    Examples:
+
+      prime-train backup verify my-run --step 500
+    """
+    opened = _open(run)
+    backups = [one for one in inventory.list_backups(opened.store, opened.name) if one.complete]
+    chosen = [one for one in backups if step in (None, one.step)]
+    if step is not None and not chosen:
+        where = f"{opened.store.root}/{opened.name}"
+        raise _no_such_step(step, [one.step for one in backups], where, "backup status")
+    rows = []
+    with show_bytes(sum(one.stored_bytes for one in chosen), "verifying") as on_read:
+        for one in chosen:
+            problem = prune.verify(opened.store, one, on_read)
+            did = "damaged" if problem else "verified"
+            rows.append({"step": one.step, "size_bytes": one.stored_bytes, "did": did, "problem": problem})
+    _print(opened, "verify", rows, as_json, f"no complete backup in {opened.store.root}/{opened.name}")
+
+
+@app.command("status")
+def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) -> None:
+    """Every backup of a run, newest first: size, age, problem, and whether the checkpoint is on this disk, too.
+
+    Examples:
+
+      prime-train backup status my-run
+
+      prime-train backup status my-run --json | jq .newest_complete_step
+    """
+    opened = _open(run)
+    backups = inventory.list_backups(opened.store, opened.name)
+    here = {one.step for one in sources.list_sources(opened.places)}
+    document = status_json(opened.name, settings.describe(opened.store.backup), backups, here)
+    if as_json:
+        typer.echo(json.dumps(document, indent=1))
+        return
+    typer.echo(f"{document['location']}/{opened.name}")
+    rows = [_status_row(one, here, time.time()) for one in backups]
+    if rows:
+        typer.echo(table(rows, ("STEP", "SIZE", "STORED", "AGE", "HERE", ""), right={0, 1, 2, 3}))
+    else:
+        typer.echo("no backup", err=True)
+
+
+def status_json(run: str, location: str, backups: Sequence[Stored], here: set[int]) -> dict[str, Any]:
+    """The document of `backup status --json`. Version 1."""
+    newest = inventory.newest_complete(backups)
+    return {
+        "version": 1,
+        "run": run,
+        "location": location,
+        "newest_complete_step": newest.step if newest is not None else None,
+        "backups": [
+            {
+                "step": one.step,
+                "id": one.id,
+                "complete": one.complete,
+                "problem": one.problem,
+                "pinned": one.pinned,
+                "size_bytes": one.manifest.size_bytes if one.manifest is not None else None,
+                "stored_bytes": one.stored_bytes,
+                "saved_s": one.saved_s or None,
+                "on_this_disk": one.step in here,
+            }
+            for one in backups
+        ],
+    }
+
+
+def _status_row(one: Stored, here: set[int], now_s: float) -> tuple[str, ...]:
+    size = format_bytes(one.manifest.size_bytes) if one.manifest is not None else "?"
+    age = format_seconds(max(0.0, now_s - one.saved_s)) if one.saved_s else "?"
+    notes = ", ".join(part for part in (one.problem, "pinned" if one.pinned else "") if part)
+    return (str(one.step), size, format_bytes(one.stored_bytes), age, "yes" if one.step in here else "", notes)
+
+
+@app.command("configure")
+def configure(
+    provider: Annotated[
+        str | None, typer.Option("--provider", metavar="|".join(settings.PROVIDERS), help="Storage of the copies.")
+    ] = None,
+    bucket: Annotated[str | None, typer.Option("--bucket", help="Bucket, folder (local) or repository (hf).")] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Folder in the bucket.")] = None,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", help="Address of an S3-compatible server.")] = None,
+    interval_steps: Annotated[
+        int | None, typer.Option("--interval-steps", min=1, help="Least steps between copies.")
+    ] = None,
+    keep_last: Annotated[int | None, typer.Option("--keep-last", min=1, help="Newest copies to keep.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the saved defaults; change nothing.")] = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Write the user's defaults for backups, after an object was written, read and deleted in the bucket.
+
+    Asks for what no option gives, if it runs on a terminal. Credentials are not asked for and not stored: they come
+    from the provider's own environment variables and files (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS,
+    AZURE_STORAGE_CONNECTION_STRING, HF_TOKEN).
+
+    Examples:
+
+      prime-train backup configure
+
+      prime-train backup configure --provider s3 --bucket team-checkpoints --keep-last 3
+
+      prime-train backup configure --check
+    """
+    before = settings.read_defaults()
+    if check:
+        if before is None:
+            raise UserError(
+                "there are no defaults",
+                str(settings.defaults_file()),
+                "they are written by this command",
+                "prime-train backup configure --provider s3 --bucket NAME",
+            )
+        wanted = before
+    else:
+        given = {
+            "provider": provider,
+            "bucket": bucket,
+            "prefix": prefix,
+            "endpoint": endpoint,
+            "interval_steps": interval_steps,
+            "keep_last": keep_last,
+        }
+        wanted = _ask(before or Backup(), {key: value for key, value in given.items() if value is not None})
+    settings.check(wanted, "prime-train backup configure")
+    round_trip(open_store(wanted))
+    typer.echo(f"written, read and deleted an object in {settings.describe(wanted)}", err=True)
+    if not check:
+        typer.echo(f"saved in {settings.write_defaults(wanted)}: every run without its own settings is backed up there")
+
+
+_QUESTIONS = {
+    "provider": f"Provider ({', '.join(settings.PROVIDERS)})",
+    "bucket": "Bucket (local: an existing folder; hf: USER/REPOSITORY)",
+    "prefix": "Folder in the bucket (empty: none)",
+    "interval_steps": "Least steps between copies (empty: every checkpoint)",
+    "keep_last": "Number of the newest copies to keep",
+}
+
+
+def _ask(before: Backup, given: dict[str, Any]) -> Backup:
+    """The defaults with what was given, and on a terminal with the answers to the other questions. Raises UserError."""
+    if sys.stdin.isatty() and "bucket" not in given:
+        for key, question in _QUESTIONS.items():
+            if key not in given:
+                now = getattr(before, key)
+                answer = typer.prompt(question, default="" if now is None else str(now), err=True).strip()
+                given[key] = int(answer) if answer.isdecimal() and key != "bucket" else (answer or None)
+        given["prefix"] = given["prefix"] or ""
+    try:
+        return settings.parse({key: value for key, value in (asdict(before) | given).items() if value is not None})
+    except ValueError as error:
+        raise UserError(
+            what=str(error).splitlines()[0],
+            where="prime-train backup configure",
+            why=f"a provider is one of {', '.join(settings.PROVIDERS)}, and counts are whole numbers above 0",
+            fix="prime-train backup configure --provider s3 --bucket NAME --keep-last 3",
+        ) from None
+
+
+def round_trip(store: Store) -> None:
+    """Write, list, read and delete one object. Raises UserError where one of them fails."""
+    import secrets
+
+    store.check()
+    name, content = f"prime-train-check-{secrets.token_hex(8)}", secrets.token_bytes(256)
+    store.write(f"{name}/object", content)
+    try:
+        found, listed = store.read(f"{name}/object", len(content)), store.list(name)
+    finally:
+        store.delete([f"{name}/object"])
+    left = store.list(name)
+    if found != content or "object" not in listed or left:
+        raise UserError(
+            what="an object that was written is not found, not the same, or not deleted",
+            where=settings.describe(store.backup),
+            why="a backup there could not be trusted",
+            fix="check the rights of the credentials (list, read, write, delete) and rules of the bucket",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+
+
+def _no_such_step(step: int | None, have: Sequence[int], where: str, command: str) -> UserError:
+    steps = ", ".join(map(str, sorted(have))) or "none"
+    return UserError(
+        what=f"no complete one of step {step}" if step is not None else "there is no complete one",
+        where=where,
+        why=f"complete steps: {steps}",
+        fix=f"prime-train {command} RUN lists them",
+    )
+
+
+@contextmanager
+def _hold_run(run_dir: RunDir) -> Iterator[None]:
+    if found := find_holder(run_dir):
+        raise UserError(
+            what=f"the run is held by process {found.identity.pid} on {found.host}",
+            where=str(run_dir.lock),
+            why="its trainer writes, deletes and loads these checkpoints",
+            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
+        )
+    with hold_run(run_dir):
+        yield
+
+
+def _print(
+    opened: _Opened, what: str, rows: Sequence[dict[str, Any]], as_json: bool, nothing: str, column: str = ""
+) -> None:
+    """Print the rows of a command as a table or as JSON. Exit code 1 if one failed."""
+    if as_json:
+        location = settings.describe(opened.store.backup)
+        document = {"version": 1, "run": opened.name, "location": location, "command": what, "steps": list(rows)}
+        typer.echo(json.dumps(document, indent=1))
+    elif rows:
+        lines = [(str(row["step"]), format_bytes(row["size_bytes"]), row["did"], row["problem"]) for row in rows]
+        typer.echo(table(lines, ("STEP", "SIZE", "DID", column), right={0, 1}))
+    else:
+        typer.echo(nothing, err=True)
+    if any(row["did"] in ("failed", "damaged") for row in rows):
+        raise typer.Exit(ExitCode.FINDINGS)
