@@ -82,6 +82,7 @@ def run_round(
             failed.add(due[0].step)
             if any(path.exists() for path in due[0].paths):  # the trainer's retention may delete it at any time
                 yield Result("failed", due[0].step, problem=str(error))
+    yield from _report_older_line(local, backups)
     yield from prune_round(upload, backups, keep_every_steps)
     if backup.delete_after_upload:
         prune.finish_deletions(places)
@@ -90,6 +91,15 @@ def run_round(
             did: Literal["freed", "failed"] = "failed" if freed.problem else "freed"
             reason = f"its copy in the bucket is proved by hash, and local_keep = {backup.local_keep}"
             yield Result(did, freed.step, freed.size_bytes, 0, 0.0, reason, freed.problem, str(freed.path))
+
+
+def _report_older_line(local: Sequence[Source], backups: Sequence[Stored]) -> Iterator[Result]:
+    """Report that the newest checkpoint is not copied, because the bucket has later steps of an earlier life."""
+    later = sorted(one.step for one in backups if one.complete and local and one.step > local[0].step)
+    if later and local[0].step not in {one.step for one in backups if one.complete}:
+        steps = ", ".join(map(str, later))
+        problem = f"the bucket has later steps ({steps}), and its retention would delete this one: use another run name"
+        yield Result("failed", local[0].step, problem=problem)
 
 
 def prune_round(upload: Upload, backups: Sequence[Stored], keep_every_steps: int | None) -> Iterator[Result]:

@@ -57,7 +57,7 @@ class _Opened:
 
 
 def _open(name: str) -> _Opened:
-    """The run with this name, also where only the bucket has it: then it is a run.toml's, in ./runs. Raises UserError."""
+    """The run with this name, in ./runs where only the bucket has it. Raises UserError."""
     plain = settings.is_safe_run_name(name)
     missing = RunDir((Path.cwd() / "runs" / name).resolve())
     run_dir = (
