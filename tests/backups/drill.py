@@ -277,8 +277,6 @@ def _was_killed(status: int, log: Path) -> bool:
     return False
 
 
-
-
 def run_series(seeds: Sequence[int], root: Path) -> Tally:
     """Drills with these seeds on a server of their own; every other four of them while it fails 30 % of its calls."""
     tally = Tally()

@@ -12,6 +12,7 @@ from prime_train.checkpoints import layout
 from prime_train.checkpoints.step_folders import Places
 from prime_train.programs.prime_rl.layout import locate_places
 from prime_train.spec.run import Backup
+from tests.fakes.prime_rl_launcher.standin import metadata
 
 RUN = "small-run"
 
@@ -38,7 +39,7 @@ def write_prime_rl_step(root: Path, step: int) -> Path:
     trainer = root / "checkpoints" / f"step_{step}"
     files = {
         trainer / "trainer" / "__0_0.distcp": drawn.randbytes(50_000),
-        trainer / "trainer" / ".metadata": b"not a pickle that names files",
+        trainer / "trainer" / ".metadata": metadata({}),
         root / "run_default" / "checkpoints" / f"step_{step}" / "orchestrator" / "progress.pt": drawn.randbytes(99),
         root / "weights" / f"step_{step}" / "model.safetensors": drawn.randbytes(9_000),
         root / "weights" / f"step_{step}" / "STABLE": b"",

@@ -118,7 +118,8 @@ class Store:
                     _write_file(Path(path), content)
                 case "s3":  # the server refuses the object if it received other bytes, and stores the hash
                     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
-                    self.fs.pipe_file(path, content, chunksize=2**30, ChecksumSHA256=digest)
+                    kept = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": digest}
+                    self.fs.pipe_file(path, content, chunksize=2**30, **kept)
                 case "b2":  # its S3 service knows no SHA-256, but checks this one
                     digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
                     self.fs.pipe_file(path, content, chunksize=2**30, ContentMD5=digest)

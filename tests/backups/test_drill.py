@@ -1,0 +1,21 @@
+"""Kills at random moments on a real S3 server that also fails calls; bench/backup_drills.py does 200 of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("moto.server")
+pytest.importorskip("s3fs")
+
+from tests.backups import drill
+
+
+@pytest.mark.slow
+@pytest.mark.spread
+@pytest.mark.parametrize("first", [1000, 1012])
+def test_no_complete_backup_is_lost_and_no_part_is_taken_for_one(tmp_path: Path, first: int) -> None:
+    tally = drill.run_series(range(first, first + 12), tmp_path)
+    assert tally.ok, tally
+    assert tally.killed > 0
