@@ -1,4 +1,4 @@
-"""Kills 200 pushes, pulls and prunes of backups at random moments: `python bench/backup_drills.py [DRILLS]`.
+"""Kills 200 pushes, pulls and prunes of backups at random moments: `python bench/backup_drills.py [KILLS]`.
 
 Half of them run while the S3 server fails 30 % of its calls. tests/backups/drill.py has the drills and the judgement.
 """
@@ -23,25 +23,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 SERIES = 4  # at a time, each with a server and a bucket of its own
 
 
-def run_series(number: int, count: int) -> dict[str, Any]:
+def run_series(number: int, kills: int) -> dict[str, Any]:
     from tests.backups import drill
 
     with tempfile.TemporaryDirectory() as folder:
-        return asdict(drill.run_series(range(number * count, (number + 1) * count), Path(folder)))
+        return asdict(drill.run_series(1000 * number, kills, Path(folder)))
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     began_s = time.monotonic()
     with ProcessPoolExecutor(SERIES, get_context("spawn")) as pool:
-        found = list(pool.map(run_series, range(SERIES), [count // SERIES] * SERIES))
+        found = list(pool.map(run_series, range(SERIES), [wanted // SERIES] * SERIES))
     kills, finished = Counter[str](), Counter[str]()
     for tally in found:
         kills.update(tally["kills"])
         finished.update(tally["finished"])
     row = {
         "what": "backup drills: killed at a random moment, judged byte for byte, then repeated to the end",
-        "drills": count,
+        "drills": sum(kills.values()) + sum(finished.values()),
+        "kills": sum(kills.values()),
         "killed_before_the_end": dict(kills),
         "ended_before_the_kill": dict(finished),
         "left_a_partial_backup": sum(tally["partial"] for tally in found),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from prime_train.checkpoints import layout, step_folders
 from prime_train.spec.run import Backup
 from tests.backups import scene
 from tests.backups.s3_server import CREDENTIALS, serving, set_faults
+
+_MARK = re.compile(r"\.?IN_USE\.")  # of a killed process, or the beginning of one
 
 Ready = Callable[[], None]
 Work = Callable[[Ready], None]
@@ -123,7 +127,7 @@ class Drill:
         self._prepare(name)
         before = self.restorable()
         set_faults(self.address, fault_ratio, seed)
-        after_s = drawn.random() * self.duration_s.get(name, 0.3) * (4.0 if fault_ratio else 1.0)
+        after_s = drawn.random() * self.duration_s.get(name, 0.3) * (3.0 if fault_ratio else 0.9)
         was_killed, _ = run_child(work, self.root / "child.log", after_s)
         self._count(name, was_killed)
         self._judge(f"seed {seed}, {name}", before, 1 if name == "prune" else KEEP_LAST)
@@ -178,7 +182,7 @@ class Drill:
             self.tally.not_repaired.append(f"{what}: remains in the bucket: {folders}")
         if name == "pull" and max(self._complete_here(self.root / "other"), default=0) != max(claimed, default=0):
             self.tally.not_repaired.append(f"{what}: the newest backup is not restored")
-        left = [path for path in (self.root / "other").rglob(f"{pull.STAGING}*")] if name == "pull" else []
+        left = list((self.root / "other").rglob(f"{pull.STAGING}*")) if name == "pull" else []
         if left:
             self.tally.not_repaired.append(f"{what}: {left} is left")
 
@@ -234,9 +238,8 @@ class Drill:
         for one in step_folders.checkpoints(places.checkpoints, places.layout):
             if one.complete:
                 found.add(one.step)
-                is_same = {
-                    name: text for name, text in scene.content(one.path).items() if not name.startswith("IN_USE")
-                } == self.truth[one.step]
+                kept = {name: text for name, text in scene.content(one.path).items() if not _MARK.match(name)}
+                is_same = kept == self.truth[one.step]
                 if not is_same or layout.inspect(one.path, hashes=True).problem:
                     self.tally.wrong.append(f"{what}: step {one.step} on the disk is not what was saved")
         return found
@@ -277,14 +280,20 @@ def _was_killed(status: int, log: Path) -> bool:
     return False
 
 
-def run_series(seeds: Sequence[int], root: Path) -> Tally:
-    """Drills with these seeds on a server of their own; every other four of them while it fails 30 % of its calls."""
+def run_series(first_seed: int, kills: int, root: Path) -> Tally:
+    """Drills on a server of their own until so many children were killed before their end.
+
+    In every other four of them the server fails 30 % of its calls.
+    """
     tally = Tally()
     os.environ.update(CREDENTIALS)
     import s3fs  # noqa: F401 - so that the children need not import it
 
     with serving() as address:
         drill = Drill(address, root, "drill-bucket", tally)
-        for seed in seeds:
+        assert not run_child(drill.push, root / "child.log", _LONGEST_S)[0]
+        for seed in count(first_seed):
+            if tally.killed >= kills:
+                break
             drill.run(seed, FAULT_RATIO if seed // 4 % 2 else 0.0)
     return tally

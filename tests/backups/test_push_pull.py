@@ -68,7 +68,7 @@ def test_prime_rl_checkpoints_come_back_with_all_their_parts(store: Store, tmp_p
     pulled = pull.restore_newest(store, scene.RUN, scene.prime_rl_places(there))
     assert pulled is not None
     (here / "backup" / "hashes.json").unlink()
-    assert {name: text for name, text in scene.content(there).items()} == scene.content(here)
+    assert scene.content(there) == scene.content(here)
     places = scene.prime_rl_places(there)
     assert [one.complete for one in step_folders.checkpoints(places.checkpoints, places.layout)] == [True]
     assert push.push(scene.upload(store, there, places), sources.list_sources(places)[0]).already
@@ -112,7 +112,7 @@ def test_a_second_push_sends_nothing(store: Store, root: Path) -> None:
 def test_a_push_continues_with_what_is_there(store: Store, root: Path) -> None:
     first = push_step(store, root)
     stored = only(store)
-    lost = [name for name in stored.objects if name.startswith("parts/")][0]
+    lost = next(name for name in stored.objects if name.startswith("parts/"))
     store.delete([f"{stored.folder}/{lost}"])
     assert "is missing" in only(store).problem
     again = push_step(store, root)

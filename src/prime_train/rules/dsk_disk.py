@@ -25,13 +25,24 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Problems:
 
     a full disk ends the run at a checkpoint, and the training since the previous checkpoint is lost
 
-    A checkpoint is counted with 12 bytes per parameter: weights and the two moments of AdamW in fp32.
+    A checkpoint is counted with 12 bytes per parameter: weights and the two moments of AdamW in fp32. With
+    `delete_after_upload` older ones leave the disk when their copy in the bucket is proved, so only `local_keep` of
+    them, the one being uploaded and the one being written must fit; keep_last beyond that is a note.
 
     Source: ZeRO, arXiv 1910.02054, s. 3.1 (the bytes of weights and moments).
 
     Bad:
         [facts.save_dir]
         free_bytes = 104857600
+    Bad:
+        [prime_train.backup]
+        provider = "s3"
+        bucket = "team-checkpoints"
+        delete_after_upload = true
+        [checkpoint]
+        keep_last = 20
+        [facts.save_dir]
+        free_bytes = 262144000
     Good:
         [checkpoint]
         keep_last = 1
@@ -45,12 +56,10 @@ def too_little_disk(run: RunSpec, facts: Facts) -> Problems:
     room = folder.free_bytes + folder.held_bytes
     if count * one <= room:
         return
-    yield Problem(
-        "checkpoint.keep_last",
-        f"{count} checkpoints of {format_bytes(one)} = {format_bytes(count * one)}, and {folder.existing} has room for "
-        f"{format_bytes(room)}",
-        fix="make room there, give `run.dir` on another disk, or keep fewer",
-    )
+    what = f"{count} checkpoints of {format_bytes(one)} = {format_bytes(count * one)}"
+    what = f"{what}, and {folder.existing} has room for {format_bytes(room)}"
+    fix = "make room there, give `run.dir` on another disk, or keep fewer"
+    yield _judge_with_offload(run, "checkpoint.keep_last", what, fix, fits=room // one)
 
 
 @facts_rule("DSK005", Severity.ERROR, needs=("save_dir",))
@@ -81,12 +90,29 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Problems:
     room = folder.free_bytes + folder.held_bytes
     if count * one > room:
         kept = "1 checkpoint" if count == 1 else f"{count} checkpoints"
-        yield Problem(
-            "saving.keep_last",
-            f"{kept} of {format_bytes(one)} = {format_bytes(count * one)} for {trainer.model_name}, and "
-            f"{folder.existing} has room for {format_bytes(room)}",
-            fix="make room there, give `launch.output_dir` on another disk, or keep fewer",
+        what = f"{kept} of {format_bytes(one)} = {format_bytes(count * one)} for {trainer.model_name}"
+        what = f"{what}, and {folder.existing} has room for {format_bytes(room)}"
+        fix = "make room there, give `launch.output_dir` on another disk, or keep fewer"
+        yield _judge_with_offload(run, "saving.keep_last", what, fix, fits=room // one)
+
+
+def _judge_with_offload(run: RunSpec, field: str, what: str, fix: str, *, fits: int) -> Problem:
+    """The problem of keep_last beyond the disk, which has room for `fits` checkpoints.
+
+    It is a note if older checkpoints leave the disk for a bucket, and an error if even those that stay do not fit.
+    """
+    backup = run.prime_train.backup
+    if backup.provider in (None, "off") or not backup.delete_after_upload:
+        offload = "; or let older ones leave for a bucket: prime_train.backup.delete_after_upload = true"
+        return Problem(field, what, fix=f"{fix}{offload}")
+    needed = backup.local_keep + 2  # and one that is being uploaded, and one that is being written
+    if fits < needed:
+        why = (
+            f"delete_after_upload still keeps {needed} here: local_keep = {backup.local_keep}, one on its way, one new"
         )
+        return Problem(field, what, fix=fix, why=why)
+    why = f"older ones are deleted here when their copy is proved by hash, so at most {needed} are here"
+    return Problem(field, what, fix="nothing, while uploads keep up with saves", why=why, severity=Severity.NOTE)
 
 
 def _prime_rl_checkpoint_bytes(run: RunSpec) -> int | None:
