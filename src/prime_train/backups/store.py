@@ -25,7 +25,7 @@ from prime_train.core.redaction import redact, secrets
 from prime_train.core.rundir import sync
 from prime_train.spec.run import Backup
 
-_ATTEMPTS = 10  # of one call, with growing pauses; a server that fails 30 % of calls fails 6 of a million calls
+_ATTEMPTS = 8  # of one call, each with one more by botocore, in about 15 s: 30 % of failing calls become 1 of 10^8
 _MOST_OBJECTS = 1_000_000  # of one run; more is no listing of ours
 _MIB = 2**20
 
@@ -133,7 +133,7 @@ class Store:
             if self.backup.provider == "local":
                 for path in paths:
                     Path(path).unlink(missing_ok=True)
-                _remove_empty({Path(path).parent for path in paths}, Path(self.root))
+                _remove_empty({Path(path).parent for path in paths}, Path(_local(str(self.backup.bucket))))
                 return
             for start in range(0, len(paths), 1000):
                 with contextlib.suppress(FileNotFoundError):
@@ -202,15 +202,20 @@ def _open(backup: Backup) -> Any:
             return LocalFileSystem(**plain)
         case "s3" | "b2":
             from s3fs import S3FileSystem
+            from s3fs.core import set_custom_error_handler
 
+            set_custom_error_handler(_is_passing)
             config = {
-                "retries": {"mode": "legacy", "max_attempts": _ATTEMPTS},  # the other modes give up by a quota
-                "connect_timeout": 15,
+                # The other modes give up by a quota. More attempts would wait minutes, because the pauses double.
+                "retries": {"mode": "legacy", "max_attempts": 1},
+                "connect_timeout": 10,
                 "read_timeout": 120,
                 "request_checksum_calculation": "when_required",  # other servers than AWS refuse the newer checksums
                 "response_checksum_validation": "when_required",
             }
-            return S3FileSystem(**plain, endpoint_url=backup.endpoint, config_kwargs=config)
+            fs = S3FileSystem(**plain, endpoint_url=backup.endpoint, config_kwargs=config)
+            fs.retries = _ATTEMPTS
+            return fs
         case "gcs":
             from gcsfs import GCSFileSystem
 
@@ -223,6 +228,12 @@ def _open(backup: Backup) -> Any:
             from huggingface_hub import HfFileSystem
 
             return HfFileSystem(**plain)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether the same call may work when it is repeated: the server failed, or asks for patience."""
+    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status == 429 or status >= 500
 
 
 def _local(bucket: str) -> str:
