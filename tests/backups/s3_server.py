@@ -7,6 +7,7 @@ done. PUT /_faults?ratio=0.3&seed=1 sets the part.
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import signal
 import socket
@@ -64,14 +65,11 @@ def _fail(start: Start, status: str, code: bytes) -> Iterable[bytes]:
 
 def main() -> None:
     from moto.server import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
+    from werkzeug.serving import make_server
 
-    class Silent(WSGIRequestHandler):
-        def log(self, type: str, message: str, *args: Any) -> None:
-            pass
-
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = FaultyApp(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Silent)
+    server = make_server("127.0.0.1", 0, app, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdout.write(f"http://127.0.0.1:{server.server_port}\n")
     sys.stdout.flush()

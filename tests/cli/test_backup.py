@@ -44,8 +44,8 @@ def write_run(folder: Path, backup: Backup) -> None:
     run_dir.resolved.write_text(spec.to_json(run))
 
 
-def backup(folder: Path, *arguments: str, code: int = ExitCode.OK, **environment: str) -> str:
-    done = prime_train("backup", *arguments, cwd=folder, **environment)
+def backup(folder: Path, *arguments: str, code: int = ExitCode.OK) -> str:
+    done = prime_train("backup", *arguments, cwd=folder)
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -173,8 +173,8 @@ def test_s3_by_the_command_line_and_no_secret_anywhere(place: Path, s3_address: 
     ).create_bucket(Bucket="command-line")
     write_run(place / "s3", Backup(provider="s3", bucket="command-line", prefix="a/b", max_upload_mb_per_s=50.0))
     variables = s3_server.CREDENTIALS | {"AWS_ENDPOINT_URL": s3_address}
-    backup(place / "s3", "push", "words", **variables)
-    assert "30" in backup(place / "s3", "status", "words", **variables)
+    assert prime_train("backup", "push", "words", cwd=place / "s3", **variables).returncode == ExitCode.OK
+    assert "30" in prime_train("backup", "status", "words", cwd=place / "s3", **variables).stdout
     done = prime_train(
         "backup", "status", "words", cwd=place / "s3", **(variables | {"AWS_ENDPOINT_URL": "http://x:1"})
     )

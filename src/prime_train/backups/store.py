@@ -232,7 +232,7 @@ def _open(backup: Backup) -> Any:
 
 def _is_passing(error: Exception) -> bool:
     """Whether the same call may work when it is repeated: the server failed, or asks for patience."""
-    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    status = int(getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return status == 429 or status >= 500
 
 
