@@ -119,6 +119,14 @@ def test_a_missing_package_is_named_with_its_extra(
     assert found.value.exit_code == ExitCode.OUT_OF_REACH
 
 
+def test_azure_without_an_account_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("adlfs")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
+    with pytest.raises(UserError, match="no storage account"):
+        open_store(Backup(provider="azure", bucket="container"))
+
+
 def test_a_folder_never_shows_half_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = scene.local_store(tmp_path / "bucket")
     store.write("run/a", b"before")

@@ -29,7 +29,9 @@ COMMANDS = (
         "profile",
         "diagnose",
     ),
-    *("ckpt list", "ckpt verify", "schema export", "models list", "models show"),
+    *("ckpt list", "ckpt verify"),
+    *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
+    *("schema export", "models list", "models show"),
     *("prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.

@@ -223,6 +223,14 @@ def _open(backup: Backup) -> Any:
         case "azure":
             from adlfs import AzureBlobFileSystem
 
+            if not {"AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"} & set(os.environ):
+                raise UserError(
+                    what="no storage account is named",
+                    where=describe(backup),
+                    why="a container belongs to an account, which the address does not name",
+                    fix="set AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING",
+                    exit_code=ExitCode.OUT_OF_REACH,
+                )
             return AzureBlobFileSystem(**plain, account_name=os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"), anon=False)
         case _:
             from huggingface_hub import HfFileSystem
