@@ -161,6 +161,16 @@ def test_a_damaged_object_is_found_and_the_backup_before_is_taken(store: Store, 
     assert pulled.step == 40
 
 
+def test_a_run_whose_backups_are_all_damaged_does_not_start_over(store: Store, root: Path, tmp_path: Path) -> None:
+    push_step(store, root)
+    for path in Path(store.root).rglob("parts/*"):
+        path.write_bytes(path.read_bytes()[::-1])
+    with pytest.raises(pull.DamagedError):
+        pull.restore_newest(store, scene.RUN, scene.places(tmp_path / "there"))
+    scene.write_step(tmp_path / "there", 30)
+    assert pull.restore_newest(store, scene.RUN, scene.places(tmp_path / "there")) is None
+
+
 def test_a_pull_continues_and_corrects_what_is_staged(store: Store, root: Path, tmp_path: Path) -> None:
     push_step(store, root)
     stored, places = only(store), scene.places(tmp_path / "there")
