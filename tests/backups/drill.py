@@ -23,6 +23,7 @@ from typing import Any
 import boto3
 
 from prime_train.backups import inventory, prune, pull, store, sync
+from prime_train.backups.providers import PROVIDERS
 from prime_train.checkpoints import layout, step_folders
 from prime_train.spec.run import Backup
 from tests.backups import scene
@@ -254,7 +255,7 @@ def run_child(work: Work, log: Path, kill_after_s: float) -> tuple[bool, float]:
     pid = os.fork()
     if not pid:
         try:
-            store.PROVIDERS["s3"] = store.PROVIDERS["s3"]._replace(part_bytes=_PART_BYTES)
+            PROVIDERS["s3"] = PROVIDERS["s3"]._replace(part_bytes=_PART_BYTES)
             work(lambda: os.close(writer))
         except BaseException:
             log.write_text(traceback.format_exc())
