@@ -101,7 +101,7 @@ class BackgroundBackup:
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> None:
         """Back the newest checkpoint up before `run` ends, within flush_limit_s. `results` has the outcome.
 
-        Returns at once where it is in the bucket. `is_interrupted` is asked often, and ends the wait.
+        Returns at once where its round is done. `is_interrupted` is asked often, and ends the wait.
         """
         if not self.needs_flush(state):
             return
@@ -123,8 +123,8 @@ class BackgroundBackup:
             self._found.append(events.CheckpointBackedUp(state.newest_complete, 0, 0, limit_s, why))
 
     def needs_flush(self, state: State) -> bool:
-        """Whether `flush` has something to do."""
-        return self._enabled and bool(state.newest_complete) and self._in_bucket < state.newest_complete
+        """Whether the newest checkpoint was not copied, or its round was ended before it pruned and freed."""
+        return self._enabled and min(self._in_bucket, self._done) < state.newest_complete
 
     @property
     def _log(self) -> Path:
