@@ -32,7 +32,7 @@ def run_series(number: int, kills: int) -> dict[str, Any]:
 
 def main() -> None:
     wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    began_s = time.monotonic()
+    began_s, commit = time.monotonic(), record.commit()  # before the code can change
     with ProcessPoolExecutor(SERIES, get_context("spawn")) as pool:
         found = list(pool.map(run_series, range(SERIES), [wanted // SERIES] * SERIES))
     kills, finished = Counter[str](), Counter[str]()
@@ -52,7 +52,7 @@ def main() -> None:
         "not_repaired_by_a_repeat": [text for tally in found for text in tally["not_repaired"]],
         "seconds": round(time.monotonic() - began_s, 1),
         "machine": record.machine(),
-        "commit": record.commit(),
+        "commit": commit,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
     print(json.dumps(row), flush=True)
