@@ -28,18 +28,51 @@ def status(
         ),
     ] = None,
     as_json: AsJson = False,
+    wandb: Annotated[
+        str | None,
+        typer.Option("--wandb", metavar="ENTITY/PROJECT/ID", help="A run anywhere, by W&B.", show_default=False),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", help="With --wandb: the run's config, for its number of steps.", show_default=False),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", help="With --config: its GPUs, for the expected time of a step.", show_default=False),
+    ] = None,
+    run_dir: Annotated[
+        str | None,
+        typer.Option("--run-dir", help="With --wandb: its directory, or its mounted bucket.", show_default=False),
+    ] = None,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.0, help="With --wandb: wait before a second poll.")
+    ] = 60.0,
     _no_color: NoColor = False,
 ) -> None:
     """The state of one run, or of all runs in this folder.
 
     Step, loss, restarts with their last cause, processes, newest complete checkpoint.
 
+    With --wandb: alive, slow, stalled, crashed, finished or unknown, from heartbeat, steps and system metrics at W&B. A
+    bad verdict needs two polls that agree, 45 minutes, and a second witness (system metrics, --run-dir).
+
+    Exit codes with --wandb: 0 alive, or finished with all steps; 1 slow or stalled; 4 unknown; 5 crashed or ended early,
+    and another start needs a person; 75 crashed and resumable.
+
     Examples:
 
       prime-train status
 
       prime-train status quickstart --json | jq .state
+
+      prime-train status --wandb me/nano/k3x9 --config run.toml --json | jq .verdict
     """
+    if wandb is not None:
+        from prime_train.cli.status_wandb import Options, status_wandb  # lazy: the status of a local run is fast
+
+        _refuse_both(run)
+        status_wandb(Options(wandb, config, gpus, run_dir, interval_s, as_json))
+        return
     here = Path.cwd()
     if run is not None:
         found = read_status(runs.find(run, here), time.time())
@@ -60,3 +93,9 @@ def status(
         typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
     else:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)
+
+
+def _refuse_both(run: str | None) -> None:
+    if run is not None:
+        why = "one command judges one run"
+        raise UserError(f"both a run and --wandb are given: {run}", "RUN", why, "leave one of them out")
