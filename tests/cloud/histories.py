@@ -1,12 +1,13 @@
 """Histories of runs as W&B shows them, each with the verdict that the facts ask for. Written by hand, as data.
 
-Times are minutes after the run's start on a true clock. The verdicts follow from what really happened (`lives`) and from
-what can be known of it: docs/step_times.md has the sources.
+Times are minutes after the run's start on a true clock. The verdicts follow from what really happened (`lives`) and
+from what can be known of it: docs/step_times.md has the sources.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from prime_train.cloud.remote_verdict import Expectation, Job, Problem, RemoteReading, Verdict
@@ -102,7 +103,7 @@ def reading_of(history: History, poll: Poll) -> RemoteReading:
         return RemoteReading(observed_s, problem=history.problem)
     steps = steps_until(history, poll.logged)
     system_at = _system_at(poll)
-    times = [(late - early) * 60 for (_, early), (_, late) in zip(steps, steps[1:], strict=False)]
+    times = [(late - early) * 60 for (_, early), (_, late) in pairwise(steps)]
     return RemoteReading(
         observed_s,
         state=poll.state,

@@ -103,7 +103,7 @@ class WandbServer:
         last = run.history[-1] if run.history else None
         summary = {"_step": last[0], "_timestamp": last[1]} if last else {}
         config = {name: {"value": value} for name, value in run.config.items()}
-        fields = {
+        return {
             **dict.fromkeys(("sweepName", "group", "jobType", "commit", "description", "notes"), None),
             "id": "UnVuOjE=",
             "tags": [],
@@ -121,7 +121,6 @@ class WandbServer:
             "user": {"name": "me", "username": "me"},
             "projectId": "1",
         }
-        return fields
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[WandbServer]:

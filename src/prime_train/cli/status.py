@@ -56,8 +56,8 @@ def status(
     With --wandb: alive, slow, stalled, crashed, finished or unknown, from heartbeat, steps and system metrics at W&B. A
     bad verdict needs two polls that agree, 45 minutes, and a second witness (system metrics, --run-dir).
 
-    Exit codes with --wandb: 0 alive, or finished with all steps; 1 slow or stalled; 4 unknown; 5 crashed or ended early,
-    and another start needs a person; 75 crashed and resumable.
+    Exit codes with --wandb: 0 alive, or finished with all steps; 1 slow or stalled; 4 unknown; 5 crashed or ended
+    early, and another start needs a person; 75 crashed and resumable.
 
     Examples:
 

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, get_args
 
@@ -92,7 +93,7 @@ def _read_history(rows: object) -> list[tuple[int, float]]:
 
 def _read_step_s(history: Sequence[tuple[int, float]]) -> float | None:
     """The median time of a step, which a few checkpoints and evaluations do not change; None below three rows."""
-    pairs = zip(history, history[1:], strict=False)
+    pairs = pairwise(history)
     steps_s = [(late_s - early_s) / (late - early) for (early, early_s), (late, late_s) in pairs if late > early]
     positive = [value for value in steps_s if value > 0]
     return median(positive) if len(positive) >= 2 else None
