@@ -1,4 +1,4 @@
-"""Plays W&B's GraphQL server on the loopback interface: one run, whose record the test sets before each request."""
+"""Plays W&B's server on the loopback interface: one run that the test writes, and the runs that clients log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
+
+from tests.fakes.wandb_store import WandbStore
 
 # How the server behaves: "busy" answers 429 to each question about a run, "silent" answers nothing.
 Mood = Literal["well", "busy", "silent", "broken", "no_login"]
@@ -35,6 +37,7 @@ class WandbServer:
         self.run: RunRecord | None = RunRecord()
         self.mood: Mood = "well"
         self.questions: list[str] = []
+        self.store = WandbStore()  # of runs that are logged here
         self._over = threading.Event()
         server = self
 
@@ -45,6 +48,9 @@ class WandbServer:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if self.path == "/graphql":
                     server.respond(self, body)
+                elif self.path.endswith("/file_stream"):
+                    server.store.take(self.path.split("/")[-2], body)
+                    self.reply(200, b"{}")
                 else:  # the client's reports about itself
                     self.reply(404, b"{}")
 
@@ -67,8 +73,11 @@ class WandbServer:
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
 
     def respond(self, handler: Any, body: bytes) -> None:
-        query = str(json.loads(body or b"{}").get("query", ""))
-        name = query.split("query", 1)[-1].split("(")[0].split("{")[0].strip()
+        request = json.loads(body or b"{}")
+        query, variables = str(request.get("query", "")), request.get("variables") or {}
+        name = (
+            str(request.get("operationName") or "") or query.split("query", 1)[-1].split("(")[0].split("{")[0].strip()
+        )
         self.questions.append(name)
         match self.mood:
             case "silent":
@@ -81,9 +90,11 @@ class WandbServer:
             case "no_login":
                 handler.reply(401, b'{"errors": [{"message": "user is not logged in"}]}')
             case _:
-                handler.reply(200, json.dumps({"data": self._data(name, query)}).encode())
+                handler.reply(200, json.dumps({"data": self._data(name, query, variables)}).encode())
 
-    def _data(self, name: str, query: str) -> dict[str, Any]:
+    def _data(self, name: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+        if name in ("RunResumeStatus", "UpsertBucket", "CreateRunFiles"):
+            return self.store.answer(name, variables)
         if "viewer" in query.lower() and "Run" not in name:
             viewer = {"id": "VXNlcjox", "username": "me", "email": "", "name": "me", "admin": False, "flags": "{}"}
             teams = {"edges": [{"node": {"name": "me"}}]}
