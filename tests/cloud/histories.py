@@ -59,7 +59,8 @@ class History:
 
 def steps_until(history: History, minute: float) -> list[tuple[int, float]]:
     """Number and minute of each step up to `minute`, on a true clock."""
-    found, at, step = [], 0.0, 0
+    found: list[tuple[int, float]] = []
+    at, step = 0.0, 0
     while True:
         slow = history.slow_from is not None and at >= history.slow_from
         at += history.step_min * (history.slow_factor if slow else 1.0)
@@ -375,6 +376,28 @@ HISTORIES: tuple[History, ...] = (
         verdict="crashed",
         resumable=True,
         source="exit codes; wandb's mark_preempting",
+    ),
+    History(
+        name="its machine was gone right after the notice",
+        polls=(_dead(110, 100, state="preempted"), _dead(111, 100, state="preempted")),
+        lives=False,
+        verdict="crashed",
+        resumable=True,
+        source="wandb's mark_preempting: preempted = no heartbeat after the mark",
+    ),
+    History(
+        name="its notice was withdrawn, and then its network was lost",
+        polls=(_dead(110, 100, state="preempted", job="lives"), _dead(111, 100, state="preempted", job="lives")),
+        lives=True,
+        verdict="unknown",
+        source="wandb#1526: never resume beside a live run",
+    ),
+    History(
+        name="it has a notice and still saves",
+        polls=(Poll(at=100, logged=99, state="preempting"), Poll(at=101, logged=99, state="preempting")),
+        lives=True,
+        verdict="alive",
+        source="wandb's mark_preempting",
     ),
     History(
         name="it failed on its config",

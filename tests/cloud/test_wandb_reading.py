@@ -152,6 +152,14 @@ def test_steps_and_gpus_are_read_from_the_rows() -> None:
     assert (found.log_every_steps, found.last_step_s, found.system_metrics_s) == (10, START_S + 1800, START_S + 8)
 
 
+def test_gpus_that_were_busy_before_the_last_step_are_no_witness() -> None:
+    history = [{"_step": step, "_timestamp": START_S + step} for step in range(3)]
+    busy = [{"_timestamp": START_S + at / 2, "system.gpu.0.gpu": 100} for at in range(4)]
+    idle = {"_timestamp": START_S + 60, "system.gpu.0.gpu": 0}
+    assert parse({"state": "running", "history": history, "system": [*busy, idle]}, START_S).gpu_busy == 0.0
+    assert parse({"state": "running", "history": history, "system": busy}, START_S).gpu_busy == 1.0
+
+
 def test_a_record_without_rows_is_a_run_without_steps() -> None:
     assert reading_of(HISTORIES[0], Poll(at=1, logged=0)).step is None
     assert RunRecord().history == []

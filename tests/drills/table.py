@@ -12,6 +12,7 @@ from tests.drills import (
     rows_silence,
     rows_supervisor,
     rows_trainer,
+    rows_wandb,
     rows_watches,
 )
 from tests.drills.drill import Row
@@ -25,6 +26,7 @@ ROWS: tuple[Row, ...] = (
     *rows_watches.ROWS,
     *rows_preemption.ROWS,
     *rows_trainer.ROWS,
+    *rows_wandb.ROWS,
     *rows_prime_rl.ROWS,
     *rows_rewards.ROWS,
 )

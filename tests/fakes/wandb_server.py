@@ -135,13 +135,19 @@ class WandbServer:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[WandbServer]:
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+        self.start()
         try:
             yield self
         finally:
-            self._over.set()
-            self._http.shutdown()
-            self._http.server_close()
+            self.stop()
+
+    def start(self) -> None:
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._http.shutdown()
+        self._http.server_close()
 
     @property
     def variables(self) -> dict[str, str]:

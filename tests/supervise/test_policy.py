@@ -821,7 +821,7 @@ GOES = AlarmRaised(
     *(1, "preemption", "preempted", "this machine", "leave", "signal", "AWS takes it away", "w", "f", "", 5, GOES_S)
 )
 LAST_S = GOES_S - POLICY.leave_margin_s
-AWAY = [(0.0, OPENED), *launched()]
+AWAY: list[tuple[float, Event]] = [(0.0, OPENED), *launched()]
 
 
 def saved(at_s: float, write_s: float, step: int = 10) -> list[tuple[float, Event]]:
@@ -886,7 +886,11 @@ def test_no_attempt_begins_on_a_machine_that_goes_away() -> None:
     closing = decide(history(*events, (900.0, StopAsked("AWS takes it away"))), POLICY, 901.0)
     assert isinstance(closing, actions.Close)
     assert (closing.state, closing.exit_code) == ("stopped", ExitCode.RESUMABLE)
-    before = [(0.0, OPENED), (1.0, replace(GOES, attempt=0)), (1.0, StopAsked("AWS takes it away"))]
+    before: list[tuple[float, Event]] = [
+        (0.0, OPENED),
+        (1.0, replace(GOES, attempt=0)),
+        (1.0, StopAsked("AWS takes it away")),
+    ]
     assert isinstance(decide(history(*before), POLICY, 2.0), actions.Close)
 
 

@@ -136,7 +136,7 @@ def _judge_problem(readings: Sequence[RemoteReading]) -> RemoteVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """One judgement: the readable readings, oldest first, of which the last one is the newest."""
+    """One judgement over the readable readings, oldest first."""
 
     readings: Sequence[RemoteReading]
     expectation: Expectation
@@ -166,7 +166,7 @@ class _Judgement:
             case "finished":
                 return self._finished()
             case "killed":
-                why = "it was killed at W&B or by a person, so nobody wants it to continue by itself"
+                why = "a person killed it, so it must not continue by itself"
                 return self._result("crashed", why, fix="start it again by hand if that was a mistake")
             case "failed" | "preempted":
                 return self._ended()
@@ -202,6 +202,9 @@ class _Judgement:
         newest = self.newest
         if not any(reading.state == newest.state for reading in self.readings[:-1]):
             return self._result("unknown", f"W&B reports {newest.state!r} for the first time", fix="look again")
+        if newest.job == "lives":
+            why = f"W&B reports {newest.state!r}, but the cloud runs its job"
+            return self._result("unknown", why, fix=_LOOK)
         if newest.state == "preempted":
             return self._result("crashed", "it reported that its machine was taken away", resumable=True, fix=_RESUME)
         if newest.exit_code is None:

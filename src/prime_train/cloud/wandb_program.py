@@ -40,7 +40,7 @@ def read_run(path: str, request_s: int) -> dict[str, Any]:
             "summary": _pick(run.summary_metrics),
             "config": _pick_config(run.config),
             "history": run.history(samples=_SAMPLES, keys=["_timestamp"], pandas=False)[-_SAMPLES:],
-            "system": run.history(samples=_SAMPLES, stream="system", pandas=False)[-_SAMPLES:],
+            "system": [*run.history(samples=_SAMPLES, stream="system", pandas=False)[-_SAMPLES:], run.system_metrics],
         }
     except (CommError, UsageError, ValueError, TimeoutError) as error:
         return {"problem": classify(error), "detail": " ".join(str(error).split())[:300]}

@@ -64,15 +64,16 @@ def parse(document: Mapping[str, Any], observed_s: float, hidden: Sequence[str] 
     system = [row for row in map(_table, _list(document.get("system"))) if _time(row.get("_timestamp")) is not None]
     steps = [step for step in (*(step for step, _ in rows), _step(document.get("history_step"))) if step is not None]
     newest = max(steps, default=None)
+    last_step_s = max((time_s for _, time_s in rows), default=None)
     return RemoteReading(
         observed_s,
         state=document["state"].lower()[:40],
         heartbeat_s=_read_iso(document.get("heartbeat")),
         created_s=_read_iso(document.get("created")),
         step=newest,
-        last_step_s=max((time_s for _, time_s in rows), default=None),
+        last_step_s=last_step_s,
         system_metrics_s=max((float(row["_timestamp"]) for row in system), default=None),
-        gpu_busy=_read_gpu_busy(system),
+        gpu_busy=_read_gpu_busy(system, last_step_s),
         step_s=_read_step_s(history),
         log_every_steps=_read_log_interval(newest, _step(document.get("history_lines"))),
         max_steps=_step(config.get("max_steps")) or None,
@@ -104,9 +105,14 @@ def _read_log_interval(newest: int | None, lines: int | None) -> int:
     return max(1, round(newest / lines)) if newest and lines else 1
 
 
-def _read_gpu_busy(system: Sequence[Mapping[str, Any]]) -> float | None:
-    """Mean utilisation of all GPUs over the newest rows, 0 to 1; None if there is no GPU."""
-    newest = sorted(system, key=lambda row: float(row["_timestamp"]))[-_NEWEST_SYSTEM_ROWS:]
+def _read_gpu_busy(system: Sequence[Mapping[str, Any]], last_step_s: float | None) -> float | None:
+    """Mean utilisation of all GPUs over the newest rows, 0 to 1; None if there is no GPU.
+
+    Rows from before the last step do not count where there are later ones: they do not show what it does since then.
+    """
+    ordered = sorted(system, key=lambda row: float(row["_timestamp"]))
+    later = [row for row in ordered if last_step_s is not None and float(row["_timestamp"]) > last_step_s]
+    newest = (later or ordered)[-_NEWEST_SYSTEM_ROWS:]
     values = [value for row in newest for name, value in row.items() if _GPU.fullmatch(str(name))]
     shares = [float(value) / 100 for value in values if _is_number(value) and 0 <= value <= 100]
     return fmean(shares) if shares else None

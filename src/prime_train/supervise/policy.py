@@ -92,7 +92,7 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
 def _leave(state: State, policy: Policy, now_s: float) -> Action | None:
     """Stop for a machine that goes away, with a save if it would be complete in time; None if nothing is to do.
 
-    A save that has begun may complete until the last moment, whatever earlier saves took.
+    A save that has begun may complete until the last moment, even if earlier saves took longer.
     """
     until_s = find_last_save_s(state, policy)
     if until_s is None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from prime_train.core.errors import UserError
 from prime_train.core.redaction import secrets
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.events import Follower, Record, RunClosed, RunOpened
+from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.lock import find_holder
 from prime_train.views import wandb_rows as rows
 
@@ -204,8 +204,8 @@ class Mirrored:
 def choose_run_id(environment: Mapping[str, str], run_name: str) -> str:
     """The id of a run at W&B that was not mirrored from this directory yet.
 
-    A recovered job of a cloud has an empty directory on another machine, and must continue the same run there. So the id
-    is WANDB_RUN_ID if it is set, else it comes from the id that SkyPilot keeps over all recoveries of a job.
+    A recovered job of a cloud has an empty directory on another machine, and must continue the same run there. So the
+    id is WANDB_RUN_ID if it is set, else it comes from the id that SkyPilot keeps over all recoveries of a job.
     """
     given = environment.get("WANDB_RUN_ID", "")
     if _RUN_ID.fullmatch(given):
@@ -290,6 +290,8 @@ class _Mirror:
         self._counts, row, note = rows.of_event(record.event, self._counts, step)
         if self._mirrored.has(record):
             return None
+        if isinstance(record.event, AlarmRaised) and record.event.answer == "leave":
+            self._run.mark_preempting()  # the machine may be gone before the end of the run can be sent
         if described := rows.describe(record.event):
             self._run.summary.update(described)
         if note is not None:
