@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
 from prime_train.events import AlarmRaised, read
+from prime_train.supervise.watches.preemption.find_cloud import OVERRIDE
 from tests.drills.drill import Act, Do, Row
+from tests.drills.faults import until_trained
 from tests.drills.rows_silence import SLOWLY, until_saved
-from tests.drills.scene import Scene
+from tests.drills.scene import Scene, trainer
 from tests.fakes.metadata_server import MetadataServer
 
 _EVERY_S = 0.2
@@ -22,6 +26,24 @@ def _serve(cloud: str) -> Do:
         (scene.folder / "metadata").write_text(f"{cloud}={server.url}", encoding="utf-8")
 
     return prepare
+
+
+def _serve_trainer(scene: Scene) -> None:
+    """For `prime-train run`, which finds the server by a variable."""
+    server = _servers[scene.folder] = MetadataServer("aws")
+    server.start()
+    assert isinstance(scene.variables, dict)
+    scene.variables[OVERRIDE] = f"aws={server.url}"
+
+
+def _announce_to_trainer(scene: Scene, _supervisor: int) -> None:
+    """The trainer waits until the notice is found, because it has few steps left."""
+    pid = trainer(until_trained(scene, 1))
+    os.kill(pid, signal.SIGSTOP)
+    scene.marks.strike()
+    _servers[scene.folder].announce(120.0)
+    scene.until(lambda state: state.leaves_s is not None)
+    os.kill(pid, signal.SIGCONT)
 
 
 def _close(scene: Scene) -> None:
@@ -80,7 +102,20 @@ def _row(
     )
 
 
+_TRAINER = Row(
+    "the bundled trainer",
+    "AWS takes its machine away",
+    "preempted",
+    ("AWS takes this machine away", "run stopped"),
+    stage="trainer",
+    act=_announce_to_trainer,
+    prepare=_serve_trainer,
+    again=_withdraw,
+    after=_close,
+)
+
 ROWS: tuple[Row, ...] = (
+    _TRAINER,
     _row("AWS, with two minutes", "aws", _announce(120.0), "AWS takes this machine away"),
     _row("Google Cloud, with 30 s", "gcp", _announce(30.0), "Google Cloud takes this machine away"),
     _row("Azure, with 30 s", "azure", _announce(30.0), "Azure takes this machine away"),

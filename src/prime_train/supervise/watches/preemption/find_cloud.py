@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 Cloud = Literal["aws", "gcp", "azure"]
 
-OVERRIDE = "PRIME_TRAIN_METADATA"  # "gcp=http://127.0.0.1:8080": this cloud, at this address
+OVERRIDE = "PRIME_TRAIN_METADATA"  # "gcp=http://127.0.0.1:8080": this cloud, at this address; "off": none
 _DMI = Path("/sys/class/dmi/id")
 # The link-local address is the same on all three; Google's name for it resolves to it on every machine.
 _ADDRESS = "http://169.254.169.254"
