@@ -112,3 +112,110 @@ def test_a_run_whose_heartbeat_follows_the_clock_is_never_resumable(
         for at, reading in enumerate(readings, 1)
     ]
     assert not judge(moved).resumable
+
+
+# --- one rule each ------------------------------------------------------------------------------------
+
+NOW_S = 1_000_000.0
+MIN_S = 60.0
+
+
+def live(**changes: object) -> RemoteReading:
+    """A run that trains: step 100 a minute ago, GPUs busy."""
+    reading = RemoteReading(
+        NOW_S,
+        state="running",
+        heartbeat_s=NOW_S - 20,
+        created_s=NOW_S - 36_000,
+        step=100,
+        last_step_s=NOW_S - MIN_S,
+        system_metrics_s=NOW_S - 30,
+        gpu_busy=0.9,
+    )
+    return replace(reading, **changes)  # type: ignore[arg-type]
+
+
+def earlier(reading: RemoteReading, before_s: float = MIN_S, **changes: object) -> RemoteReading:
+    """The same look, made earlier."""
+    return replace(reading, observed_s=reading.observed_s - before_s, **changes)  # type: ignore[arg-type]
+
+
+def silent(age_s: float, **changes: object) -> RemoteReading:
+    at_s = NOW_S - age_s
+    return live(state="crashed", heartbeat_s=at_s, last_step_s=at_s, system_metrics_s=at_s, **changes)
+
+
+def verdict(*readings: RemoteReading, **expected: float) -> tuple[str, bool]:
+    found = judge(readings, Expectation(**expected))  # type: ignore[arg-type]
+    return found.verdict, found.resumable
+
+
+def test_a_run_without_a_heartbeat_for_a_while_is_no_longer_alive() -> None:
+    late = live(heartbeat_s=NOW_S - 14 * MIN_S)
+    assert verdict(earlier(late), late) == ("alive", False)
+    later = live(heartbeat_s=NOW_S - 16 * MIN_S)
+    assert verdict(earlier(later), later) == ("unknown", False)
+
+
+def test_two_polls_in_one_moment_are_one_poll() -> None:
+    dead = silent(60 * MIN_S, job="ended")
+    assert verdict(earlier(dead, 44.0), dead) == ("unknown", False)
+    assert verdict(earlier(dead, 45.0), dead) == ("crashed", True)
+
+
+def test_a_heartbeat_between_two_polls_shows_life_only_at_that_time() -> None:
+    """It died a minute after the first poll, and the second one came an hour later."""
+    dead = silent(59 * MIN_S)
+    before = live(observed_s=NOW_S - 60 * MIN_S, heartbeat_s=NOW_S - 60 * MIN_S - 20)
+    assert verdict(before, dead) == ("unknown", False)
+
+
+def test_a_heartbeat_from_the_future_that_does_not_move_proves_nothing() -> None:
+    ahead = live(heartbeat_s=NOW_S + 10 * MIN_S)
+    assert verdict(earlier(ahead), ahead) == ("unknown", False)
+    assert verdict(earlier(ahead, heartbeat_s=NOW_S + 9 * MIN_S), ahead) == ("alive", False)
+
+
+def test_what_its_cloud_still_runs_is_never_started_again() -> None:
+    quiet = NOW_S - 60 * MIN_S
+    hung = silent(60 * MIN_S, job="lives", run_dir_s=quiet)
+    assert verdict(earlier(hung), hung) == ("stalled", False)
+    gone = replace(hung, job="")
+    assert verdict(earlier(gone), gone) == ("crashed", True)
+    days = silent(3 * 86_400.0, job="lives")
+    assert verdict(earlier(days), days) == ("unknown", False)
+    assert verdict(earlier(replace(days, job="")), replace(days, job="")) == ("crashed", False)
+
+
+def test_a_stall_needs_two_polls_with_the_same_step() -> None:
+    idle = live(last_step_s=NOW_S - 50 * MIN_S, gpu_busy=0.0)
+    assert verdict(idle) == ("unknown", False)
+    assert verdict(earlier(idle, step=99), idle) == ("unknown", False)
+    assert verdict(earlier(idle), idle) == ("stalled", False)
+
+
+def test_a_stall_needs_a_second_witness() -> None:
+    blind = live(system_metrics_s=None, gpu_busy=None)
+    assert verdict(earlier(blind, 50 * MIN_S, heartbeat_s=NOW_S - 51 * MIN_S), blind) == ("unknown", False)
+    quiet = replace(blind, run_dir_s=NOW_S - 50 * MIN_S)
+    assert verdict(earlier(quiet, 50 * MIN_S, heartbeat_s=NOW_S - 51 * MIN_S), quiet) == ("stalled", False)
+
+
+def test_steps_that_stand_still_over_polls_count_if_system_metrics_are_late_too() -> None:
+    idle = live(system_metrics_s=NOW_S - MIN_S, last_step_s=NOW_S - 2 * MIN_S, gpu_busy=0.0)
+    before = earlier(idle, 50 * MIN_S, heartbeat_s=NOW_S - 51 * MIN_S)
+    assert verdict(before, idle) == ("stalled", False)
+
+
+def test_a_median_step_of_three_times_the_expected_is_slow() -> None:
+    assert verdict(live(step_s=31.0), step_s=10.0) == ("slow", False)
+    assert verdict(live(step_s=30.0), step_s=10.0) == ("alive", False)
+    assert verdict(live(step_s=31.0)) == ("alive", False)
+
+
+def test_steps_between_two_polls_are_slow_beyond_the_time_of_a_checkpoint() -> None:
+    """Ten steps of 10 s, three times as long, and ten minutes for a checkpoint: 15 min."""
+    late = live(heartbeat_s=NOW_S - 20)
+    for took_s, expected in ((900.0, "alive"), (901.0, "slow")):
+        before = earlier(late, 1200.0, step=90, last_step_s=late.last_step_s - took_s, heartbeat_s=NOW_S - 1220)  # type: ignore[operator]
+        assert verdict(before, late, step_s=10.0) == (expected, False)
