@@ -73,6 +73,7 @@ def status(
         _refuse_both(run)
         status_wandb(Options(wandb, config, gpus, run_dir, interval_s, as_json))
         return
+    _refuse_alone(config, gpus, run_dir)
     here = Path.cwd()
     if run is not None:
         found = read_status(runs.find(run, here), time.time())
@@ -93,6 +94,17 @@ def status(
         typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
     else:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)
+
+
+def _refuse_alone(config: str | None, gpus: str | None, run_dir: str | None) -> None:
+    named = (("--config", config), ("--gpus", gpus), ("--run-dir", run_dir))
+    given = next((name for name, value in named if value is not None), None)
+    if given is not None:
+        why, fix = (
+            "the status of a local run comes from its directory",
+            "add --wandb ENTITY/PROJECT/ID, or leave it out",
+        )
+        raise UserError(f"{given} is given without --wandb", given, why, fix)
 
 
 def _refuse_both(run: str | None) -> None:

@@ -60,6 +60,9 @@ def _read(path: str, options: Options) -> RemoteReading:
 def _expect(options: Options) -> Expectation:
     """The steps of --config, and the upper bound of the estimated time of one. Raises UserError for a wrong config."""
     if options.config is None:
+        if options.gpus is not None:
+            why, fix = "the time of a step is estimated for a run", "add --config CONFIG, or leave --gpus out"
+            raise UserError("--gpus is given without --config", "--gpus", why, fix)
         return Expectation()
     from prime_train.cli import estimate_inputs as inputs  # lazy: only with --config
     from prime_train.estimate.estimate import estimate
