@@ -40,7 +40,7 @@ _WAIT_FOR_SUPERVISOR_S = 30.0  # after which a run without supervisor counts as 
 _FINISH_LIMIT_S = 120.0  # to send the last values; unsent values stay in the run directory
 _LOCK_LIMIT_S = 150.0  # to wait for the end of an earlier supervisor's mirror
 _INSTALL = "pip install 'prime-train[wandb]'"
-_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _EXIT_CODES = {"finished": 0, "stopped": 75}
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
 
