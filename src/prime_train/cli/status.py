@@ -10,6 +10,7 @@ import typer
 
 from prime_train.cli.options import AsJson, NoColor, complete_run
 from prime_train.cli.render import labelled, message, table
+from prime_train.cli.slurm_job import JobState, job_document, job_lines, joined
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views import runs
@@ -74,18 +75,21 @@ def status(
         status_wandb(Options(wandb, config, gpus, run_dir, interval_s, as_json))
         return
     _refuse_alone(config, gpus, run_dir)
-    here = Path.cwd()
+    here, jobs = Path.cwd(), JobState()
     if run is not None:
-        found = read_status(runs.find(run, here), time.time())
+        run_dir = runs.find(run, here)
+        job = jobs.of(run_dir)
+        found = joined(read_status(run_dir, time.time()), job)
         if as_json:
-            typer.echo(json.dumps(document(found), indent=1))
+            typer.echo(json.dumps(document(found) | job_document(job, run_dir), indent=1))
         else:
-            typer.echo(labelled(found.name, as_lines(found), sys.stdout))
+            typer.echo(labelled(found.name, [*as_lines(found), *job_lines(job, run_dir)], sys.stdout))
         return
     found_all = []
     for name in runs.run_names(here):
         try:
-            found_all.append(read_status(RunDir(here / runs.RUNS / name), time.time()))
+            run_dir = RunDir(here / runs.RUNS / name)
+            found_all.append(joined(read_status(run_dir, time.time()), jobs.of(run_dir)))
         except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:

@@ -1,1 +1,1 @@
-"""Runs on rented machines: what their clouds offer, how a run gets there, and how it is judged from outside."""
+"""Runs on other machines, of a cloud or a scheduler: how a run gets there, and how it is judged from outside."""

@@ -42,6 +42,7 @@ class Status(NamedTuple):
     free_gib: float | None
     now_s: float
     is_stopped: bool = False  # Ctrl-Z or SIGSTOP stopped the supervisor, so nothing supervises the run
+    queued: str = ""  # the place in the queue of a scheduler that will start the run
 
     @property
     def name(self) -> str:
@@ -50,6 +51,8 @@ class Status(NamedTuple):
     @property
     def word(self) -> str:
         """The state of the run; "died" if it was not closed and no supervisor is alive."""
+        if self.queued:
+            return "queued"
         if self.state.closed or self.supervised:
             return self.state.state
         return "died"
@@ -219,6 +222,8 @@ def _score_text(score: TaskScore) -> str:
 
 
 def _state_text(status: Status) -> str:
+    if status.queued:
+        return f"queued: {status.queued}"
     if status.word == "died":
         gone = "its supervisor is gone" if status.state.supervisor_pid else "no supervisor opened it"
         return f"died: {gone}; run the same command again to continue from the newest complete checkpoint"
