@@ -46,12 +46,14 @@ def joined(status: Status, job: QueuedJob | None) -> Status:
 
     A lock that names another machine may be that of a node that died; without a running job it has no holder.
     """
-    if job is None or job.state == "UNKNOWN" or job.runs:
+    if job is None or job.state == "UNKNOWN":
         return status
+    if job.runs:
+        starts = not status.supervised and not status.state.closed
+        return status._replace(scheduled="starting", place=job.text()) if starts else status
     held = find_holder(RunDir(status.path))
-    supervised = status.supervised and held is not None and held.here
-    queued = job.text() if job.waits and not supervised else ""
-    return status._replace(supervised=supervised, queued=queued)
+    status = status._replace(supervised=status.supervised and held is not None and held.here)
+    return status._replace(scheduled="queued", place=job.text()) if job.waits and not status.supervised else status
 
 
 def job_document(job: QueuedJob | None, run_dir: RunDir) -> dict[str, Any]:
