@@ -203,7 +203,9 @@ def exported_names(environment: Iterable[str], more: Iterable[str | None] = ()) 
     return tuple(sorted(name for name in names if _NAMES.fullmatch(name)))
 
 
-_LIMIT = re.compile(r"(?:(?P<days>\d{1,4})-(?P<rest>\d{1,3}(?::\d{1,2}){0,2})|(?P<plain>\d{1,6}(?::\d{1,3}){0,2}))")
+_LIMIT = re.compile(
+    r"(?:(?P<days>[0-9]{1,4})-(?P<rest>[0-9]{1,3}(?::[0-9]{1,2}){0,2})|(?P<plain>[0-9]{1,6}(?::[0-9]{1,3}){0,2}))"
+)
 
 
 def parse_limit(text: str) -> int:

@@ -23,7 +23,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
 from prime_train.supervise.launch.run_directory import find_newest_complete
 
-RUN = (sys.executable, "-c", "from prime_train.cli.entry import main; main()", "run")
+RUN = (sys.executable, "-P", "-c", "from prime_train.cli.entry import main; main()", "run")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -81,7 +81,7 @@ def _own_job(environment: Mapping[str, str]) -> SlurmJob:
 def _restarts(environment: Mapping[str, str]) -> int:
     """How often Slurm has started this job before. Slurm does not set the variable at the first start."""
     number = environment.get("SLURM_RESTART_COUNT", "0")
-    return int(number) if number.isdecimal() else 0
+    return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 def _record_start(run_dir: RunDir, job: SlurmJob, restarts: int) -> Progress:
