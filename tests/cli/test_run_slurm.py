@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from prime_train.core.rundir import RunDir
-from tests.cli.commands import prime_train
+from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.cloud.slurm_commands import Commands, row
 
 
@@ -113,11 +114,7 @@ def test_a_refused_job_leaves_no_record(slurm: Commands, here: Path) -> None:
 
 
 def test_a_config_from_standard_input_is_kept_for_the_job(slurm: Commands, here: Path) -> None:
-    import subprocess
-
-    from tests.cli.commands import PROGRAM, clean_environment
-
-    command = [PROGRAM, "run", "-", "--slurm", "--time-limit", "60", "--set", "run.max_steps=7"]
+    command = [str(PROGRAM), "run", "-", "--slurm", "--time-limit", "60", "--set", "run.max_steps=7"]
     done = subprocess.run(
         command,
         cwd=here,

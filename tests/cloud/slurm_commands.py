@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
@@ -39,7 +40,7 @@ class Commands:
             file.chmod(0o755)
         self.answer()
 
-    def answer(self, **answers: list[tuple[str, str, int | str]]) -> None:
+    def answer(self, **answers: Sequence[tuple[str, str, int | str]]) -> None:
         """Output, error output and exit code of each call in turn; the last one counts for further calls."""
         (self.folder / "answers.json").write_text(json.dumps(answers), encoding="utf-8")
         (self.folder / "calls.jsonl").write_text("", encoding="utf-8")

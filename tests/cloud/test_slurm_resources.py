@@ -53,12 +53,17 @@ def test_what_is_not_known_is_left_to_the_partition_and_noted() -> None:
 
 
 def test_the_signal_comes_as_early_as_a_save_needs() -> None:
-    quick = plan(RUN, Known(save_s=2.0, step_s=0.5), 600)
+    quick = plan(RUN, Known(save_s=2.0, longest_step_s=0.5), 600)
     assert (quick.stop_grace_s, quick.resources.notice_s) == (60.0, 60 + MARGIN_S)
-    slow = plan(RUN, Known(save_s=300.0, step_s=20.0), 600)
+    slow = plan(RUN, Known(save_s=300.0, longest_step_s=20.0), 600)
     assert (slow.stop_grace_s, slow.resources.notice_s) == (620.0, 620 + MARGIN_S)
     assert "measured" in "".join(slow.notes)
     assert plan(RUN, Known(10**10, 32_000), 600).stop_grace_s == 2 * 12 * 10**10 / 0.3e9
+
+
+def test_a_program_that_does_not_save_at_a_stop_needs_no_time_for_it() -> None:
+    known = Known(save_s=300.0, longest_step_s=900.0, saves_on_stop=False)
+    assert plan(RUN, known, 600).stop_grace_s == RUN.prime_train.stop_grace_s
 
 
 def test_the_time_limit_covers_the_steps_that_are_left() -> None:
@@ -67,7 +72,7 @@ def test_the_time_limit_covers_the_steps_that_are_left() -> None:
     assert whole is not None
     assert rest is not None
     assert whole - rest == 90
-    assert plan(RUN, Known(step_s=6.0, estimated_step_s=60.0), None).resources.limit_minutes == whole
+    assert plan(RUN, Known(longest_step_s=9.0), None).resources.limit_minutes is None
 
 
 @given(minutes=st.integers(1, 30), grace_s=st.floats(1, 1500))

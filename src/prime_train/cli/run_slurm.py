@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import typer
@@ -30,7 +31,7 @@ from prime_train.events import CheckpointSaved, read
 from prime_train.facts.files import tokenizer_folder
 from prime_train.facts.previous_run import read_step_times
 from prime_train.models import find_config as model_config
-from prime_train.programs import recorded
+from prime_train.programs import program_of, recorded
 from prime_train.registry import shapes as shapes_registry
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.run_directory import find_newest_complete
@@ -86,13 +87,15 @@ def _known(checked: CheckedConfig, gpus: str | None) -> Known:
     ]
     program, recorded_run = recorded(run_dir, strict=False)
     newest = find_newest_complete(program.checkpoints(recorded_run, run_dir))
+    steps = read_step_times(run_dir.metrics)
     return Known(
         parameters=None if shape is None else shape.parameters,
         vocab_size=None if shape is None else shape.vocab_size,
         save_s=max(saves, default=None),
-        step_s=max(read_step_times(run_dir.metrics), default=None),
-        estimated_step_s=None if gpus is None else _estimated_step_s(run, shape, gpus),
+        longest_step_s=max(steps, default=None),
+        step_s=median(steps) if steps else None if gpus is None else _estimated_step_s(run, shape, gpus),
         done_steps=newest.step if newest is not None else 0,
+        saves_on_stop=program_of(run).stops_by_file,
     )
 
 
@@ -200,7 +203,9 @@ def _submit(text: str, checked: CheckedConfig, command: Command, script: Path) -
 
 def _refuse_held(run_dir: RunDir) -> None:
     held = find_holder(run_dir)
-    if held is not None and held.here:  # another host's holder may be a node that died; its job tells
+    if (
+        held is not None and held.here
+    ):  # the holder on another host may have died with its node; its job is looked up next
         raise UserError(
             what=f"the run is held by {held}",
             where=str(run_dir.lock),

@@ -17,6 +17,7 @@ _START_S = 900  # imports, validation, loading and compiling: heartbeat.startup_
 _PROCESS_BYTES = 0.6 * GIB
 _STAGED_BYTES = 12  # per parameter in fp32: weight and two moments, kept in CPU memory for saves (trainer/staging.py)
 _LOADED_BYTES = 4  # per parameter: the weights of a Hugging Face folder, read in fp32
+_SERVED_BYTES = 2  # per parameter in bf16
 _ON_CPU_BYTES = 16  # per parameter in fp32: weight, gradient, two moments (ZeRO, arXiv 1910.02054, s. 3.1)
 _LOGIT_BYTES = 8  # per position and token of the vocabulary: the fp32 logit and its gradient
 _MEMORY_FACTOR = 1.5  # activations of a CPU, the page cache of a control group, buffers of CUDA and NCCL
@@ -27,18 +28,20 @@ _LONGEST_NOTICE_S = 65_535  # sbatch(1), --signal: "sig_time must have an intege
 
 
 class Known(NamedTuple):
-    """What is known of a run. None: not known. Times are in seconds; `save_s` and `step_s` are the longest measured.
+    """What is known of a run. None: not known. `save_s` and `longest_step_s` are the longest measured seconds.
 
-    `parameters`: those of the model. `estimated_step_s`: on the GPUs of --gpus. `done_steps`: of the newest complete
-    checkpoint.
+    `parameters`: those of the model. `step_s`: the median of measured steps, else the upper bound of the estimate.
+    `done_steps`: of the newest complete checkpoint. `saves_on_stop`: the program saves when it is asked to stop; prime-rl
+    and a server do not.
     """
 
     parameters: int | None = None
     vocab_size: int | None = None
     save_s: float | None = None
+    longest_step_s: float | None = None
     step_s: float | None = None
-    estimated_step_s: float | None = None
     done_steps: int = 0
+    saves_on_stop: bool = True
 
 
 class Plan(NamedTuple):
@@ -55,9 +58,12 @@ def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: boo
     notes = []
     memory = _memory_mib(run, known, on_cpu=not has_gpus)
     if memory is None:
-        notes.append("memory: the default of the partition, because the size of the model is not known here")
-    save_s = _save_s(known)
-    grace_s = max(run.prime_train.stop_grace_s, math.ceil(2 * save_s + (known.step_s or known.estimated_step_s or 0.0)))
+        notes.append("memory: the default of the partition, because it is not known here; --sbatch mem=64G sets it")
+    if has_gpus and run.launched_server is not None and not run.serves_only:
+        notes.append(f"gres: {gpus} GPUs for trainer and server; with fewer they share: --sbatch gres=gpu:1")
+    save_s = _save_s(run, known)
+    longest_s = 2 * save_s + (known.longest_step_s or known.step_s or 0.0)
+    grace_s = max(run.prime_train.stop_grace_s, math.ceil(longest_s) if known.saves_on_stop else 0)
     if grace_s > run.prime_train.stop_grace_s:
         basis = "measured" if known.save_s is not None else "estimated"
         notes.append(
@@ -103,10 +109,13 @@ def _cpus(run: RunSpec) -> int:
 def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
     """Memory of the machine for all processes, rounded up to a GiB. None if the size of the model is not known.
 
-    A server takes its weights to the GPU through the page cache, and counts as one more process.
+    A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU.
     """
     if known.parameters is None or known.vocab_size is None or run.config_format != "run.toml":
         return None
+    if run.serves_only:
+        total = (2 + run.server_gpus) * _PROCESS_BYTES + _SERVED_BYTES * known.parameters
+        return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
     processes = run.parallel.processes
     count = 2 + processes * (1 + run.data.loader_workers) + run.server_gpus
     each = _STAGED_BYTES + _LOADED_BYTES
@@ -117,19 +126,27 @@ def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
     return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
 
 
-def _save_s(known: Known) -> float:
-    """Seconds of one save: the longest measured one, else its size at the speed of a slow file system."""
+def _save_s(run: RunSpec, known: Known) -> float:
+    """Seconds of one save: the longest measured one, else its size at the speed of a slow file system.
+
+    0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter.
+    """
+    if not known.saves_on_stop or run.serves_only:
+        return 0.0
     if known.save_s is not None:
         return known.save_s
-    return 0.0 if known.parameters is None else _STAGED_BYTES * known.parameters / _SAVE_BYTES_PER_S
+    return (
+        0.0
+        if known.parameters is None or run.model.lora is not None
+        else _STAGED_BYTES * known.parameters / _SAVE_BYTES_PER_S
+    )
 
 
 def _limit_minutes(run: RunSpec, known: Known, notice_s: int) -> int | None:
     """The time that the remaining steps take, with a start and the notice. None if the time of a step is not known."""
-    step_s = known.step_s if known.step_s is not None else known.estimated_step_s
-    if step_s is None or run.run.max_steps >= ENDLESS_STEPS or run.serves_only:
+    if known.step_s is None or run.run.max_steps >= ENDLESS_STEPS or run.serves_only:
         return None
-    left_s = max(0, run.run.max_steps - known.done_steps) * step_s
+    left_s = max(0, run.run.max_steps - known.done_steps) * known.step_s
     return math.ceil((_START_S + left_s + notice_s) / 60)
 
 
