@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -183,7 +184,7 @@ def _write_config(folder: Path, programs: Programs, ports: list[int]) -> None:
 
     A requeued job waits until its credential has expired, which is 120 s by default; here 5 s.
     """
-    user = os.environ.get("USER") if os.getuid() else "root"
+    user = pwd.getpwuid(os.getuid()).pw_name
     version = subprocess.run(
         [programs.find("slurmd"), "-V"],
         env={**os.environ, **programs.environment()},

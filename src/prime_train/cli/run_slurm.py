@@ -88,12 +88,13 @@ def _known(checked: CheckedConfig, gpus: str | None) -> Known:
     program, recorded_run = recorded(run_dir, strict=False)
     newest = find_newest_complete(program.checkpoints(recorded_run, run_dir))
     steps = read_step_times(run_dir.metrics)
+    estimated_s = None if gpus is None else _estimated_step_s(run, shape, gpus)
     return Known(
         parameters=None if shape is None else shape.parameters,
         vocab_size=None if shape is None else shape.vocab_size,
         save_s=max(saves, default=None),
         longest_step_s=max(steps, default=None),
-        step_s=median(steps) if steps else None if gpus is None else _estimated_step_s(run, shape, gpus),
+        step_s=median(steps) if steps else estimated_s,
         done_steps=newest.step if newest is not None else 0,
         saves_on_stop=program_of(run).stops_by_file,
     )

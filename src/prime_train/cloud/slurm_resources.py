@@ -31,8 +31,8 @@ class Known(NamedTuple):
     """What is known of a run. None: not known. `save_s` and `longest_step_s` are the longest measured seconds.
 
     `parameters`: those of the model. `step_s`: the median of measured steps, else the upper bound of the estimate.
-    `done_steps`: of the newest complete checkpoint. `saves_on_stop`: the program saves when it is asked to stop; prime-rl
-    and a server do not.
+    `done_steps`: of the newest complete checkpoint. `saves_on_stop`: the program saves when it is asked to stop;
+    prime-rl and a server do not.
     """
 
     parameters: int | None = None
