@@ -109,12 +109,18 @@ class QueueWatch:
 def stop_job(run_dir: RunDir, timeout_s: float) -> bool:
     """End the run's job: cancel one that waits, let one that runs save a checkpoint. False if it has none in the queue.
 
-    Raises UserError if Slurm does not answer, or the job runs on after `timeout_s`.
+    Raises UserError if the job runs on after `timeout_s`, or if Slurm does not answer and no supervisor is here.
     """
     job = slurm_record.read_job(run_dir)
     if job is None:
         return False
-    found = slurm_jobs.look_up(job)
+    try:
+        found = slurm_jobs.look_up(job)
+    except UserError:
+        held = find_holder(run_dir)
+        if held is not None and held.here:  # a run that was continued on this machine, which needs no Slurm
+            return False
+        raise
     if not found.active:
         return False
     slurm_record.request_stop(run_dir, job)  # first, so that the job is not requeued
