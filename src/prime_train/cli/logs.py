@@ -54,9 +54,7 @@ def logs(
     tail.skip_to_last(lines)
     _show(tail)
     while follow:
-        over = (
-            find_holder(run_dir) is None and not queue.active
-        )  # read before the log, so that the last lines are shown
+        over = find_holder(run_dir) is None and not queue.active  # before the log: its last lines are shown
         _show(tail)
         if attempt is None and shown < view.attempt_or_latest(run_dir, None):
             shown += 1

@@ -115,7 +115,7 @@ def _options(job: Job) -> dict[str, str]:
         options["time"] = format_limit(needs.limit_minutes)
     options |= {"signal": f"B:TERM@{needs.notice_s}", "requeue": "", "export": ",".join(job.exported) or "NONE"}
     for key, value in (("partition", job.partition), ("account", job.account)):
-        if value is not None:
+        if value:
             options[key] = value
     return options | dict(job.extra)
 
