@@ -77,19 +77,19 @@ def status(
     _refuse_alone(config, gpus, run_dir)
     here, jobs = Path.cwd(), JobState()
     if run is not None:
-        run_dir = runs.find(run, here)
-        job = jobs.of(run_dir)
-        found = joined(read_status(run_dir, time.time()), job)
+        found_dir = runs.find(run, here)
+        job = jobs.of(found_dir)
+        found = joined(read_status(found_dir, time.time()), job)
         if as_json:
-            typer.echo(json.dumps(document(found) | job_document(job, run_dir), indent=1))
+            typer.echo(json.dumps(document(found) | job_document(job, found_dir), indent=1))
         else:
-            typer.echo(labelled(found.name, [*as_lines(found), *job_lines(job, run_dir)], sys.stdout))
+            typer.echo(labelled(found.name, [*as_lines(found), *job_lines(job, found_dir)], sys.stdout))
         return
     found_all = []
     for name in runs.run_names(here):
         try:
-            run_dir = RunDir(here / runs.RUNS / name)
-            found_all.append(joined(read_status(run_dir, time.time()), jobs.of(run_dir)))
+            found_dir = RunDir(here / runs.RUNS / name)
+            found_all.append(joined(read_status(found_dir, time.time()), jobs.of(found_dir)))
         except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:
