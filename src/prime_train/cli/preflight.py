@@ -63,8 +63,13 @@ class CheckedConfig(NamedTuple):
         return program_of(self.spec).configured(_config(self.verdict, self.text), self.run_dir, writes=writes)
 
 
-def check_config(command: Command, *, validate: bool) -> CheckedConfig:
+_UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked"
+
+
+def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKED) -> CheckedConfig:
     """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
+
+    `unchecked`: the warning without `validate`.
 
     Facts are gathered only if the rules that need none find no error: gathering takes seconds.
     """
@@ -78,7 +83,7 @@ def check_config(command: Command, *, validate: bool) -> CheckedConfig:
             program = program_of(named[0])
             facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
         else:
-            typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
+            typer.echo(f"warning: {unchecked}", err=True)
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
     _show_findings(verdict, command.config)
     if named is None or not verdict.ok:

@@ -72,6 +72,11 @@ class RunDir:
         return self.path / "backup"
 
     @property
+    def slurm(self) -> Path:
+        """The script, output and records of the run's job on Slurm."""
+        return self.path / "slurm"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

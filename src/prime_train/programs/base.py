@@ -140,7 +140,7 @@ def list_leftovers(run_dir: RunDir) -> tuple[str, ...]:
     names = sorted(item.name for item in run_dir.path.iterdir()) if run_dir.path.is_dir() else []
     if run_dir.events.name in names or run_dir.resolved.name in names:
         return ()
-    return tuple(name for name in names if name != run_dir.lock.name)
+    return tuple(name for name in names if name not in (run_dir.lock.name, run_dir.slurm.name))
 
 
 def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume: Resume = "auto") -> Opened:

@@ -254,6 +254,10 @@ class Watches:
     host: Annotated[Literal["off", "alert"], Doc("Memory that grows with each save, open files, shared memory.")] = (
         "alert"
     )
+    preemption: Annotated[
+        Literal["off", "alert", "pause"],
+        Doc("AWS, Google Cloud or Azure takes the machine away; `pause` saves if the time allows, and ends the run."),
+    ] = "pause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
