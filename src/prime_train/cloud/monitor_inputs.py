@@ -6,6 +6,7 @@ Both are output of other programs, so every field is checked, and a document tha
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple, TypeGuard, get_args
 
 from prime_train.cloud.monitor import Job, Verdict
@@ -15,6 +16,8 @@ MOST_BYTES = 16 * 2**20
 _MOST_JOBS = 100_000
 _LONGEST_WHY = 300
 _MOST_STEPS = 10**12
+_LONG_NAME = 36  # letters and digits of a name that may have been cut to 48 characters
+_NO_LETTER = re.compile(r"[\W_]+")
 
 
 class RunStatus(NamedTuple):
@@ -44,7 +47,7 @@ def parse_status(text: str) -> RunStatus:
 
 
 def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
-    """The managed jobs called `name`; None if the queue is not understood, because then none can be excluded.
+    """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded.
 
     Source of the fields: sky/schemas/api/responses.py of skypilot 0.14.1, ManagedJobRecord. A job with several tasks
     has several records, and is live while one of them is.
@@ -56,7 +59,7 @@ def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
     for row in document:
         if not isinstance(row, dict):
             return None
-        if row.get("job_name") != name:
+        if not _is_called(row.get("job_name"), name):
             continue
         job_id, state, recoveries = row.get("job_id"), row.get("status"), row.get("recovery_count")
         if not _is_count(job_id) or not isinstance(state, str):
@@ -66,6 +69,16 @@ def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
         if known is None or not known.is_live:
             found[job_id] = job
     return tuple(sorted(found.values()))
+
+
+def _is_called(job_name: Any, run_name: str) -> bool:
+    """Whether a job is that of the run. Names of jobs allow fewer characters than names of runs, and are shorter.
+
+    Letters and digits are compared. A job that is wrongly taken for the run's delays a resume; one that is wrongly
+    taken for another's would get a second one beside it.
+    """
+    job, run = (_NO_LETTER.sub("", str(one)).lower() for one in (job_name, run_name))
+    return job == run or (len(job) >= _LONG_NAME and run.startswith(job))
 
 
 def _parse(text: str) -> Any:

@@ -166,9 +166,7 @@ def _resolve(comment: int, claim: Note, outcome: Outcome, why: str) -> Generator
 
 def _read_issue(setting: Setting) -> Generator[Step, Any, _Issue | None]:
     """The open issue of the run: of several, the oldest one, which every poll chooses. None if there is none."""
-    query = (
-        f"/issues?state=open&labels={state.LABEL}&creator={setting.author}&sort=created&direction=asc&per_page={_PAGE}"
-    )
+    query = f"/issues?state=open&labels={state.LABEL}&sort=created&direction=asc&per_page={_PAGE}"
     listed: list[dict[str, Any]] = yield Ask("GET", query)
     title = state.title_of(setting.name)
     mine = [one for one in listed if one.get("title") == title and _author(one) == setting.author]

@@ -158,7 +158,7 @@ def _shown(value: int | None) -> str:
 
 
 def _code(words: str) -> str:
-    return plain(words).replace("`", "'")
+    return plain(words).replace("`", "'").replace("<!--", "<!- -")
 
 
 def _quiet(words: str) -> str:
