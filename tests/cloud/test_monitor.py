@@ -109,23 +109,27 @@ HISTORIES: dict[str, tuple[Reading, History, str, str]] = {
         reading("unknown", None, RUNNING),
         History(tuple(seen(hours * HOUR_S, "unknown", None, job=3) for hours in range(7, 0, -1))), "wait", "RUNNING",
     ),
-    "three machines lost without a checkpoint": (
-        reading("alive", 260, (Job(3, "RECOVERING", 3),)), History((seen(2 * HOUR_S, "alive", 210, 3, 0),)),
-        "give-up", "3 machines",
+    "ten machines lost without a checkpoint": (
+        reading("alive", 260, (Job(3, "RECOVERING", 10),)), History((seen(2 * HOUR_S, "alive", 210, 3, 0),)),
+        "give-up", "10 machines",
     ),
-    "three machines lost with one": (
-        reading("alive", 310, (Job(3, "RECOVERING", 3),)), History((seen(2 * HOUR_S, "alive", 210, 3, 0),)),
+    "ten machines lost with one": (
+        reading("alive", 310, (Job(3, "RECOVERING", 10),)), History((seen(2 * HOUR_S, "alive", 210, 3, 0),)),
         "wait", "RECOVERING",
     ),
-    "three machines lost while W&B is out of reach": (
-        reading("unknown", None, (Job(3, "RUNNING", 5),)), History((seen(2 * HOUR_S, "alive", 210, 3, 0),)),
+    "nine machines lost": (
+        reading("alive", 260, (Job(3, "RUNNING", 9),)), History((seen(2 * HOUR_S, "alive", 210, 3, 0),)),
         "wait", "RUNNING",
     ),
-    "three machines lost within the lag of W&B": (
-        reading("alive", 210, (Job(3, "RUNNING", 3),)), History((seen(1800, "alive", 210, 3, 0),)), "wait", "RUNNING",
+    "ten machines lost while W&B is out of reach": (
+        reading("unknown", None, (Job(3, "RUNNING", 12),)), History((seen(2 * HOUR_S, "alive", 210, 3, 0),)),
+        "wait", "RUNNING",
+    ),
+    "ten machines lost within the lag of W&B": (
+        reading("alive", 210, (Job(3, "RUNNING", 10),)), History((seen(1800, "alive", 210, 3, 0),)), "wait", "RUNNING",
     ),
     "machines that an earlier job lost": (
-        reading("alive", 210, (Job(4, "RUNNING", 0),)), History((seen(2 * HOUR_S, "alive", 210, 3, 9),)),
+        reading("alive", 210, (Job(4, "RUNNING", 0),)), History((seen(2 * HOUR_S, "alive", 210, 3, 30),)),
         "wait", "RUNNING",
     ),
 }  # fmt: skip
@@ -157,14 +161,14 @@ steps = st.none() | st.integers(0, 1000)
 states = st.sampled_from(
     ["PENDING", "STARTING", "RUNNING", "RECOVERING", "CANCELLING", "FAILED", "CANCELLED", "SUCCEEDED"]
 )
-jobs = st.none() | st.lists(st.builds(Job, st.integers(1, 9), states, st.integers(0, 9)), max_size=3).map(tuple)
+jobs = st.none() | st.lists(st.builds(Job, st.integers(1, 9), states, st.integers(0, 30)), max_size=3).map(tuple)
 readings = st.builds(Reading, st.just(NOW_S), verdicts, st.just("w"), st.booleans(), steps, jobs)
 ago = st.floats(1, 1e6)
 histories = st.builds(
     History,
     st.lists(
         st.builds(
-            Poll, ago.map(lambda s: NOW_S - s), verdicts, steps, st.none() | st.integers(1, 9), st.integers(0, 9)
+            Poll, ago.map(lambda s: NOW_S - s), verdicts, steps, st.none() | st.integers(1, 9), st.integers(0, 30)
         ),
         max_size=8,
     ).map(lambda polls: tuple(sorted(polls, key=lambda poll: poll.at_s))),

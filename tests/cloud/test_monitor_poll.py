@@ -115,7 +115,7 @@ def test_the_issue_is_closed_when_the_run_ends() -> None:
 
 def test_a_run_that_only_loses_machines_is_cancelled() -> None:
     world = World(RunStatus("alive", "", True, 40), (Job(7, "RECOVERING", 0),))
-    for recoveries in range(8):
+    for recoveries in range(14):
         world.jobs = tuple(job._replace(recoveries=recoveries) if job.is_live else job for job in world.jobs)
         run_poll(world)
         world.now_s += 1800

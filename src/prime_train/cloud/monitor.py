@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from prime_train.core.units import counted, format_seconds
-from prime_train.estimate.spot.fruitless import MOST_FRUITLESS, count_fruitless
+from prime_train.estimate.spot.fruitless import MOST_FRUITLESS, MOST_LOST_MACHINES, count_fruitless
 
 Verdict = Literal["alive", "slow", "stalled", "crashed", "finished", "unknown"]
 Action = Literal["resume", "wait", "give-up", "report"]
@@ -89,6 +89,7 @@ class Limits(NamedTuple):
 
     interval_steps: int = 1
     most_fruitless: int = MOST_FRUITLESS
+    most_lost_machines: int = MOST_LOST_MACHINES
     apart_s: float = 600.0  # between two polls that agree, so that both do not see the same hiccup
     backoff_s: float = 1800.0  # after a resume; doubles with each one without progress. Metrics come 20-30 min late
     longest_backoff_s: float = 6 * 3600.0
@@ -156,7 +157,7 @@ def decide(reading: Reading, history: History, limits: Limits) -> Decision:
 def _decide_live(reading: Reading, job: Job, history: History, limits: Limits) -> Decision:
     """A live job is never joined by another one. It is cancelled if it only costs money."""
     lost = _count_fruitless_recoveries(reading, job, history, limits)
-    if lost >= limits.most_fruitless:
+    if lost >= limits.most_lost_machines:
         why = f"job {job.id} lost {counted(lost, 'machine')} in a row before a newer checkpoint"
         fix = "save more often (prime-train simulate spot shows how often), or use another cloud"
         return Decision("give-up", why, fix, cancel=job.id)

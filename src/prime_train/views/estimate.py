@@ -171,10 +171,13 @@ def spot_saves_lines(found: SpotSaves) -> Iterator[str]:
     """How often to save on spot machines, and what the run's own interval costs."""
     advice, basis = found.advice, "measured" if found.measured else "assumed"
     stall, write = format_seconds(found.saves.stall_s), format_seconds(found.saves.write_s)
-    yield (
-        f"  save every {advice.interval_steps:,} steps ({format_seconds(advice.interval_s)}); up to "
-        f"{found.longest_steps:,} steps cost at most 1 % more time"
-    )
+    if advice.reason == "run":
+        yield "  a save at the end loses least, because interruptions are rare"
+    else:
+        yield (
+            f"  save every {advice.interval_steps:,} steps ({format_seconds(advice.interval_s)}); up to "
+            f"{found.longest_steps:,} steps cost at most 1 % more time"
+        )
     if found.excess is not None and found.is_far:
         yield f"  the {found.interval_steps:,} steps of this config cost {describe_excess(found.excess)}"
     yield f"    at {found.per_hour * 24:.3g} interruptions a day, {basis} saves of {stall} and writes of {write}"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.estimate.spot.fruitless import MOST_FRUITLESS
+from prime_train.estimate.spot.fruitless import MOST_LOST_MACHINES
 from prime_train.estimate.spot.interruptions import Generated, Machine, Recorded
 from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
 from prime_train.estimate.spot.simulate import (
@@ -70,9 +70,9 @@ def test_a_machine_that_goes_before_its_first_step_loses_the_restart_alone() -> 
     assert (life.lost_s, life.restart_s, life.interruptions) == (0, 20 + 50, 1)
 
 
-def test_three_fruitless_attempts_end_the_life() -> None:
-    life = simulate(RUN, written((0, 300), *[(0, 150)] * 9), 0)
-    assert (life.end, life.interruptions) == ("given up", 1 + MOST_FRUITLESS)
+def test_ten_lost_machines_without_a_save_end_the_life() -> None:
+    life = simulate(RUN, written((0, 300), *[(0, 150)] * 19), 0)
+    assert (life.end, life.interruptions) == ("given up", 1 + MOST_LOST_MACHINES)
     assert life.work_s == 200
 
 
@@ -97,7 +97,7 @@ runs = st.builds(
 @given(runs, processes, st.integers(0, 10**6))
 def test_no_life_pays_without_end_for_nothing(run: SpotRun, process: Generated, seed: int) -> None:
     life = simulate(run, process, seed)
-    assert life.longest_fruitless_s <= bound_fruitless_s(run, MOST_FRUITLESS) * (1 + 1e-9)
+    assert life.longest_fruitless_s <= bound_fruitless_s(run) * (1 + 1e-9)
     assert life.elapsed_s <= run.horizon_s * (1 + 1e-9)
     assert life.paid_s <= life.elapsed_s * (1 + 1e-9)
     if life.end != "finished":
@@ -112,7 +112,7 @@ def test_without_the_policy_a_hopeless_run_pays_for_the_whole_month() -> None:
     assert simulate(hopeless, process, 1).end == "given up"
     endless = simulate(hopeless, process, 1, lambda _: False)
     assert endless.end == "out of time"
-    assert endless.longest_fruitless_s > bound_fruitless_s(hopeless, MOST_FRUITLESS)
+    assert endless.longest_fruitless_s > bound_fruitless_s(hopeless)
 
 
 @pytest.mark.parametrize("factor", [0.25, 1, 4])
@@ -142,10 +142,10 @@ def test_the_best_of_the_tried_intervals_is_the_recommended_one() -> None:
 
 def test_a_tally_has_shares_and_money() -> None:
     run = RUN._replace(usd_per_hour=3600.0)
-    lives = [simulate(run, written(), 0), simulate(run, written(*[(0, 60)] * 5), 0)]
+    lives = [simulate(run, written(), 0), simulate(run, written(*[(0, 60)] * 15), 0)]
     found = tally(run, lives)
     assert found[:4] == (2, 0.5, 0.5, 0)
     assert found.usd == Interval(1150, 1150, 1150)
-    assert found.mean_usd == (1150 + 180) / 2
+    assert found.mean_usd == (1150 + 600) / 2
     with pytest.raises(ValueError, match="no life"):
         tally(run, [])

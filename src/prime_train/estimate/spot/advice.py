@@ -65,5 +65,5 @@ def advise_saves(
 
 
 def describe_excess(excess: float) -> str:
-    """ "7 % more time", "a run without end"."""
+    """ "7% more time", "a run without end"."""
     return "a run without end" if math.isinf(excess) else f"{excess:.0%} more time"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MOST_FRUITLESS = 3  # attempts in a row without a newer checkpoint: [prime_train.restart] max_fruitless_attempts
+MOST_FRUITLESS = 3  # failures in a row without a newer checkpoint: [prime_train.restart] max_fruitless_attempts
+# Machines lost in a row before a newer checkpoint. An interruption is no sign of a fault: if 30 % of the machines go
+# before their first save, three in a row happen to most runs of a month, and ten to fewer than one run in a thousand.
+MOST_LOST_MACHINES = 10
 
 
 def count_fruitless(saved: Sequence[int]) -> int:

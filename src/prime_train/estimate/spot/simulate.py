@@ -12,13 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_train.estimate.spot.fruitless import is_spent
+from prime_train.estimate.spot.fruitless import MOST_LOST_MACHINES, is_spent
 from prime_train.estimate.spot.interruptions import Process
 from prime_train.estimate.spot.interval import Saves
 from prime_train.estimate.values import Interval
 
 GivesUp = Callable[[Sequence[int]], bool]
 _HOUR_S = 3600.0
+
+
+def is_hopeless(saved: Sequence[int]) -> bool:
+    """Whether the monitor ends the run: so many machines were lost in a row before a newer checkpoint."""
+    return is_spent(saved, MOST_LOST_MACHINES)
 
 
 class SpotRun(NamedTuple):
@@ -124,7 +129,7 @@ class _Ledger:
         return Life(end, *sums, interruptions, self.longest_s)
 
 
-def simulate(run: SpotRun, process: Process, seed: int, gives_up: GivesUp = is_spent) -> Life:
+def simulate(run: SpotRun, process: Process, seed: int, gives_up: GivesUp = is_hopeless) -> Life:
     """One life. `gives_up` gets the number of saves after each attempt, as estimate/spot/fruitless.py counts them.
 
     An attempt pays `restart_s`, then trains. What follows its last complete save is lost with the machine.
@@ -190,7 +195,7 @@ def _spread(values: Sequence[float]) -> Interval | None:
     return Interval(ordered[round(0.05 * last)], statistics.median(ordered), ordered[round(0.95 * last)])
 
 
-def bound_fruitless_s(run: SpotRun, most_fruitless: int) -> float:
+def bound_fruitless_s(run: SpotRun, most_fruitless: int = MOST_LOST_MACHINES) -> float:
     """The most paid seconds between two complete saves under the policy.
 
     An attempt that lives longer than a restart, an interval and a write has saved. So each of `most_fruitless` attempts
