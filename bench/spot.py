@@ -1,4 +1,4 @@
-"""Simulates runs on spot machines for 30 days and 1,000 seeds: lost work against Young and Daly, and what the monitor ends.
+"""Simulates 30 days on spot machines for 1,000 seeds: lost work against Young and Daly, and what the monitor ends.
 
 Three parts. Lost time by interval and rate, under exponential interruptions, against Daly's expected run, and the lost
 work per interruption against Young's half interval. Months of polls by the real decisions of the monitor, over markets
@@ -20,13 +20,14 @@ import record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from prime_train.cloud.monitor import Job, Limits  # noqa: E402 - after the path of the tests
-from prime_train.cloud.monitor_inputs import RunStatus  # noqa: E402
-from prime_train.estimate.spot.interruptions import Generated  # noqa: E402
-from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect  # noqa: E402
-from prime_train.estimate.spot.simulate import SpotRun, simulate  # noqa: E402
-from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_through  # noqa: E402
-from tests.cloud.world import World, interleave  # noqa: E402
+from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_through
+from tests.cloud.world import World, interleave
+
+from prime_train.cloud.monitor import Job, Limits
+from prime_train.cloud.monitor_inputs import RunStatus
+from prime_train.estimate.spot.interruptions import Generated
+from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
+from prime_train.estimate.spot.simulate import SpotRun, simulate
 
 SAVES = Saves(30.0, 30.0)
 RESTART_S = 600.0

@@ -37,7 +37,7 @@ class Training(NamedTuple):
 
 
 class Month(NamedTuple):
-    """What became of it. `longest_fruitless_s`: the longest paid time from one checkpoint to the next, or to the end."""
+    """What became of it. `longest_fruitless_s`: the longest paid time from a checkpoint to the next, or to the end."""
 
     end: str
     paid_s: float

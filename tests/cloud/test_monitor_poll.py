@@ -71,6 +71,20 @@ def test_a_poll_that_slept_after_its_claim_launches_nothing() -> None:
     assert len(world.launched) == 1
 
 
+@pytest.mark.parametrize("jobs", [(*FAILED, Job(8, "PENDING", 0)), None])
+def test_the_queue_is_read_again_after_the_claim(jobs: tuple[Job, ...] | None) -> None:
+    """A person starts the run while a poll decides; or the queue is out of reach by then."""
+    world = World(DEAD, FAILED)
+    late = world.start("1-1")
+    step = next(late)
+    while len(world.comments.get(1, [])) == 0:
+        step = late.send(world.answer(step))
+    world.jobs = jobs
+    assert run_to_end(world, late, step).outcome.startswith("not resumed")
+    assert world.launched == []
+    assert "**dropped**" in world.comments[1][0]["body"]
+
+
 def test_comments_and_issues_of_other_people_are_not_believed() -> None:
     world = World(DEAD, FAILED)
     world.ask("POST", "/issues", {"title": "Training demo", "body": "", "labels": ["prime-train-monitor"]}, "mallory")
@@ -89,7 +103,7 @@ def test_three_resumes_without_progress_are_the_last() -> None:
     for _ in range(60):
         run_poll(world)
         world.now_s += 3600
-        world.jobs = tuple(job._replace(state="FAILED") for job in world.jobs)
+        world.jobs = tuple(job._replace(state="FAILED") for job in world.jobs or ())
     assert len(world.launched) == 3
     assert sum("gave up" in one["body"] for one in world.comments[1]) == 1
     world.issues[0]["state"] = "closed"  # a person has corrected the cause
@@ -116,7 +130,7 @@ def test_the_issue_is_closed_when_the_run_ends() -> None:
 def test_a_run_that_only_loses_machines_is_cancelled() -> None:
     world = World(RunStatus("alive", "", True, 40), (Job(7, "RECOVERING", 0),))
     for recoveries in range(14):
-        world.jobs = tuple(job._replace(recoveries=recoveries) if job.is_live else job for job in world.jobs)
+        world.jobs = tuple(job._replace(recoveries=recoveries) if job.is_live else job for job in world.jobs or ())
         run_poll(world)
         world.now_s += 1800
     assert world.cancelled == [7]

@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, status: RunStatus, jobs: tuple[Job, ...] = (), now_s: float = 1e9) -> None:
         self.status = status
-        self.jobs = jobs
+        self.jobs: tuple[Job, ...] | None = jobs
         self.now_s = now_s
         self.launched: list[float] = []
         self.cancelled: list[int] = []
@@ -50,12 +50,12 @@ class World:
             case Launch():
                 self.launched.append(self.now_s)
                 if not self.launch_fails:
-                    number = max((job.id for job in self.jobs), default=0) + 1
-                    self.jobs = (*self.jobs, Job(number, "STARTING", 0))
+                    number = max((job.id for job in self.jobs or ()), default=0) + 1
+                    self.jobs = (*(self.jobs or ()), Job(number, "STARTING", 0))
                 return self.launch_fails
             case Cancel(job=job):
                 self.cancelled.append(job)
-                self.jobs = tuple(one._replace(state="CANCELLED") if one.id == job else one for one in self.jobs)
+                self.jobs = tuple(one._replace(state="CANCELLED") if one.id == job else one for one in self.jobs or ())
                 return ""
             case Ask(method=method, path=path, body=body):
                 return self.ask(method, path, body or {})
