@@ -14,7 +14,7 @@ from tests.cli.commands import prime_train
 from tests.cloud.world import World
 from tests.fakes.github_server import REPOSITORY, TOKEN, serve
 
-WANDB = ("--wandb", "team/project/id")
+WANDB = ("--wandb", "team/project/id", "--bucket", "checkpoints")
 ROWS = [{"job_id": 3, "job_name": "small", "status": "RUNNING", "recovery_count": 1}]
 NOWHERE = "http://127.0.0.1:9"
 
@@ -68,6 +68,12 @@ def test_a_wrong_name_of_the_run(here: Path, environment: dict[str, str], given:
     done = prime_train("monitor", "run.toml", "--wandb", given, "--dry-run", cwd=here, **environment)
     assert done.returncode == 2
     assert "ENTITY/PROJECT/ID" in done.stderr
+
+
+def test_a_run_whose_checkpoints_another_machine_would_not_find(here: Path, environment: dict[str, str]) -> None:
+    done = prime_train("monitor", "run.toml", "--wandb", "a/b/c", "--dry-run", cwd=here, **environment)
+    assert done.returncode == 2
+    assert "--bucket with the name that run --spot showed" in done.stderr
 
 
 def test_without_sky(here: Path, environment: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ from prime_train.cloud.monitor_driver import Deadlines, Driver, Watched, find_sk
 from prime_train.cloud.monitor_inputs import RunStatus
 from prime_train.cloud.monitor_poll import Result, Setting, poll
 from prime_train.core.errors import UserError
+from tests.cli.commands import wait_until
 from tests.cloud.world import AUTHOR, World
 from tests.fakes.github_server import REPOSITORY, TOKEN, serve
 
@@ -70,7 +71,7 @@ class Scene:
         environment = {"PATH": "/usr/bin:/bin", "GITHUB_TOKEN": TOKEN, "CLOUD_API_KEY": "very-secret-value"}
         return Driver(
             Repository(url, REPOSITORY, TOKEN, lambda _: None),
-            Watched("run.toml", "demo", "e/p/i"),
+            Watched("run.toml", "demo", "e/p/i", bucket="checkpoints", max_usd_per_hour=20.0),
             str(self.folder / "sky"),
             environment,
             (str(self.folder / "prime-train"),),
@@ -95,7 +96,8 @@ def test_a_poll_over_real_http_resumes_a_dead_run(scene: Scene) -> None:
         assert result.outcome == "resume 1 started"
         assert drive(scene, world, server.url).decision.action == "wait"
     started = scene.calls("prime-train", "run")
-    options = ["--spot", "--cloud", "auto", "--resume", "auto", "--run-name", "demo", "--yes", "--detach"]
+    options = ["--spot", "--cloud", "auto", "--resume", "auto", "--run-name", "demo"]
+    options += ["--bucket", "checkpoints", "--max-usd-per-hour", "20", "--yes", "--detach"]
     assert started == [["prime-train", "run", "run.toml", *options]]
 
 
@@ -141,8 +143,14 @@ def test_threads_that_poll_at_once_start_one_job(scene: Scene) -> None:
 def test_a_command_that_hangs_is_ended_with_its_children() -> None:
     done = run_command(["/bin/sh", "-c", "sleep 600 & echo $!; wait"], 1.0, {"PATH": "/usr/bin:/bin"})
     assert done.code is None
-    stat_file = Path(f"/proc/{int(done.output)}/stat")
-    assert not stat_file.exists() or stat_file.read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: _has_ended(int(done.output)))
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_command_that_does_not_exist() -> None:

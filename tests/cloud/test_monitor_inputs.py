@@ -59,6 +59,12 @@ def test_the_queue_of_one_run() -> None:
     assert parse_queue(text, "demo") == (Job(3, "RUNNING", 2), Job(5, "FAILED", 0))
 
 
+def test_lines_before_the_queue_are_skipped() -> None:
+    assert parse_queue(f"A newer SkyPilot [0.15] is out.\n{queue({})}", "demo") == (Job(3, "RUNNING", 2),)
+    assert parse_queue("A newer SkyPilot is out.\n[]", "demo") == ()
+    assert parse_queue("no list\n[1, 2", "demo") is None
+
+
 def test_a_job_of_several_tasks_is_live_while_one_is() -> None:
     text = queue({"status": "SUCCEEDED"}, {"task_id": 1, "status": "RUNNING"}, {"task_id": 2, "status": "FAILED"})
     assert parse_queue(text, "demo") == (Job(3, "RUNNING", 2),)
@@ -81,7 +87,7 @@ def test_the_name_of_a_job_may_differ_in_what_skypilot_refuses(run: str, job: st
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[1]", queue({"status": None}), queue({"job_id": None}), queue({"job_id": True}), "Fetching ...\n[]"],
+    ["", "{}", "[1]", queue({"status": None}), queue({"job_id": None}), queue({"job_id": True})],
 )
 def test_a_queue_that_is_not_understood_excludes_no_job(text: str) -> None:
     assert parse_queue(text, "demo") is None

@@ -17,6 +17,7 @@ _WORKFLOW = "training-monitor.yml"
 _NEXT = """next
   gh variable set PRIME_TRAIN_CONFIG --body run.toml
   gh variable set PRIME_TRAIN_WANDB --body ENTITY/PROJECT/ID
+  gh variable set PRIME_TRAIN_BUCKET --body NAME
   gh secret set WANDB_API_KEY
   gh secret set SKYPILOT_API_SERVER_ENDPOINT
   then commit the file, and try it: gh workflow run training-monitor -f dry_run=true"""

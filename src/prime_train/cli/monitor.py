@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from prime_train.cloud.monitor import Limits
 from prime_train.cloud.monitor_driver import Driver, Watched, find_sky
 from prime_train.cloud.monitor_poll import Result, Setting, poll
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.spec import Backup
 
 _PATH = re.compile(r"[\w.-]+/[\w.-]+/[\w.-]+")
 _AUTHOR = "github-actions[bot]"  # the login of a workflow's own token
@@ -36,6 +38,13 @@ def monitor(
         typer.Option("--run-name", metavar="NAME", help="The name of the run and of its job. Default: run.name."),
     ] = None,
     cloud: Annotated[str, typer.Option("--cloud", metavar="NAME", help="Where to start it again.")] = "auto",
+    bucket: Annotated[
+        str | None,
+        typer.Option("--bucket", metavar="NAME", help="The bucket of its checkpoints, as run --spot shows it."),
+    ] = None,
+    max_usd_per_hour: Annotated[
+        float | None, typer.Option("--max-usd-per-hour", min=0.01, help="Highest price of a machine.")
+    ] = None,
     author: Annotated[
         str, typer.Option("--author", metavar="LOGIN", help="The login of the token; no other comment is believed.")
     ] = _AUTHOR,
@@ -53,15 +62,16 @@ def monitor(
 
     Examples:
 
-      prime-train monitor run.toml --wandb my-team/spot/7f3a --dry-run
+      prime-train monitor run.toml --wandb my-team/spot/7f3a --bucket my-checkpoints --dry-run
 
-      prime-train monitor run.toml --wandb my-team/spot/7f3a --json | jq .action
+      prime-train monitor run.toml --wandb my-team/spot/7f3a --bucket my-checkpoints --json | jq .action
     """
     if not _PATH.fullmatch(wandb):
         why = "a run at W&B is named by its entity, project and id"
         raise UserError(f"{wandb!r} is no ENTITY/PROJECT/ID", "--wandb", why, "copy it from the address of the run")
-    name, limits = _read_config(config, run_name)
-    driver = Driver(_open(os.environ, dry_run), Watched(config, name, wandb, cloud), find_sky(os.environ), os.environ)
+    name, limits = _read_config(config, run_name, bucket)
+    watched = Watched(config, name, wandb, cloud, bucket, max_usd_per_hour)
+    driver = Driver(_open(os.environ, dry_run), watched, find_sky(os.environ), os.environ)
     holder = f"{os.environ.get('GITHUB_RUN_ID', 'local')}-{os.environ.get('GITHUB_RUN_ATTEMPT', str(os.getpid()))}"
     setting = Setting(name, holder, author, limits, dry_run)
     result = driver.drive(poll(setting, time.time))
@@ -79,8 +89,11 @@ def _exit_code(result: Result) -> ExitCode:
     return ExitCode.OUT_OF_REACH if result.reading.jobs is None else ExitCode.OK
 
 
-def _read_config(config: str, run_name: str | None) -> tuple[str, Limits]:
-    """The name of the run, and the limits. Progress is a newer checkpoint, so they need its interval."""
+def _read_config(config: str, run_name: str | None, bucket: str | None) -> tuple[str, Limits]:
+    """The name of the run, and the limits. Progress is a newer checkpoint, so they need its interval.
+
+    Raises UserError for a run whose checkpoints another machine would not find.
+    """
     from prime_train.cli import estimate_inputs as inputs
 
     run = inputs.check_run(inputs.parse_config(inputs.Options(config)))
@@ -91,6 +104,13 @@ def _read_config(config: str, run_name: str | None) -> tuple[str, Limits]:
             where=config,
             why="its managed job is found by the name",
             fix="set run.name, or --run-name",
+        )
+    if bucket is None and replace(run.prime_train.backup, compress=False) == Backup():
+        raise UserError(
+            what="it is not known where the checkpoints are",
+            where="prime-train monitor",
+            why="a run that is started from another machine gets another bucket by default, and begins anew",
+            fix="--bucket with the name that run --spot showed, or [prime_train.backup] in the config",
         )
     most = run.prime_train.restart.max_fruitless_attempts
     return name, Limits(interval_steps=run.checkpoint.interval_steps or run.run.max_steps, most_fruitless=most)

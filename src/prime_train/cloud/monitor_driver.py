@@ -40,12 +40,17 @@ _TAIL = 400  # characters of a failed command's output that are shown
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The run that is watched, and the options of its start. `wandb` is ENTITY/PROJECT/ID."""
+    """The run that is watched, and the options of its start. `wandb` is ENTITY/PROJECT/ID.
+
+    `bucket` holds its checkpoints. `run --spot` names a bucket by user and machine, and a runner is another machine.
+    """
 
     config: str
     name: str
     wandb: str
     cloud: str = "auto"
+    bucket: str | None = None
+    max_usd_per_hour: float | None = None
 
 
 class Deadlines(NamedTuple):
@@ -120,6 +125,10 @@ class Driver:
         """Submit the run. The submission is not followed, because a managed job needs no client."""
         watched = self.watched
         options = ["--spot", "--cloud", watched.cloud, "--resume", "auto", "--run-name", watched.name]
+        if watched.bucket is not None:
+            options += ["--bucket", watched.bucket]
+        if watched.max_usd_per_hour is not None:
+            options += ["--max-usd-per-hour", f"{watched.max_usd_per_hour:g}"]
         done = self._run(
             [*self.prime_train, "run", watched.config, *options, "--yes", "--detach"], self.deadlines.launch_s
         )

@@ -50,9 +50,9 @@ def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
     """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded.
 
     Source of the fields: sky/schemas/api/responses.py of skypilot 0.14.1, ManagedJobRecord. A job with several tasks
-    has several records, and is live while one of them is.
+    has several records, and is live while one of them is. Lines before the list, such as a hint, are skipped.
     """
-    document = _parse(text)
+    document = _parse(text[text.find("\n[") + 1 :] if not text.startswith("[") else text)
     if not isinstance(document, list) or len(document) > _MOST_JOBS:
         return None
     found: dict[int, Job] = {}
