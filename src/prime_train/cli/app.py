@@ -39,9 +39,9 @@ _COMMANDS = {
     "ckpt": "Checkpoints: list, verify, prune, compress, restore.",
     "schema": "Config schemas: export and import.",
     "models": "The registry of tested models and their known issues.",
-    "prices": "Prices of GPUs: show, import, refresh.",
     "simulate": "What interruptions cost a run, by its checkpoint interval.",
     "init": "Write a workflow into a repository.",
+    "prices": "Prices of GPUs: show, import, refresh.",
 }
 
 
