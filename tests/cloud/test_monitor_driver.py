@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import random
 import stat
+import string
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from prime_train.cloud.github import Repository
 from prime_train.cloud.monitor_driver import Deadlines, Driver, Watched, find_sky, run_command
 from prime_train.cloud.monitor_inputs import RunStatus
 from prime_train.cloud.monitor_poll import Result, Setting, poll
+from prime_train.cloud.monitor_report import as_json, as_summary
 from prime_train.core.errors import UserError
 from tests.cli.commands import wait_until
 from tests.cloud.world import AUTHOR, World
@@ -110,6 +114,27 @@ def test_a_failed_start_is_in_the_issue_without_its_secrets(scene: Scene) -> Non
     written = json.dumps([world.issues, world.comments, list(result)])
     assert "very-secret-value" not in written
     assert "no credentials" in written
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_secret_leaves_the_machine(scene: Scene, seed: int) -> None:
+    """Secrets in the environment that a failing command and a verdict repeat: none in issue, result or summary."""
+    draw = random.Random(seed)
+    values = ["".join(draw.choices(string.ascii_letters + string.digits + "/+=$'", k=24)) for _ in range(3)]
+    environment = dict(zip(("CLOUD_API_KEY", "WANDB_API_KEY", "MY_TOKEN"), values, strict=True))
+    (scene.folder / "refuse").touch()
+    why = f"silent; {values[1]} and {values[2]}"
+    scene.write("status.json", {"version": 1, "verdict": "crashed", "why": why, "resumable": True, "step": 9})
+    world = World(RunStatus("unknown", "", False, None))
+    with serve(world) as server:
+        driver = scene.driver(server.url)
+        driver = replace(driver, environment={**driver.environment, **environment})
+        result = driver.drive(poll(Setting("demo", "1-1", AUTHOR), world.clock))
+    assert "no credentials" in result.outcome
+    texts = [json.dumps([world.issues, world.comments]), as_summary("demo", result), str(as_json("demo", result))]
+    texts += [line for call in scene.calls() for line in call]
+    for value in (*values, *(json.dumps(value)[1:-1] for value in values)):
+        assert not any(value in text for text in texts)
 
 
 def test_no_start_while_the_queue_cannot_be_read(scene: Scene) -> None:

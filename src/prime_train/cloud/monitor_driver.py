@@ -113,7 +113,7 @@ class Driver:
         status = parse_status(done.output)
         if status.verdict == "unknown" and not done.output.strip():
             return status._replace(why=f"prime-train status --wandb: {self._describe(done)}")
-        return status
+        return status._replace(why=redact(status.why, secrets(self.environment)))
 
     def _read_queue(self) -> Any:
         """All jobs of all users: the run may have been started by a person, and is watched by a service account."""
