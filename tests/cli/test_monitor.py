@@ -21,13 +21,13 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.fixture
 def environment(here: Path) -> dict[str, str]:
-    """A queue with a live job, and a W&B that does not answer."""
+    """A queue with a live job, and a W&B that has no login."""
     folder = here / "bin"
     folder.mkdir()
     sky = folder / "sky"
     sky.write_text(f"#!{sys.executable}\nprint({json.dumps(ROWS)!r})\n", encoding="utf-8")
     sky.chmod(0o755)
-    return {"PATH": f"{folder}:/usr/bin:/bin", "WANDB_BASE_URL": NOWHERE, "WANDB_API_KEY": "k" * 40, "HOME": str(here)}
+    return {"PATH": f"{folder}:/usr/bin:/bin", "WANDB_BASE_URL": NOWHERE, "WANDB_API_KEY": "", "HOME": str(here)}
 
 
 def monitor(here: Path, environment: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:

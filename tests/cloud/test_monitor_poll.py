@@ -8,6 +8,7 @@ from prime_train.cloud.monitor import Job
 from prime_train.cloud.monitor_inputs import RunStatus
 from tests.cloud.world import AUTHOR, World, interleave, run_poll, run_to_end
 
+pytestmark = pytest.mark.spread
 DEAD = RunStatus("crashed", "no heartbeat for 50 min", True, 1200)
 FAILED = (Job(7, "FAILED_CONTROLLER", 2),)
 

@@ -7,6 +7,7 @@ import pytest
 from prime_train.cloud.monitor import Limits
 from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_through
 
+pytestmark = pytest.mark.spread
 SEEDS = range(8)
 HEALTHY = {
     "memoryless": (Training(), Market(6 * HOUR_S)),
