@@ -34,7 +34,13 @@ def test_a_run_that_only_costs_money_is_ended(name: str) -> None:
         month = live_through(training, market, seed)
         assert month.end == "given up"
         assert month.longest_fruitless_s <= bound_fruitless_s(training, Limits())
-        assert month.paid_s < 0.2 * live_through(training, market, seed, gives_up=False).paid_s or month.launches > 3
+
+
+def test_without_the_monitor_it_costs_money_for_the_whole_month() -> None:
+    training, market = HOPELESS["an interval that no machine survives"]
+    alone = live_through(training, market, 0, gives_up=False)
+    assert alone.end == "out of time"
+    assert alone.longest_fruitless_s > bound_fruitless_s(training, Limits())
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -81,7 +81,7 @@ def test_the_horizon_ends_the_life_and_loses_nothing() -> None:
     assert (life.end, life.elapsed_s, life.paid_s, life.lost_s) == ("out of time", 300, 300, 0)
 
 
-processes = st.builds(Generated, st.floats(60, 3e5), st.floats(0.4, 3), st.sampled_from([0.0, 600.0]))
+processes = st.builds(Generated, st.floats(1800, 3e5), st.floats(0.4, 3), st.sampled_from([0.0, 600.0]))
 runs = st.builds(
     SpotRun,
     work_s=st.one_of(st.floats(1e3, 3e6), st.just(math.inf)),
@@ -93,7 +93,7 @@ runs = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(runs, processes, st.integers(0, 10**6))
 def test_no_life_pays_without_end_for_nothing(run: SpotRun, process: Generated, seed: int) -> None:
     life = simulate(run, process, seed)
