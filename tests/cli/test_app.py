@@ -24,6 +24,7 @@ COMMANDS = (
         "run",
         "status",
         "logs",
+        "monitor",
         "stop",
         "report",
         "profile",
@@ -32,7 +33,7 @@ COMMANDS = (
     *("ckpt list", "ckpt verify"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
     *("schema export", "models list", "models show"),
-    *("prices show", "prices import", "prices refresh"),
+    *("simulate spot", "init", "prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.
 HEAVY = ("torch", "numpy", "transformers", "wandb", "rich", "pydantic", "psutil", "matplotlib", "huggingface_hub")

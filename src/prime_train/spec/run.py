@@ -353,4 +353,8 @@ class PrimeTrain:
     budget_usd: Annotated[
         Annotated[float, Gt(0)] | None, Doc("Maximum cost of the run; `validate` warns if the estimate is higher.")
     ] = None
+    interruptions_per_day: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Interruptions of the spot machine per day; unset = the price table's. `validate` checks the interval."),
+    ] = None
     expected_prompt_tokens: Annotated[Positive | None, Doc("Tokens of the longest prompt."), Elsewhere()] = None
