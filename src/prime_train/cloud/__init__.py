@@ -1,0 +1,1 @@
+"""Runs a training on machines of a cloud: job descriptions, their checks, submission and following."""
