@@ -40,6 +40,11 @@ def logs(
       prime-train logs quickstart --follow
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
+    from prime_train.cli.follow_job import find_managed, job_logs  # lazy: most runs are local
+
+    record = find_managed(run)
+    if record is not None:
+        raise typer.Exit(job_logs(record, follow_log=follow))
     run_dir = find(run, Path.cwd())
     shown = view.attempt_or_latest(run_dir, attempt)
     tail = view.Tail(run_dir, shown)

@@ -68,6 +68,25 @@ def run(
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
+    spot: Annotated[
+        bool, typer.Option("--spot", help="Run on rented spot machines, through SkyPilot; asks before it pays.")
+    ] = False,
+    cloud: Annotated[
+        str, typer.Option("--cloud", metavar="NAME|auto", help="With --spot: the cloud; auto = the cheapest that fit.")
+    ] = "auto",
+    output: Annotated[
+        str | None,
+        typer.Option("--output", metavar="FILE", help="With --spot: write the job to FILE.", show_default=False),
+    ] = None,
+    bucket: Annotated[
+        str | None,
+        typer.Option("--bucket", metavar="NAME", help="With --spot: bucket of the checkpoints.", show_default=False),
+    ] = None,
+    max_usd_per_hour: Annotated[
+        float | None,
+        typer.Option("--max-usd-per-hour", help="With --spot: the highest price of a machine.", show_default=False),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --spot: do not ask before machines are rented.")] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Train under supervision; the same command resumes.
@@ -80,8 +99,15 @@ def run(
       prime-train run
 
       prime-train run run.toml --run-name second-try --set optim.lr=3e-4
+
+      prime-train run run.toml --spot --dry-run
     """
     command = Command(config, run_name, tuple(overrides or []))
+    if spot:
+        from prime_train.cli.run_spot import SpotOptions, run_spot  # here, because a local run does not need it
+
+        options = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, dry_run, resume)
+        raise typer.Exit(run_spot(command, options))
     start = _parse_resume(resume)
     checked = check_config(command, validate=not no_validate)
     if dry_run:

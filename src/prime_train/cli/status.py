@@ -10,6 +10,7 @@ import typer
 
 from prime_train.cli.options import AsJson, NoColor, complete_run
 from prime_train.cli.render import labelled, message, table
+from prime_train.cloud.job_record import list_records
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views import runs
@@ -42,6 +43,13 @@ def status(
     """
     here = Path.cwd()
     if run is not None:
+        from prime_train.cli.follow_job import find_managed, job_status  # lazy: most runs are local
+
+        record = find_managed(run)
+        if record is not None:
+            lines, managed = job_status(record)
+            typer.echo(json.dumps(managed, indent=1) if as_json else labelled(record.run, lines, sys.stdout))
+            return
         found = read_status(runs.find(run, here), time.time())
         if as_json:
             typer.echo(json.dumps(document(found), indent=1))
@@ -56,7 +64,10 @@ def status(
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:
         typer.echo(json.dumps(all_as_json(found_all), indent=1))
-    elif found_all:
+        return
+    for name in list_records(here / runs.RUNS):
+        typer.echo(f"{name} is a managed job: prime-train status {name}", err=True)
+    if found_all:
         typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
     else:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)

@@ -40,6 +40,12 @@ def stop(
 
       prime-train stop quickstart --timeout 30
     """
+    from prime_train.cli.follow_job import find_managed, job_stop  # lazy: most runs are local
+
+    record = find_managed(run)
+    if record is not None:
+        typer.echo(job_stop(record))
+        return
     run_dir = find(run, Path.cwd())
     _, spec = recorded(run_dir, strict=False)
     holder = request_stop(run_dir)

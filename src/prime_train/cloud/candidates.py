@@ -19,8 +19,9 @@ _DEAREST = 2.0  # a candidate may cost so many times the cheapest: another machi
 class Candidate(NamedTuple):
     """GPUs of one type on one cloud, on one machine.
 
-    `usd_per_hour` is the spot price of the machine and `run_usd` the typical cost of the whole run; both are None if the
-    price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if no price of the GPU is known.
+    `usd_per_hour` is the spot price of the machine and `run_usd` the typical cost of the whole run; both are None if
+    the price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if the table has no price of
+    the GPU.
     """
 
     cloud: str
@@ -122,9 +123,7 @@ def _offers(prices: Sequence[Price], found: Candidate, cloud: str, *, exact: boo
     return [
         price
         for price in prices
-        if price.spot
-        and price.gpu == found.gpu
-        and (not exact or (price.cloud == cloud and price.gpus == found.gpus))
+        if price.spot and price.gpu == found.gpu and (not exact or (price.cloud == cloud and price.gpus == found.gpus))
     ]
 
 

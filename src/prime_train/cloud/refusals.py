@@ -45,7 +45,7 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
         raise _error(
             config,
             f"it needs {count}, and a machine has at most {_MACHINE_GPUS}",
-            f"{_title(run)} starts the processes of one machine: its checkpoints and its rendezvous are on that machine",
+            f"{_title(run)} starts the processes of one machine, and its rendezvous is a file of that machine",
             f"a layout for {_MACHINE_GPUS} GPUs: prime-train find {config} --spot --gpus-max {_MACHINE_GPUS}; "
             f"clouds that could join spot machines: {joined}"
             + ("" if wanted_cloud == AUTO else f", not only {wanted_cloud}"),

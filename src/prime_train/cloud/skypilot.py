@@ -116,13 +116,10 @@ def to_yaml(task: dict[str, Any], comments: tuple[str, ...] = ()) -> str:
     """The text of a task file. Scripts are block texts, so that a person can read them."""
     import yaml  # lazy, because no other command writes YAML
 
-    class Writer(yaml.SafeDumper):
-        pass
+    def write_text(dumper: Any, text: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
-    def write_text(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in text else None
-        return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-    Writer.add_representer(str, write_text)
-    body = yaml.dump(task, Dumper=Writer, sort_keys=False, allow_unicode=True, width=10_000)
+    writer: Any = type("Writer", (yaml.SafeDumper,), {})  # of its own, because a representer changes its class
+    writer.add_representer(str, write_text)
+    body: str = yaml.dump(task, Dumper=writer, sort_keys=False, allow_unicode=True, width=10_000)
     return "".join(f"# {line}\n" for line in comments) + body

@@ -1,7 +1,7 @@
 """Checks a SkyPilot task for faults that SkyPilot accepts and that cost money later. Pure; starts nothing.
 
-skypilot 0.14.1 accepts a misspelt accelerator or strategy, an illegal bucket name, spot on a cloud without spot, a bucket
-where none can be mounted, and a secret that is null, which it drops.
+skypilot 0.14.1 accepts a misspelt accelerator or strategy, an illegal bucket name, spot on a cloud without spot, a
+bucket where none can be mounted, and a secret that is null, which it drops.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _check_entry(where: str, entry: Mapping[str, Any], nodes: Any, task: Mapping
     if not cloud.bucket_mount:
         for folder, mount in _table(task.get("file_mounts")).items():
             if isinstance(mount, Mapping) and mount.get("mode", "MOUNT") in _MOUNTS:
-                fix = f"[prime_train.backup] in the config, or one of {', '.join(list_ids(spot=True, bucket_mount=True))}"
+                fix = (
+                    f"[prime_train.backup] in the config, or one of {', '.join(list_ids(spot=True, bucket_mount=True))}"
+                )
                 why = "the folder would be an ordinary one, and lost with the machine"
                 yield Fault(f"file_mounts.{folder}", f"{cloud.title} mounts no buckets", why, fix)
 

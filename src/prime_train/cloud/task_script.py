@@ -44,14 +44,10 @@ def write_script(run: RunSpec, config: str, secrets: tuple[str, ...], *, mounts:
 
 
 def _setup(run: RunSpec, secrets: tuple[str, ...]) -> str:
-    lines = ["set -euo pipefail"]
-    for name in secrets:  # before anything is installed, because the machine costs money from here on
-        lines.append(
-            f'[ -n "${{{name}:-}}" ] || {{ echo "error: the secret {name} is not set: sky jobs launch --secret {name}" '
-            f">&2; exit {ExitCode.OUT_OF_REACH:d}; }}"
-        )
+    # Secrets come before anything is installed, because the machine costs money from here on.
+    lines = ["set -euo pipefail", *map(_require_secret, secrets)]
     lines += [
-        f"curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR=\"$HOME/.local/bin\" sh",
+        f'curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR="$HOME/.local/bin" sh',
         'export PATH="$HOME/.local/bin:$PATH"',
     ]
     lines += _install_prime_rl(run) if run.program == "prime_rl" else _install_bundled(run)
@@ -60,6 +56,11 @@ def _setup(run: RunSpec, secrets: tuple[str, ...]) -> str:
         lines += [f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
         lines += [f'"{_BIN}/hf" download {shlex.quote(name)} --local-dir {shlex.quote(name)}' for name in downloads]
     return "\n".join(lines) + "\n"
+
+
+def _require_secret(name: str) -> str:
+    text = f"error: the secret {name} is not set: sky jobs launch --secret {name}"
+    return f'[ -n "${{{name}:-}}" ] || {{ echo "{text}" >&2; exit {ExitCode.OUT_OF_REACH:d}; }}'
 
 
 def _package(run: RunSpec, *extras: str) -> str:
