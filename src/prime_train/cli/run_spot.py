@@ -82,7 +82,11 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     """The job of a config. Raises UserError for what cannot work; exits with 1 if the config has errors."""
     checked = check_config(command, validate=False, elsewhere=True)
     request = job_plan.Request(
-        options.cloud, options.bucket or _recorded_bucket(folder, checked), options.max_usd_per_hour, _salt()
+        cloud=options.cloud,
+        bucket=options.bucket or _recorded_bucket(folder, checked),
+        max_usd_per_hour=options.max_usd_per_hour,
+        salt=_salt(),
+        has_hub_token=bool(os.environ.get("HF_TOKEN")),
     )
     run = _take_name(checked)
     config = _read_model(checked)

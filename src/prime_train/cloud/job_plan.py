@@ -33,12 +33,16 @@ _BACKUP_SECRETS = {
 
 
 class Request(NamedTuple):
-    """What the user asks for, besides the config. `salt`: a part of the default bucket's name."""
+    """What the user asks for, besides the config.
+
+    `salt`: a part of the default bucket's name. `has_hub_token`: HF_TOKEN is set, so the job gets it by its name.
+    """
 
     cloud: str
     bucket: str | None
     max_usd_per_hour: float | None
     salt: str
+    has_hub_token: bool = False
 
 
 class Config(NamedTuple):
@@ -63,7 +67,7 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
         raise refusals.no_candidate_error(choice.left_out, request.cloud, gpus, config.path)
     name = job_name(run.run.name)
     bucket = None if provider is not None else _bucket(name, request, choice.candidates[0], usable)
-    needed = list_secrets(run)
+    needed = list_secrets(run, has_hub_token=request.has_hub_token)
     return Job(
         name=name,
         choice=choice,
@@ -86,9 +90,9 @@ def backup_provider(run: RunSpec) -> str | None:
     return None if provider == "local" else provider
 
 
-def list_secrets(run: RunSpec) -> tuple[str, ...]:
+def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:
     """Names of the variables that the run needs, each once."""
-    return tuple(dict.fromkeys(_secrets(run)))
+    return tuple(dict.fromkeys((*_secrets(run), *(("HF_TOKEN",) if has_hub_token else ()))))
 
 
 def _secrets(run: RunSpec) -> Iterator[str]:

@@ -192,12 +192,12 @@ class Mirrored:
 
 
 def load_position(run_dir: RunDir) -> Mirrored:
-    """The stored state; a new id if there is none or it cannot be read."""
+    """The stored state; if there is none or it cannot be read, the id in WANDB_RUN_ID, else a new one."""
     try:
         raw = json.loads((_folder(run_dir) / "mirror.json").read_text(encoding="utf-8"))
         return Mirrored(str(raw["run_id"]), int(raw["last_step"]), {str(k): int(v) for k, v in raw["read"].items()})
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return Mirrored(token_hex(6))
+        return Mirrored(os.environ.get("WANDB_RUN_ID") or token_hex(6))
 
 
 def save_position(run_dir: RunDir, mirrored: Mirrored) -> None:
