@@ -148,7 +148,7 @@ class Upload:
 
     def __init__(self, mount: Path, bucket: Path) -> None:
         self._mount, self._bucket = mount, bucket
-        self._sent: dict[str, tuple[int, int]] = {name: stamp for name, stamp in _stamps(mount)}
+        self._sent: dict[str, tuple[int, int]] = dict(_stamps(mount))
         self._cut = threading.Event()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,7 +165,7 @@ def test_a_life_of_kills_ends_with_the_weights_of_an_undisturbed_run(
     undisturbed, _ = live(tmp_path / "reference", Mount.DIRECT, 0, 0)
     cloud, lives = live(tmp_path, mount, kills, seed=12)
     assert final_weights(cloud.bucket) == final_weights(undisturbed.bucket)
-    lost = [before.last - after.began for before, after in zip(lives, lives[1:], strict=False)]
+    lost = [before.last - after.began for before, after in pairwise(lives)]
     print(f"{mount.value}: {kills} kills, {len(lives)} lives with a step, lost steps {lost}")  # noqa: T201 - with -s
     assert max(lost) <= most_lost, lost
     assert wandb_ids(cloud.bucket) == {"life"}
