@@ -1,7 +1,8 @@
-"""Runs in the interpreter of SkyPilot: reads {name: task file} as JSON, prints what SkyPilot makes of each.
+"""Runs in the interpreter of SkyPilot: reads task files and arguments, prints what SkyPilot makes of them.
 
-The output is one JSON object on the last line: `tasks`: name -> {"error": text} or what the Task has; `clouds`: name ->
-features that the real package lacks.
+The input is one JSON object: `tasks`: name -> text, and `arguments`: lists of words after `sky jobs`. The output is
+one on the last line: `tasks`: name -> {"error": text} or what the Task has; `clouds`: name -> features that the real
+package lacks; `arguments`: the options that `sky` reads.
 """
 
 import importlib
@@ -48,10 +49,21 @@ def read_clouds(sky: Any) -> dict[str, list[str]]:
     return found
 
 
+def read_arguments(words: list[str]) -> dict[str, Any]:
+    """The options that `sky jobs COMMAND` reads from its arguments. Runs nothing."""
+    command = importlib.import_module("sky.client.cli.command").jobs.commands[words[0]]
+    with command.make_context(words[0], words[1:]) as context:
+        return {name: value for name, value in context.params.items() if value not in (None, (), False)}
+
+
 def main() -> None:
     sky = importlib.import_module("sky")
-    texts = json.load(sys.stdin)
-    answer = {"tasks": {name: read_task(sky, text) for name, text in texts.items()}, "clouds": read_clouds(sky)}
+    asked = json.load(sys.stdin)
+    answer = {
+        "tasks": {name: read_task(sky, text) for name, text in asked["tasks"].items()},
+        "clouds": read_clouds(sky),
+        "arguments": [read_arguments(words) for words in asked["arguments"]],
+    }
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 

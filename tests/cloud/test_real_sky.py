@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.cloud import skypilot
+from prime_train.cloud import skypilot, submit
 from prime_train.cloud.features import clouds
 from prime_train.cloud.job_end import RECOVERED
 from prime_train.cloud.skypilot import Job
@@ -38,12 +38,26 @@ REFUSED = {
 }
 
 
+ARGUMENTS = [
+    [*submit.launch_arguments("a", Path("job.yaml"), ("WANDB_API_KEY",)), "-d", "-y"],
+    submit.QUEUE,
+    ["jobs", "logs", "--no-follow", "7"],
+    ["jobs", "logs", "--follow", "7"],
+    ["jobs", "cancel", "-y", "7"],
+]
+
+
 def load(texts: dict[str, str], home: Path) -> dict[str, Any]:
     """What SkyPilot makes of task files, in one process, with a home folder of its own."""
     done = subprocess.run(
         [str(PYTHON), str(Path(__file__).with_name("sky_program.py"))],
-        input=json.dumps(texts),
-        env={"HOME": str(home), "PATH": os.defpath, "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"},
+        input=json.dumps({"tasks": texts, "arguments": [words[1:] for words in ARGUMENTS]}),
+        env={
+            "HOME": str(home),
+            "PATH": os.defpath,
+            "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+            "WANDB_API_KEY": "of the environment",
+        },
         capture_output=True,
         text=True,
         timeout=240,
@@ -126,3 +140,17 @@ def test_the_table_of_features_is_that_of_the_package(answer: dict[str, Any]) ->
         for field, feature in _FEATURES.items():
             assert getattr(cloud, field) == (feature not in lacking), (name, field)
     assert compared >= 15
+
+
+def test_sky_reads_the_arguments_that_it_gets(answer: dict[str, Any]) -> None:
+    launch, queue, once, follow, cancel = answer["arguments"]
+    assert (launch["name"], launch["entrypoint"], launch["detach_run"], launch["yes"]) == (
+        "a",
+        ["job.yaml"],
+        True,
+        True,
+    )
+    assert launch["secret"] == [["WANDB_API_KEY", "of the environment"]]
+    assert (queue["all"], queue["output_format"]) == (True, "json")
+    assert ("follow" in once, follow["follow"]) == (False, True)
+    assert (cancel["job_ids"], cancel["yes"]) == ([7], True)

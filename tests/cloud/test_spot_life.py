@@ -14,6 +14,7 @@ import yaml
 
 from prime_train.cloud import skypilot
 from prime_train.cloud.job_plan import Request, check_portable, plan_job
+from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.estimate.cost.run_cost import shipped_rates
 
@@ -169,3 +170,21 @@ def test_a_life_of_kills_ends_with_the_weights_of_an_undisturbed_run(
     print(f"{mount.value}: {kills} kills, {len(lives)} lives with a step, lost steps {lost}")  # noqa: T201 - with -s
     assert max(lost) <= most_lost, lost
     assert wandb_ids(cloud.bucket) == {"life"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_notice_by_signal_saves_and_ends_with_a_code_that_is_recovered(tmp_path: Path) -> None:
+    cloud = Cloud(tmp_path / "cloud", plan_task(tmp_path), Mount.DIRECT, {"OMP_NUM_THREADS": "1"})
+    cloud.root.mkdir()
+    machine = cloud.start()
+    deadline_s = time.monotonic() + _LIFE_S
+    while last_step(cloud.bucket) < INTERVAL + 3:
+        assert time.monotonic() < deadline_s, machine.output.read_text(encoding="utf-8", errors="replace")
+        time.sleep(0.02)
+    machine.process.terminate()  # the shell alone, as SkyPilot does
+    assert machine.wait(_LIFE_S) == ExitCode.RESUMABLE
+    reached = last_step(cloud.bucket)
+    again = cloud.start()
+    assert again.wait(_LIFE_S) == ExitCode.OK
+    assert resumed_step(again) == reached

@@ -122,6 +122,8 @@ def test_a_job_is_submitted_and_each_phase_has_a_line(scene: Scene) -> None:
         "recovered from step 40; 1 h 01 min and $2.06 so far",
         "succeeded; 2 h 00 min and $4.00 so far",
     ]
+    assert done.stdout.splitlines()[0] == "quickstart"
+    assert "succeeded" in done.stdout
     launched = yaml.safe_load((scene.play / "launched.yaml").read_text(encoding="utf-8"))
     assert launched["file_mounts"]["/prime-train-bucket"]["name"] == "bucket-of-tests"
     launch = next(call["argv"] for call in scene.calls() if call["argv"][:2] == ["jobs", "launch"])
@@ -184,6 +186,18 @@ def test_a_job_of_the_same_name_is_never_submitted_twice(scene: Scene) -> None:
 def test_a_finished_job_of_the_same_name_does_not_hinder(scene: Scene) -> None:
     scene.set(frames=LIFE, logs=LOGS, before=[{**job("CANCELLED"), "job_id": 3}])
     assert scene.run(*SPOT, "--yes").returncode == 0
+
+
+def test_the_last_status_is_one_document_on_request(scene: Scene) -> None:
+    scene.set(frames=[[job("RUNNING", job_duration=3600, **HERE)], [job("CANCELLED", job_duration=3600, **HERE)]])
+    done = scene.run(*SPOT, "--yes", "--json")
+    assert done.returncode == 75
+    assert json.loads(done.stdout)["state"] == "CANCELLED"
+
+
+def test_an_option_of_spot_needs_spot(scene: Scene) -> None:
+    done = scene.run("run", "quickstart", "--cloud", "aws", "--dry-run")
+    assert (done.returncode, "without --spot" in done.stderr) == (2, True)
 
 
 def test_without_a_terminal_nothing_is_rented_unasked(scene: Scene) -> None:

@@ -161,7 +161,7 @@ def test_remains_of_a_machine_whose_events_are_lost_do_not_end_an_attempt(
     run_dir.attempt(1).mkdir(parents=True)
     run_dir.stop_request(1).touch()
     run_dir.rendezvous(1).write_bytes(b"of another attempt 1")
-    assert start().end() == ExitCode.OK
+    assert start("finish").end() == ExitCode.OK
     assert not run_dir.rendezvous(1).exists()
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from prime_train.cli.render import labelled
 from prime_train.cloud import submit
-from prime_train.cloud.follow import View, describe_job, read_progress, report
+from prime_train.cloud.follow import Progress, View, describe_job, read_progress, report
 from prime_train.cloud.job_record import JobRecord, find_record
 from prime_train.cloud.names import job_name
 from prime_train.cloud.sky_queue import ManagedJob, find_job
@@ -24,8 +27,8 @@ _MOST_FAILURES = 5  # readings in a row; the job runs on without a reader
 _EXIT_CODES = {"SUCCEEDED": ExitCode.OK, "CANCELLED": ExitCode.RESUMABLE}
 
 
-def follow(sky: Sky, record: JobRecord, wait: Callable[[float], None]) -> ExitCode:
-    """Print a line for each phase until the job is over. Ctrl-C ends the reading, not the job."""
+def follow(sky: Sky, record: JobRecord, wait: Callable[[float], None], *, as_json: bool = False) -> ExitCode:
+    """Print a line for each phase until the job is over, and then its status. Ctrl-C ends the reading, not the job."""
     view, failures = View(), 0
     poll_s = float(os.environ.get("PRIME_TRAIN_SKY_POLL_S", _POLL_S))
     try:
@@ -45,6 +48,9 @@ def follow(sky: Sky, record: JobRecord, wait: Callable[[float], None]) -> ExitCo
             for line in lines:
                 typer.echo(f"{record.run}: {line}", err=True)
             if job.is_over:
+                labelled_lines, document = describe_job(job, Progress(view.step, view.saved_step), record)
+                text = json.dumps(document, indent=1) if as_json else labelled(record.run, labelled_lines, sys.stdout)
+                typer.echo(text)
                 return _EXIT_CODES.get(job.state, ExitCode.RUN_FAILED)
             wait(poll_s)
     except KeyboardInterrupt:

@@ -84,7 +84,9 @@ def run(
     ] = None,
     max_usd_per_hour: Annotated[
         float | None,
-        typer.Option("--max-usd-per-hour", help="With --spot: the highest price of a machine.", show_default=False),
+        typer.Option(
+            "--max-usd-per-hour", min=0.01, help="With --spot: highest price of a machine.", show_default=False
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --spot: do not ask before machines are rented.")] = False,
     _no_color: NoColor = False,
@@ -106,8 +108,15 @@ def run(
     if spot:
         from prime_train.cli.run_spot import SpotOptions, run_spot  # here, because a local run does not need it
 
-        options = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, dry_run, resume)
+        options = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, dry_run, resume, as_json)
         raise typer.Exit(run_spot(command, options))
+    if cloud != "auto" or output or bucket or max_usd_per_hour is not None or yes:
+        raise UserError(
+            what="an option of --spot without --spot",
+            where="prime-train run",
+            why="--cloud, --output, --bucket, --max-usd-per-hour and --yes describe a job on rented machines",
+            fix="add --spot, or leave the option out",
+        )
     start = _parse_resume(resume)
     checked = check_config(command, validate=not no_validate)
     if dry_run:

@@ -46,6 +46,7 @@ class SpotOptions(NamedTuple):
     yes: bool
     dry_run: bool
     resume: str
+    as_json: bool
 
 
 class Planned(NamedTuple):
@@ -198,7 +199,7 @@ def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
         ) from None
     found = find_job(submit.list_jobs(sky), job.name)
     write_record(folder, record._replace(job_id=None if found is None else found.id))
-    return follow(sky, record, time.sleep)
+    return follow(sky, record, time.sleep, as_json=options.as_json)
 
 
 def _require_secrets(job: skypilot.Job) -> None:

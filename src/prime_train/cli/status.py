@@ -10,7 +10,6 @@ import typer
 
 from prime_train.cli.options import AsJson, NoColor, complete_run
 from prime_train.cli.render import labelled, message, table
-from prime_train.cloud.job_record import list_records
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views import runs
@@ -41,6 +40,8 @@ def status(
 
       prime-train status quickstart --json | jq .state
     """
+    from prime_train.cloud.job_record import list_records  # lazy, as below
+
     here = Path.cwd()
     if run is not None:
         from prime_train.cli.follow_job import find_managed, job_status  # lazy: most runs are local

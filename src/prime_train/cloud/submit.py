@@ -25,6 +25,7 @@ _NO_LOGIN = re.compile(
     r"(?:not (?:set|found|valid)|expired|missing)",
     re.IGNORECASE,
 )
+QUEUE = ["jobs", "queue", "--all", "--output", "json"]
 INSTALL = "pip install 'skypilot[aws]>=0.14,<0.15'; sky check"
 
 
@@ -56,7 +57,7 @@ def find_sky(environment: Mapping[str, str]) -> Sky:
 
 def list_jobs(sky: Sky) -> tuple[ManagedJob, ...]:
     """The managed jobs, the newest first. Raises Unreachable without credentials, UserError if `sky` fails."""
-    answer = _run(sky, ["jobs", "queue", "--all", "--output", "json"], _QUICK_S)
+    answer = _run(sky, QUEUE, _QUICK_S)
     if answer.code != 0:
         raise _failure(sky, "sky jobs queue", answer)
     return parse_queue(answer.stdout)
