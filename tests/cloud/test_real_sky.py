@@ -151,6 +151,6 @@ def test_sky_reads_the_arguments_that_it_gets(answer: dict[str, Any]) -> None:
         True,
     )
     assert launch["secret"] == [["WANDB_API_KEY", "of the environment"]]
-    assert (queue["all"], queue["output_format"]) == (True, "json")
+    assert (queue["all"], queue["all_users"], queue["output_format"]) == (True, True, "json")
     assert ("follow" in once, follow["follow"]) == (False, True)
     assert (cancel["job_ids"], cancel["yes"]) == ([7], True)

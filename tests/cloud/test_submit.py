@@ -195,6 +195,22 @@ def test_the_last_status_is_one_document_on_request(scene: Scene) -> None:
     assert json.loads(done.stdout)["state"] == "CANCELLED"
 
 
+def test_a_detached_job_is_not_followed(scene: Scene) -> None:
+    scene.set(frames=LIFE)
+    assert scene.run(*SPOT, "--yes", "--detach").returncode == 0
+    assert scene.commands() == ["--version", "jobs queue", "jobs launch", "jobs queue"]
+
+
+def test_ci_names_the_bucket_of_the_first_submission(scene: Scene) -> None:
+    scene.set(frames=LIFE, logs=LOGS)
+    words = ("run", "quickstart", "--spot", "--cloud", "nebius", "--yes", "--detach")
+    refused = scene.run(*words, CI="true")
+    assert (refused.returncode, "no bucket is named" in refused.stderr) == (2, True)
+    assert scene.run(*words, CI="true", PRIME_TRAIN_SPOT_BUCKET="bucket-of-ci").returncode == 0
+    launched = yaml.safe_load((scene.play / "launched.yaml").read_text(encoding="utf-8"))
+    assert launched["file_mounts"]["/prime-train-bucket"]["name"] == "bucket-of-ci"
+
+
 def test_an_option_of_spot_needs_spot(scene: Scene) -> None:
     done = scene.run("run", "quickstart", "--cloud", "aws", "--dry-run")
     assert (done.returncode, "without --spot" in done.stderr) == (2, True)

@@ -80,7 +80,13 @@ def run(
     ] = None,
     bucket: Annotated[
         str | None,
-        typer.Option("--bucket", metavar="NAME", help="With --spot: bucket of the checkpoints.", show_default=False),
+        typer.Option(
+            "--bucket",
+            metavar="NAME",
+            envvar="PRIME_TRAIN_SPOT_BUCKET",
+            help="With --spot: bucket of the checkpoints.",
+            show_default=False,
+        ),
     ] = None,
     max_usd_per_hour: Annotated[
         float | None,
@@ -89,6 +95,7 @@ def run(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --spot: do not ask before machines are rented.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="With --spot: submit the job and do not follow it.")] = False,
     _no_color: NoColor = False,
 ) -> None:
     """Train under supervision; the same command resumes.
@@ -108,13 +115,13 @@ def run(
     if spot:
         from prime_train.cli.run_spot import SpotOptions, run_spot  # here, because a local run does not need it
 
-        options = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, dry_run, resume, as_json)
+        options = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
         raise typer.Exit(run_spot(command, options))
-    if cloud != "auto" or output or bucket or max_usd_per_hour is not None or yes:
+    if cloud != "auto" or output or max_usd_per_hour is not None or yes or detach:
         raise UserError(
             what="an option of --spot without --spot",
             where="prime-train run",
-            why="--cloud, --output, --bucket, --max-usd-per-hour and --yes describe a job on rented machines",
+            why="--cloud, --output, --max-usd-per-hour, --yes and --detach belong to a job on rented machines",
             fix="add --spot, or leave the option out",
         )
     start = _parse_resume(resume)

@@ -44,6 +44,7 @@ class SpotOptions(NamedTuple):
     bucket: str | None
     max_usd_per_hour: float | None
     yes: bool
+    detach: bool
     dry_run: bool
     resume: str
     as_json: bool
@@ -181,6 +182,7 @@ def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
     try:
         sky = submit.find_sky(os.environ)
         _require_secrets(job)
+        _require_named_bucket(job, options, folder)
         _refuse_running(find_job(submit.list_jobs(sky), job.name))
         _confirm(job.choice, options)
         record = JobRecord(job.name, None, str(file), job.bucket.name if job.bucket is not None else "",
@@ -199,6 +201,9 @@ def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
         ) from None
     found = find_job(submit.list_jobs(sky), job.name)
     write_record(folder, record._replace(job_id=None if found is None else found.id))
+    if options.detach:
+        typer.echo(f"{job.name} is submitted: prime-train status {job.name}", err=True)
+        return ExitCode.OK
     return follow(sky, record, time.sleep, as_json=options.as_json)
 
 
@@ -212,6 +217,18 @@ def _require_secrets(job: skypilot.Job) -> None:
             fix=f"export {missing[0]}=...",
             exit_code=ExitCode.OUT_OF_REACH,
         )
+
+
+def _require_named_bucket(job: skypilot.Job, options: SpotOptions, folder: Path) -> None:
+    """Raise UserError where the default bucket would be another one than that of the first submission."""
+    if job.bucket is None or options.bucket or find_record(folder, job.name) or not os.environ.get("CI"):
+        return
+    raise UserError(
+        what="no bucket is named",
+        where="--bucket",
+        why="the default name depends on the machine that submits, so a job of CI would start over in an empty bucket",
+        fix="--bucket NAME, or PRIME_TRAIN_SPOT_BUCKET=NAME; the first submission printed the name",
+    )
 
 
 def _refuse_running(found: ManagedJob | None) -> None:

@@ -85,9 +85,12 @@ def check_portable(run: RunSpec, config: Config, environment: Mapping[str, str])
 
 
 def backup_provider(run: RunSpec) -> str | None:
-    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine."""
+    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine.
+
+    Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job.
+    """
     provider: str | None = getattr(run.prime_train.backup, "provider", None)
-    return None if provider == "local" else provider
+    return None if provider in ("local", "off") else provider
 
 
 def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ _NO_LOGIN = re.compile(
     r"(?:not (?:set|found|valid)|expired|missing)",
     re.IGNORECASE,
 )
-QUEUE = ["jobs", "queue", "--all", "--output", "json"]
+QUEUE = ["jobs", "queue", "--all", "--all-users", "--output", "json"]
 INSTALL = "pip install 'skypilot[aws]>=0.14,<0.15'; sky check"
 
 

@@ -97,15 +97,15 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
     while delimiter in config.splitlines():
         delimiter += "_"
     text = config if config.endswith("\n") else config + "\n"
-    folders = ("runs",) if run.config_format == "run.toml" else ("runs", run.write_root)
     lines = ["set -euo pipefail", f'export PATH="{_BIN}:$PATH"', f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
     if mounts:  # what the run writes is in the bucket; the code, caches and models are on the machine's disk
-        for folder in map(shlex.quote, dict.fromkeys(folders)):
-            lines += [f'mkdir -p "${BUCKET_VARIABLE}"/{folder}', f'ln -sfn "${BUCKET_VARIABLE}"/{folder} {folder}']
+        lines += [f'mkdir -p "${BUCKET_VARIABLE}/runs"', f'ln -sfn "${BUCKET_VARIABLE}/runs" runs']
     lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
     words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
     if run.config_format == "run.toml":
         words += " --set run.dir=runs"
+    elif mounts:  # an absolute path that is the same on each machine, because prime-rl's state has it
+        words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'
     return "\n".join(lines) + "\n" + _SUPERVISED.format(command=words, folder=f'"runs/${NAME_VARIABLE}"')
 
 
