@@ -155,7 +155,7 @@ class Upload:
         self._thread.start()
 
     def cut(self) -> None:
-        """End in the middle of whatever is uploaded."""
+        """End at once, in the middle of a file if one is being uploaded."""
         self._cut.set()
         self._thread.join()
 

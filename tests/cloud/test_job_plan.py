@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.cloud import skypilot, submit
+from prime_train.cloud.features import list_clouds
 from prime_train.cloud.job_plan import Config, Request, check_portable, plan_job
+from prime_train.cloud.refusals import usable_clouds
+from prime_train.cloud.task_script import write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.registry.gpus import presets
@@ -106,6 +109,25 @@ def test_a_bucket_with_an_illegal_name_is_refused() -> None:
 
 def test_an_unknown_cloud_names_the_nearest() -> None:
     assert refused(QUICKSTART, "nebus").fix == "--cloud nebius"
+
+
+def test_a_backup_of_the_config_opens_the_clouds_that_mount_nothing() -> None:
+    run, config = read_preset("quickstart")
+    with pytest.raises(UserError, match="mounts no bucket on Vast"):
+        usable_clouds(run, list_clouds("vast"), "vast", has_backup=False)
+    assert [cloud.id for cloud in usable_clouds(run, list_clouds("vast"), "vast", has_backup=True)] == ["vast"]
+    script = write_script(run, config.text, (), mounts=False).run
+    assert "PRIME_TRAIN_BUCKET" not in script
+
+
+def test_environments_that_start_containers_need_a_machine_that_can() -> None:
+    text = presets()["rl-h100-80gb"].read_text(encoding="utf-8").replace('type = "subprocess"', 'type = "docker"')
+    run, _ = read_text(text, "rl.toml")
+    kept = {cloud.id for cloud in usable_clouds(run, list_clouds("auto"), "auto", has_backup=True)}
+    assert {"aws", "gcp", "azure", "nebius"} <= kept
+    assert not {"vast", "runpod", "primeintellect"} & kept
+    with pytest.raises(UserError, match="start containers"):
+        usable_clouds(run, list_clouds("runpod"), "runpod", has_backup=True)
 
 
 # --- scripts ---------------------------------------------------------------------------------------
