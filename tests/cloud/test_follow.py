@@ -4,8 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.cloud.candidates import Candidate
-from prime_train.cloud.follow import Progress, View, read_progress, report
+from prime_train.cloud.follow import Progress, View, describe_job, read_progress, report
+from prime_train.cloud.job_record import JobRecord
 from prime_train.cloud.sky_queue import ManagedJob
+from tests.golden import same_as_golden
 
 PRICE = Candidate("aws", "H100", "h100-80gb", 8, 10.0, 30.0, 40.0)
 
@@ -55,3 +57,10 @@ def test_cost_never_falls_and_a_repeated_reading_adds_no_line(readings: list[tup
         assert view.billed_usd >= before
         again, lines = report(view, job(state, run_s, recoveries), Progress(step), (PRICE,), 160)
         assert (again.billed_usd, lines) == (view.billed_usd, ())
+
+
+def test_the_status_document() -> None:
+    record = JobRecord("a", 1, "runs/a.job.yaml", "bucket-of-a", 160, (PRICE,))
+    lines, document = describe_job(job("RUNNING", 5400, 2), Progress(57, 40, 20), record)
+    assert dict(lines)["cost so far"] == "$15.00"
+    same_as_golden("status_managed_job.json", document)

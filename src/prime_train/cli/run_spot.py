@@ -152,6 +152,7 @@ def _show_plan(planned: Planned) -> None:
             "" if candidate.cap_usd_per_hour is None else f", at most {format_usd(candidate.cap_usd_per_hour)} an hour"
         )
         typer.echo(f"{candidate.cloud}: {candidate.gpus}x {candidate.accelerator}, {price}{whole}{cap}", err=True)
+    typer.echo("prices are those of `prime-train prices`; the live price is paid, up to the limit", err=True)
     for why, count in job.choice.left_out:
         typer.echo(f"left out: {why} ({count})", err=True)
     if job.bucket is not None:
