@@ -122,7 +122,7 @@ class Cloud:
         output = folder / "output.log"
         with open(output, "wb") as file:
             process = subprocess.Popen(
-                ["bash", "-c", self.task["run"]],
+                [*_host(name), "bash", "-c", self.task["run"]],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -131,6 +131,15 @@ class Cloud:
                 start_new_session=True,
             )
         return Machine(name, folder, seen, process, output, mirror)
+
+
+def _host(name: str) -> list[str]:
+    """The beginning of a command that runs under a host name of its own; empty where that is not permitted."""
+    words = ["unshare", "--uts"]
+    with contextlib.suppress(FileNotFoundError):
+        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
+            return [*words, "sh", "-c", 'hostname "$0" && exec "$@"', name]
+    return []
 
 
 def _install(folder: Path) -> None:

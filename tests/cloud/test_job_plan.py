@@ -162,6 +162,17 @@ def test_the_config_arrives_as_it_is(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("pwned"))
 
 
+def test_marks_of_machines_that_are_gone_are_deleted(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "bucket/runs/quickstart/checkpoints/step_40"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "IN_USE.12").write_text("12:3456 machine-1", encoding="utf-8")
+    (checkpoint / "COMPLETE.json").write_text("{}", encoding="utf-8")
+    before = plan("quickstart", "aws").script.run.partition("prime-train run ")[0]
+    variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PRIME_TRAIN_BUCKET": str(tmp_path / "bucket")}
+    subprocess.run(["bash", "-c", before], env=variables, check=True, cwd=tmp_path)
+    assert [path.name for path in checkpoint.iterdir()] == ["COMPLETE.json"]
+
+
 # --- secrets ---------------------------------------------------------------------------------------
 
 _SECRET = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40).filter(

@@ -100,6 +100,8 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
     lines = ["set -euo pipefail", f'export PATH="{_BIN}:$PATH"', f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
     if mounts:  # what the run writes is in the bucket; the code, caches and models are on the machine's disk
         lines += [f'mkdir -p "${BUCKET_VARIABLE}/runs"', f'ln -sfn "${BUCKET_VARIABLE}/runs" runs']
+        # A mark of another host protects its checkpoint for ever, and that host is gone.
+        lines += [f'find "${BUCKET_VARIABLE}" -name "IN_USE.*" -type f -delete']
     lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
     words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
     if run.config_format == "run.toml":
