@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import psutil
@@ -91,6 +92,7 @@ class Cloud:
     mount: Mount
     variables: Mapping[str, str] = field(default_factory=dict)
     started: int = 0
+    token: str = field(default_factory=lambda: f"machine-{token_hex(4)}")  # several clouds may run at the same time
 
     @property
     def bucket(self) -> Path:
@@ -99,7 +101,7 @@ class Cloud:
     def start(self) -> Machine:
         """A machine with nothing on it but the bucket and an installed prime-train, which runs the script."""
         self.started += 1
-        name = f"{self.root.name}-{self.started}"
+        name = f"{self.token}-{self.started}"
         folder = self.root / f"machine-{self.started}"
         home = folder / "home"
         _install(home / "prime-train-env" / "bin")
