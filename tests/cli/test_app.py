@@ -24,13 +24,14 @@ COMMANDS = (
         "run",
         "status",
         "logs",
+        "monitor",
         "stop",
         "report",
         "profile",
         "diagnose",
     ),
     *("ckpt list", "ckpt verify", "schema export", "models list", "models show"),
-    *("prices show", "prices import", "prices refresh"),
+    *("simulate spot", "init", "prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.
 HEAVY = ("torch", "numpy", "transformers", "wandb", "rich", "pydantic", "psutil", "matplotlib", "huggingface_hub")

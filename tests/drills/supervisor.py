@@ -29,6 +29,8 @@ from prime_train.supervise.loop import supervise
 from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.host.watch import HostWatch
+from prime_train.supervise.watches.preemption.find_cloud import read_override
+from prime_train.supervise.watches.preemption.watch import PreemptionWatch
 from prime_train.supervise.watches.watch import Watch, Watches
 from prime_train.views import report
 from tests.drills import server, victim
@@ -107,6 +109,9 @@ def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim)
         others.append(
             EngineWatch(url, "inference", answer="restart", interval_s=interval_s, limits=limits, model="tiny", log=log)
         )
+    if "preemption" in every_s:
+        metadata = read_override((run_dir.path.parents[1] / "metadata").read_text(encoding="utf-8"))
+        others.append(PreemptionWatch(run_dir, metadata, interval_s=every_s["preemption"]))
     places, keep = program.places(run, run_dir), program.keep(run)
     gpu_s, disk_s = every_s.get("gpu"), every_s.get("disk")
     return Watches(

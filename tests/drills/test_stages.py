@@ -49,6 +49,17 @@ def test_a_fault_costs_the_steps_since_a_checkpoint_and_nothing_else(
     assert "**finished**" in drill.run_dir.report.read_text(encoding="utf-8")
 
 
+@_of("W&B")
+def test_a_dead_mirror_changes_nothing(
+    row: Row, tmp_path: Path, cache: Path, undisturbed: list[dict[str, Any]]
+) -> None:
+    pytest.importorskip("wandb")
+    check(row, carry_out(row, tmp_path / "here", cache))
+    drill: Scene = row.scene(tmp_path / "here", cache)
+    for name in ("step", "loss", "grad_norm", "tokens_seen"):
+        assert [line[name] for line in drill.metrics()] == [line[name] for line in undisturbed], name
+
+
 @pytest.mark.spread
 @_of("two ranks")
 def test_a_fault_of_one_of_two_ranks(row: Row, tmp_path: Path, cache: Path) -> None:

@@ -196,3 +196,10 @@ def test_environments_of_the_same_kind_have_different_names() -> None:
     source = TaskSource(kind="reverse-text")
     names = [environment.name for environment in open_environments((source, TaskSource(kind="sort-digits"), source), 1)]
     assert names == ["reverse-text", "sort-digits", "reverse-text-2"]
+
+
+def test_reverse_text_draws_its_letters_from_the_start_of_the_alphabet() -> None:
+    environment = open_kind("reverse-text", min_letters=4, max_letters=4, alphabet=5)
+    texts = [environment.task("train", number).messages[0].content.removeprefix("Reverse: ") for number in range(100)]
+    assert {letter for text in texts for letter in text} == set("abcde")
+    assert {len(text) for text in texts} == {4}

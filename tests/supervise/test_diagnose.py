@@ -218,6 +218,16 @@ def test_a_killed_server_is_the_cause_and_not_the_trainer_that_lost_it() -> None
     assert judge(STATE, replace(LIVE, failure=other), ended_first).what == other.what
 
 
+def test_an_engine_that_reports_its_own_end_to_the_trainer_is_named() -> None:
+    """The API server of vLLM answers for seconds after its engine core is gone, and the trainer may end first."""
+    what = 'EngineError: http://127.0.0.1:1/v1/completions answers 500: {"error":{"message":"EngineCore encountered an '
+    lost = TrainerFailed(1, 0, "unknown", what + 'issue."}}', "no rollouts", "", "")
+    found = judge(STATE, replace(LIVE, failure=lost), Evidence(1, LOG, "", 0))
+    assert (found.id, found.retry, found.what) == ("VLLM007", "yes", lost.what)
+    other = replace(lost, what=lost.what.removeprefix("EngineError: "))
+    assert judge(STATE, replace(LIVE, failure=other), Evidence(1, LOG, "", 0)).id == ""
+
+
 def test_a_kill_from_outside_is_no_echo_of_an_older_error() -> None:
     refused = _heard("huggingface_hub.errors.GatedRepoError: 401 Client Error.\n")
     assert judge(STATE, LIVE, Evidence(-9, LOG, "", 0, refused)).cause_class == "signal"

@@ -611,8 +611,14 @@ def test_a_checkpoint_that_is_saved_is_the_newest_and_readable() -> None:
     state = after(_LAUNCHED, CheckpointUnreadable(1, 40, "bad"), CheckpointUnreadable(1, 20, "bad"))
     assert state.unreadable == (20, 40)
     state = after(CheckpointStarted(1, 40), state=state)
-    saved = changes(CheckpointSaved(1, 40, 1, 0.0, 0.0), state)
-    assert saved == {"newest_complete": 40, "saving_step": None, "unreadable": (20,), "live.last_sign_s": 50.0}
+    saved = changes(CheckpointSaved(1, 40, 1, 0.0, 7.0), state)
+    assert saved == {
+        "newest_complete": 40,
+        "saving_step": None,
+        "unreadable": (20,),
+        "saves_s": (7.0,),
+        "live.last_sign_s": 50.0,
+    }
 
 
 def test_the_score_of_an_environment_keeps_its_first_evaluation() -> None:

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from prime_train.core.errors import ExitCode
 from prime_train.events import (
     ActivitySeen,
+    AlarmCleared,
     AlarmRaised,
     AttemptEnded,
     BatchShrunk,
+    CheckpointSaved,
+    CheckpointStarted,
     CheckpointUnreadable,
     ChildStarted,
     ClockJumped,
@@ -34,6 +37,7 @@ from prime_train.events import (
     ServiceReady,
     SignalSent,
     StopAsked,
+    TrainerEvent,
     TrainerFailed,
     TrainerFinished,
     TrainerStopped,
@@ -59,7 +63,7 @@ def history(*events: tuple[float, Event]) -> State:
     """The state after the supervisor's events at these times; trainers' events come from a writer of their own."""
     state = State()
     for number, (time_s, event) in enumerate(events):
-        trainers = isinstance(event, Progress | Phase | TrainerFailed | TrainerFinished | TrainerStopped)
+        trainers = isinstance(event, TrainerEvent)
         state = fold(state, Record(time_s, "trainer" if trainers else "supervisor", number, event))
     return state
 
@@ -808,3 +812,140 @@ def test_a_supervisor_that_dies_at_any_record_is_followed_by_one_that_ends_the_r
         follower.say(AttemptEnded(state.attempt_number, None, "failed", "signal", "", "", "", "", follower.saved))
     list(follower.run())
     assert len(follower.closed) == 1
+
+
+# --- a machine that goes away ----------------------------------------------------------------------
+
+GOES_S = 1000.0
+GOES = AlarmRaised(
+    *(1, "preemption", "preempted", "this machine", "leave", "signal", "AWS takes it away", "w", "f", "", 5, GOES_S)
+)
+LAST_S = GOES_S - POLICY.leave_margin_s
+AWAY: list[tuple[float, Event]] = [(0.0, OPENED), *launched()]
+
+
+def saved(at_s: float, write_s: float, step: int = 10) -> list[tuple[float, Event]]:
+    return [(at_s - write_s, CheckpointStarted(1, step)), (at_s, CheckpointSaved(1, step, 1, 0.0, write_s))]
+
+
+def leaving(now_s: float, *events: tuple[float, Event]) -> actions.Action:
+    return decide(history(*AWAY, *events, (now_s, GOES)), POLICY, now_s)
+
+
+def test_a_notice_stops_the_run_with_a_save_if_the_time_allows() -> None:
+    assert leaving(900.0) == actions.Pause("AWS takes it away", saves=True)
+    assert leaving(900.0, *saved(100.0, 70.0)) == actions.Pause("AWS takes it away", saves=True)
+
+
+def test_a_save_that_takes_longer_than_is_left_is_not_begun() -> None:
+    action = leaving(900.0, *saved(100.0, 80.0), *saved(200.0, 10.0))
+    assert action == actions.Pause("AWS takes it away; a save takes 96 s and 95 s are left", saves=False)
+    assert leaving(898.9, *saved(100.0, 80.0)) == actions.Pause("AWS takes it away", saves=True)
+
+
+def test_the_rest_of_a_step_is_part_of_a_save() -> None:
+    steps: list[tuple[float, Event]] = [(100.0 + 40.0 * n, Progress(1, n, 1.0, 1.0, n)) for n in range(1, 14)]
+    state = history(*AWAY, *saved(50.0, 30.0), *steps)
+    assert rules.estimate_save_s(state) == rules.SAVE_FACTOR * 30.0 + 40.0
+
+
+def test_only_the_latest_saves_are_measured() -> None:
+    slow, fast = saved(100.0, 80.0), [event for n in range(5) for event in saved(110.0 + n, 0.5)]
+    assert rules.estimate_save_s(history(*AWAY, *slow, *fast)) == rules.SAVE_FACTOR * 0.5
+
+
+def test_a_save_that_has_begun_may_end() -> None:
+    begun = (890.0, CheckpointStarted(1, 20))
+    assert leaving(900.0, *saved(100.0, 500.0), begun) == actions.Pause("AWS takes it away", saves=True)
+
+
+def test_the_save_has_the_time_until_the_machine_goes_and_no_more() -> None:
+    events = [*AWAY, (900.0, GOES), (900.0, StopAsked("AWS takes it away"))]
+    assert decide(history(*events), POLICY, 900.0) == actions.AskStop(1, "AWS takes it away")
+    events.append((900.0, SignalSent(1, "stop_requested", "AWS takes it away")))
+    assert decide(history(*events), POLICY, LAST_S - 0.1) == actions.Wait(LAST_S)  # longer than stop_grace_s
+    late = actions.Pause("AWS takes it away; no time is left to save", saves=False)
+    assert decide(history(*events), POLICY, LAST_S) == late
+    events.append((LAST_S, StopAsked(late.reason, saves=False)))
+    action = decide(history(*events), POLICY, LAST_S)
+    assert action == actions.Signal(1, "SIGKILL", late.reason)
+
+
+def test_a_program_that_gets_sigterm_is_killed_at_the_last_moment() -> None:
+    policy = replace(POLICY, stops_by_file=False, stop_grace_s=500.0)
+    sent = (900.0, SignalSent(1, "SIGTERM", "AWS takes it away"))
+    events = [*AWAY, (900.0, GOES), (900.0, StopAsked("AWS takes it away")), sent]
+    assert isinstance(decide(history(*events), policy, LAST_S - 1), actions.Wait)
+    assert isinstance(decide(history(*events), policy, LAST_S), actions.Pause)
+
+
+def test_no_attempt_begins_on_a_machine_that_goes_away() -> None:
+    events = [*AWAY, ended(1, 880.0, newest=10), (900.0, replace(GOES, attempt=0))]
+    for now_s in (900.0, GOES_S + 1):
+        assert decide(history(*events), POLICY, now_s) == actions.Pause("AWS takes it away", saves=True)
+    closing = decide(history(*events, (900.0, StopAsked("AWS takes it away"))), POLICY, 901.0)
+    assert isinstance(closing, actions.Close)
+    assert (closing.state, closing.exit_code) == ("stopped", ExitCode.RESUMABLE)
+    before: list[tuple[float, Event]] = [
+        (0.0, OPENED),
+        (1.0, replace(GOES, attempt=0)),
+        (1.0, StopAsked("AWS takes it away")),
+    ]
+    assert isinstance(decide(history(*before), POLICY, 2.0), actions.Close)
+
+
+def test_a_run_that_finished_is_not_paused() -> None:
+    done = AttemptEnded(1, 0, "finished", "", "", "", "", "", 300)
+    events = [*AWAY, (900.0, GOES), (901.0, StopAsked("AWS takes it away")), (902.0, done)]
+    closing = decide(history(*events), POLICY, 903.0)
+    assert isinstance(closing, actions.Close)
+    assert closing.exit_code == ExitCode.OK
+
+
+def test_the_alarm_outlives_the_attempt_and_moves_with_the_clock() -> None:
+    state = history(*AWAY, (900.0, GOES), ended(1, 905.0))
+    assert state.leaves_s == GOES_S
+    assert history(*AWAY, (900.0, GOES), (4501.0, ClockJumped(3600.0))).leaves_s == GOES_S + 3600.0
+    cleared = AlarmCleared(1, "preemption", "preempted", "this machine")
+    assert history(*AWAY, (900.0, GOES), (901.0, cleared)).leaves_s is None
+
+
+@given(
+    st.lists(st.floats(0.0, 400.0), max_size=4),
+    st.floats(500.0, 1100.0),
+    st.sampled_from([None, 880.0]),
+    st.booleans(),
+)
+def test_a_run_always_leaves_before_its_machine(
+    saves: list[float], noticed_s: float, begun_s: float | None, obeys: bool
+) -> None:
+    """Every action is done at once; an obedient trainer ends 1 s after the request, another one only by SIGKILL."""
+    events: list[tuple[float, Event]] = [*AWAY]
+    for write_s in saves:
+        events += saved(450.0, write_s)
+    if begun_s is not None and begun_s < noticed_s:
+        events.append((begun_s, CheckpointStarted(1, 20)))
+    events.append((noticed_s, GOES))
+    now_s = noticed_s
+    for _ in range(40):
+        match decide(history(*events), POLICY, now_s):
+            case actions.Pause(reason=reason, saves=with_save):
+                events.append((now_s, StopAsked(reason, with_save)))
+            case actions.AskStop(reason=reason):
+                events.append((now_s, SignalSent(1, "stop_requested", reason)))
+                if obeys:
+                    now_s += 1.0
+                    events.append((now_s, AttemptEnded(1, 0, "stopped", "", "", "", "", "", 20)))
+            case actions.Signal(signal=name, reason=reason):
+                events.append((now_s, SignalSent(1, name, reason)))
+                if name == "SIGKILL":
+                    events.append((now_s, AttemptEnded(1, -9, "stopped", "", "", "", "", "", 10)))
+            case actions.Wait(until_s=until_s):
+                now_s = max(now_s, until_s)
+            case actions.Close(state=end, exit_code=code):
+                assert (end, code) == ("stopped", ExitCode.RESUMABLE)
+                assert now_s <= max(noticed_s, LAST_S) + 1.0
+                return
+            case other:
+                raise AssertionError(other)
+    raise AssertionError("it did not end")

@@ -15,7 +15,7 @@ def _log(run_dir: RunDir, attempt: int, content: bytes) -> None:
 
 
 def _last(run_dir: RunDir, lines: int) -> bytes:
-    tail = logs.Tail(run_dir, 1)
+    tail = logs.Tail(logs.attempt_log(run_dir, 1))
     tail.skip_to_last(lines)
     return b"".join(tail.more())
 
@@ -41,7 +41,7 @@ def test_no_number_of_lines_shows_the_whole_log(tmp_path: Path) -> None:
 def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     _log(run_dir, 1, b"one\ntwo\n")
-    tail = logs.Tail(run_dir, 1)
+    tail = logs.Tail(logs.attempt_log(run_dir, 1))
     tail.skip_to_last(1)
     assert b"".join(tail.more()) == b"two\n"
     with open(tail.path, "ab") as file:

@@ -16,6 +16,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AlarmRaised,
+    AlertSent,
     AttemptEnded,
     CheckpointDeleted,
     Evaluated,
@@ -28,6 +29,7 @@ from prime_train.events import (
 )
 from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
+from tests.fakes.wandb_server import WandbServer
 from tests.views import wandb_files
 from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Timeline, write_metrics, write_run
 
@@ -68,11 +70,14 @@ def test_events_are_counted_and_failures_sent_as_alerts() -> None:
         *(CheckpointDeleted(2, 40, "superseded"), SpaceFreed(2, "/x", 2**30, "broadcast")),
         *(SpaceFreed(2, "/y", 2**30, "broadcast", failed="busy"), Evaluated(2, 50, 4.5, 100)),
         RunClosed("failed", 6, "three in a row"),
+        *(AlertSent("webhook", "gpu"), AlertSent("webhook", "gpu", failed="timed out")),
     ):
         counts, row, note = rows.of_event(event, counts, 60)
         results.append((row, note))
-    assert counts == rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0)
+    assert counts == rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0, (("signal", 1),), 1, 1)
     assert results[0] == (None, None)
+    assert results[2][0] == rows.Row(60, {"run/failures": 1, "failures/signal": 1})
+    assert results[-1][0] == rows.Row(60, {"alerts/sent": 1, "alerts/failed": 1})
     assert results[4][0] == rows.Row(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
     assert results[6][0] == rows.Row(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
     assert results[7] == (None, None)
@@ -81,6 +86,46 @@ def test_events_are_counted_and_failures_sent_as_alerts() -> None:
     assert [note.level for note in notes] == ["ERROR", "ERROR", "ERROR", "ERROR"]
     assert "fix: power cycle" in notes[0].text
     assert rows.of_event(ALARM, counts, 1)[2] is not None
+
+
+def test_a_resume_from_a_checkpoint_of_another_machine_is_a_restart() -> None:
+    assert rows.of_event(LaunchAsked(1, 0), rows.Counts(), 0)[1] is None
+    found = rows.of_event(LaunchAsked(1, 50), rows.Counts(restarts=3), 50)[1]
+    assert found == rows.Row(50, {"run/restarts": 4, "run/resume_step": 50})
+
+
+def test_the_totals_of_an_earlier_machine_go_on() -> None:
+    counts = rows.Counts(1, 2, 3, (("gpu/gpu_lost", 2), ("host/x", 1)), 5, 1.5, (("signal", 2),), 7, 1)
+    summary: dict[str, object] = {"train/loss": 1.0, "run/cause": "killed", "_step": 50}
+    for field, name in rows._TOTALS.items():
+        summary[name] = getattr(counts, field)
+    summary |= {f"alarms/{name}": count for name, count in counts.alarms_by_name}
+    summary |= {f"failures/{name}": count for name, count in counts.failures_by_class}
+    assert rows.read_counts(summary) == counts
+    assert rows.read_counts({}) == rows.Counts()
+
+
+def test_the_summary_has_the_latest_cause_and_the_end() -> None:
+    assert rows.describe(FAILED) == {"run/cause_class": "signal", "run/cause_id": "", "run/cause": "killed"}
+    assert rows.describe(RunClosed("stopped", 75, "SIGTERM")) == {"run/state": "stopped", "run/reason": "SIGTERM"}
+    assert rows.describe(RunOpened("a", 1, 10, "0"))["run/exit_code"] is None
+    assert rows.describe(ALARM) == {}
+    assert rows.describe_end(75) == {"run/exit_code": 75}
+    assert rows.describe_end(255) == {"run/exit_code": 255, "run/state": "died"}
+
+
+def test_the_id_survives_a_change_of_machines(tmp_path: Path) -> None:
+    task = {"SKYPILOT_TASK_ID": "sky-managed-2026-11-23-03-28-00-000000_nano_3-0"}
+    first = mirror.choose_run_id(task, "nano")
+    assert mirror.choose_run_id(task, "nano") == first
+    assert mirror.choose_run_id(task, "other") != first
+    assert mirror.choose_run_id({"SKYPILOT_TASK_ID": "another"}, "nano") != first
+    assert mirror.choose_run_id(task | {"WANDB_RUN_ID": "k3x9"}, "nano") == "k3x9"
+    assert mirror.choose_run_id(task | {"WANDB_RUN_ID": "../k3x9"}, "nano") == first
+    assert mirror.choose_run_id({}, "nano") != mirror.choose_run_id({}, "nano")
+    kept = mirror.Mirrored("kept", 5)
+    mirror.save_position(RunDir(tmp_path), kept)
+    assert mirror.load_position(RunDir(tmp_path), task) == kept
 
 
 def test_rewards_on_held_out_tasks_are_rows_of_their_environment() -> None:
@@ -100,24 +145,23 @@ def test_no_secret_of_the_config_goes_out() -> None:
 
 def test_how_far_it_came_is_kept(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
-    first = mirror.load_position(run_dir)
+    first = mirror.load_position(run_dir, {})
     record = Record(1.0, "supervisor", 7, ALARM)
     kept = first.with_records([record], 60)
     mirror.save_position(run_dir, kept)
-    assert mirror.load_position(run_dir) == kept
+    assert mirror.load_position(run_dir, {}) == kept
     assert kept.has(record)
     assert not kept.has(Record(1.0, "supervisor", 8, ALARM))
     assert not kept.has(Record(1.0, "trainer-002-rank0", 0, ALARM))
     (tmp_path / "wandb" / "mirror.json").write_text("{", encoding="utf-8")
-    assert mirror.load_position(run_dir).run_id != kept.run_id
+    assert mirror.load_position(run_dir, {}).run_id != kept.run_id
 
 
-def test_a_job_gives_the_run_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_RUN_ID", "h100-80gb")
-    run_dir = RunDir(tmp_path)
-    assert mirror.load_position(run_dir).run_id == "h100-80gb"
+def test_a_job_gives_the_run_its_id(tmp_path: Path) -> None:
+    run_dir, given = RunDir(tmp_path), {"WANDB_RUN_ID": "h100-80gb"}
+    assert mirror.load_position(run_dir, given).run_id == "h100-80gb"
     mirror.save_position(run_dir, mirror.Mirrored("kept"))
-    assert mirror.load_position(run_dir).run_id == "kept"
+    assert mirror.load_position(run_dir, given).run_id == "kept"
 
 
 def test_metrics_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
@@ -172,13 +216,13 @@ def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path:
     failed = (12.5, "supervisor", RunClosed("failed", 6, "three in a row"))
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
     assert _run(run_dir).returncode == 0
-    first = mirror.load_position(run_dir)
+    first = mirror.load_position(run_dir, {})
     assert first.last_step == 60
     opened = (12.6, "supervisor", RunOpened("small", GONE, 100, "0.1.0"))
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
     done = _run(run_dir)
     assert done.returncode == 0, done.stderr
-    second = mirror.load_position(run_dir)
+    second = mirror.load_position(run_dir, {})
     assert (second.run_id, second.last_step) == (first.run_id, 100)
     history = wandb_files.history(tmp_path)
     steps = [row["_step"] for row in history]
@@ -191,6 +235,34 @@ def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path:
     assert kinds.count("alert") == 3
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "wandb" in path.parts)
     assert b"tok-very-secret" not in everything
+
+
+@pytest.mark.slow
+def test_a_job_that_is_recovered_on_another_machine_is_one_run_there(tmp_path: Path) -> None:
+    """The first machine is gone at step 60; the second one has the checkpoint of step 50 and nothing else."""
+    pytest.importorskip("wandb")
+    task = {"SKYPILOT_TASK_ID": "sky-managed-2026-11-23-03-28-00-000000_nano_3-0", "HOME": str(tmp_path)}
+    opened = (0.0, "supervisor", RunOpened("small", GONE, 100, "0.1.0"))
+    stopped = (12.5, "supervisor", RunClosed("stopped", 75, "AWS takes this machine away"))
+    with WandbServer().serving() as server:
+        first = _write_run_dir(tmp_path / "first" / "small", (*FIRST_ATTEMPT, *DEATH, stopped), 60)
+        done = _run(first, **server.variables, **task)
+        assert done.returncode == 0, done.stderr
+        second = RunDir(tmp_path / "second" / "small")
+        events = ((0.1, "supervisor", LaunchAsked(1, 50)), (9.0, "supervisor", RunClosed("finished", 0, "")))
+        write_run(second.path, (opened, *events))
+        lines = [json.dumps({"step": step, "loss": 2.0}) + "\n" for step in range(51, 101)]
+        second.metrics.write_text("".join(lines), encoding="utf-8")
+        second.resolved.write_text(json.dumps(RESOLVED), encoding="utf-8")
+        done = _run(second, **server.variables, **task)
+        assert done.returncode == 0, done.stderr
+        ((run_id, sent),) = server.store.runs.items()
+    assert run_id == mirror.choose_run_id(task, "small")
+    assert [row["_step"] for row in sent.history if "train/loss" in row] == list(range(1, 101))
+    assert [row["run/restarts"] for row in sent.history if "run/restarts" in row] == [1]
+    assert (sent.summary["run/failures"], sent.summary["run/cause_class"]) == (1, "signal")
+    assert (sent.summary["run/state"], sent.summary["run/exit_code"]) == ("finished", 0)
+    assert sent.exit_codes == [75, 0]
 
 
 @pytest.mark.slow
@@ -209,7 +281,7 @@ def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
     mirror.start(run_dir)
     give_up_s = time.monotonic() + 60
-    while mirror.load_position(run_dir).last_step < 100:
+    while mirror.load_position(run_dir, {}).last_step < 100:
         assert time.monotonic() < give_up_s, mirror.log_path(run_dir).read_text(encoding="utf-8")
         time.sleep(0.1)
     with mirror._lock(run_dir) as is_alone:  # the mirror has ended

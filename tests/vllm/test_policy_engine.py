@@ -32,6 +32,7 @@ from tests.vllm.serving import START_LIMIT_S, unused_port, wait_until
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 VOCAB_SIZE, CTX_TOKENS = 300, 256
+LAST = 10  # the version of the weights that the first test leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +134,10 @@ def own_logprobs(model: Decoder, request: Request, tokens: tuple[int, ...]) -> t
 
 
 def test_greedy_tokens_and_logprobs_are_the_trainers_own_after_each_update(policy: Policy) -> None:
-    for version in (1, 2, 3):
+    requests = make_requests(0.0)
+    for version in range(1, LAST + 1):
         model = policy.model(version)
         policy.engine.update(model.state_dict(), version)
-        requests = make_requests(0.0)
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(policy.engine.generate, requests))
         for request, answer in zip(requests, answers, strict=True):
@@ -147,7 +148,7 @@ def test_greedy_tokens_and_logprobs_are_the_trainers_own_after_each_update(polic
 
 
 def test_the_divergence_from_the_sampled_distribution_is_small(policy: Policy) -> None:
-    model = policy.model(3)
+    model = policy.model(LAST)
     requests = make_requests(0.8)
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(policy.engine.generate, requests))
@@ -168,16 +169,16 @@ def test_an_answer_fills_the_context_at_most(policy: Policy) -> None:
 
 
 def test_an_update_under_load_loses_no_request_and_mixes_no_versions(policy: Policy) -> None:
-    models = {3: policy.model(3), 4: policy.model(4)}
+    models = {version: policy.model(version) for version in (LAST, LAST + 1)}
     requests = [replace(request, max_new_tokens=60) for request in make_requests(1.0, 32)]
     with ThreadPoolExecutor(8) as pool:
         pending = [pool.submit(policy.engine.generate, request) for request in requests]
         pending[0].result()
-        policy.engine.update(models[4].state_dict(), 4)
+        policy.engine.update(models[LAST + 1].state_dict(), LAST + 1)
         requests += requests[:1]  # on a slow machine the others may have been answered before
         pending.append(pool.submit(policy.engine.generate, requests[-1]))
         answers = [future.result() for future in pending]
-    assert {answer.version for answer in answers} == {3, 4}
+    assert {answer.version for answer in answers} == {LAST, LAST + 1}
     for request, answer in zip(requests, answers, strict=True):
         own = own_logprobs(models[answer.version], request, answer.tokens)
         chosen = own.gather(1, torch.tensor(answer.tokens).unsqueeze(1)).squeeze(1)
@@ -185,21 +186,21 @@ def test_an_update_under_load_loses_no_request_and_mixes_no_versions(policy: Pol
 
 
 def test_a_server_that_keeps_its_old_weights_is_found(policy: Policy) -> None:
-    model = policy.model(4)
+    model = policy.model(LAST + 1)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.001)
     (policy.faults / "keeps_old_weights").touch()
-    with pytest.raises(EngineError, match=r"version 5.*former weights"):
-        policy.engine.update(model.state_dict(), 5)
+    with pytest.raises(EngineError, match=rf"version {LAST + 2}.*former weights"):
+        policy.engine.update(model.state_dict(), LAST + 2)
     (policy.faults / "keeps_old_weights").unlink()
 
 
 def test_a_packed_head_that_a_reload_does_not_replace_is_found(policy: Policy) -> None:
     """The fault of vLLM 0.32 on a CPU that the extension corrects. If this fails, vLLM has corrected it itself."""
     engine = policy.reopen()
-    engine.update(policy.model(6).state_dict(), 6)
+    engine.update(policy.model(LAST + 3).state_dict(), LAST + 3)
     (policy.faults / "keeps_old_head").touch()
-    with pytest.raises(EngineError, match=r"version 7.*log-probabilities"):
-        engine.update(policy.model(7).state_dict(), 7)
+    with pytest.raises(EngineError, match=rf"version {LAST + 4}.*log-probabilities"):
+        engine.update(policy.model(LAST + 4).state_dict(), LAST + 4)
     engine.close()

@@ -31,6 +31,7 @@ _COMMANDS = {
     "run": "Train under supervision; the same command resumes.",
     "status": "The state of one run, or of all runs in this folder.",
     "logs": "Show the output of a run's trainer.",
+    "monitor": "Poll a run on spot machines, and resume it if it is dead.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
@@ -38,6 +39,8 @@ _COMMANDS = {
     "ckpt": "Checkpoints: list, verify, prune, compress, restore.",
     "schema": "Config schemas: export and import.",
     "models": "The registry of tested models and their known issues.",
+    "simulate": "What interruptions cost a run, by its checkpoint interval.",
+    "init": "Write a workflow into a repository.",
     "prices": "Prices of GPUs: show, import, refresh.",
 }
 

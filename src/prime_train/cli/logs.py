@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import NoColor, RunName
+from prime_train.cli.slurm_job import QueueWatch, output_before_attempts
+from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder
 from prime_train.views import logs as view
 from prime_train.views.logs import Tail
@@ -46,19 +48,38 @@ def logs(
     if record is not None:
         raise typer.Exit(job_logs(record, follow_log=follow))
     run_dir = find(run, Path.cwd())
+    queue = QueueWatch(run_dir)
+    if attempt is None and (output := output_before_attempts(run_dir)) is not None:
+        _show_output(run_dir, output, lines, queue if follow else None)
+        if not view.attempts(run_dir):
+            return
     shown = view.attempt_or_latest(run_dir, attempt)
-    tail = view.Tail(run_dir, shown)
+    tail = view.Tail(view.attempt_log(run_dir, shown))
     typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
     tail.skip_to_last(lines)
     _show(tail)
     while follow:
-        over = find_holder(run_dir) is None  # read before the log, so that the last lines are shown
+        over = find_holder(run_dir) is None and not queue.active  # before the log: its last lines are shown
         _show(tail)
         if attempt is None and shown < view.attempt_or_latest(run_dir, None):
             shown += 1
-            tail = view.Tail(run_dir, shown)
+            tail = view.Tail(view.attempt_log(run_dir, shown))
             typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
         elif over or (attempt is not None and shown < view.attempt_or_latest(run_dir, None)):
+            return
+        time.sleep(_POLL_S)
+
+
+def _show_output(run_dir: RunDir, output: Path, lines: int, queue: QueueWatch | None) -> None:
+    """Show the output of a job on Slurm. With `queue`: until the first attempt, or until the job has left the queue."""
+    tail = view.Tail(output)
+    typer.echo(f"==> {tail.path}", err=True)
+    tail.skip_to_last(lines)
+    _show(tail)
+    while queue is not None and not view.attempts(run_dir):
+        over = not queue.active
+        _show(tail)
+        if over:
             return
         time.sleep(_POLL_S)
 

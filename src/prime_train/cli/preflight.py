@@ -63,11 +63,15 @@ class CheckedConfig(NamedTuple):
         return program_of(self.spec).configured(_config(self.verdict, self.text), self.run_dir, writes=writes)
 
 
-def check_config(command: Command, *, validate: bool, elsewhere: bool = False) -> CheckedConfig:
+_UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked"
+
+
+def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKED) -> CheckedConfig:
     """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
 
-    Facts are gathered only if the rules that need none find no error: gathering takes seconds. `elsewhere`: the run is
-    for another machine, so the facts of this one are not missed.
+    `unchecked`: the warning without `validate`; empty if the facts of this machine are not missed.
+
+    Facts are gathered only if the rules that need none find no error: gathering takes seconds.
     """
     reading = _read_config(command)
     verdict = judge.judge_config(reading)
@@ -75,11 +79,11 @@ def check_config(command: Command, *, validate: bool, elsewhere: bool = False) -
     named, facts = None, None
     if reading.run is not None and verdict.only(None, left_out).ok:
         named = program_of(reading.run).named(_config(verdict, ""), command.run_name)
-        if validate and not elsewhere:
+        if validate:
             program = program_of(named[0])
             facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
-        elif not elsewhere:
-            typer.echo("warning: --no-validate: memory, disk, paths, model and data are not checked", err=True)
+        elif unchecked:
+            typer.echo(f"warning: {unchecked}", err=True)
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
     _show_findings(verdict, command.config)
     if named is None or not verdict.ok:

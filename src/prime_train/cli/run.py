@@ -18,6 +18,8 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.options import NoColor
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.render import labelled
+from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
+from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact, secrets
@@ -68,34 +70,19 @@ def run(
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
-    spot: Annotated[
-        bool, typer.Option("--spot", help="Run on rented spot machines, through SkyPilot; asks before it pays.")
-    ] = False,
-    cloud: Annotated[
-        str, typer.Option("--cloud", metavar="NAME|auto", help="With --spot: the cloud; auto = the cheapest that fit.")
-    ] = "auto",
-    output: Annotated[
-        str | None,
-        typer.Option("--output", metavar="FILE", help="With --spot: write the job to FILE.", show_default=False),
-    ] = None,
-    bucket: Annotated[
-        str | None,
-        typer.Option(
-            "--bucket",
-            metavar="NAME",
-            envvar="PRIME_TRAIN_SPOT_BUCKET",
-            help="With --spot: bucket of the checkpoints.",
-            show_default=False,
-        ),
-    ] = None,
-    max_usd_per_hour: Annotated[
-        float | None,
-        typer.Option(
-            "--max-usd-per-hour", min=0.01, help="With --spot: highest price of a machine.", show_default=False
-        ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="With --spot: do not ask before machines are rented.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="With --spot: submit the job and do not follow it.")] = False,
+    spot: Spot = False,
+    cloud: Cloud = None,
+    bucket: Bucket = None,
+    max_usd_per_hour: MaxPrice = None,
+    yes: Yes = False,
+    detach: Detach = False,
+    slurm: Slurm = False,
+    partition: Partition = None,
+    account: Account = None,
+    time_limit: TimeLimit = None,
+    sbatch: Sbatch = None,
+    slurm_gpus: SlurmGpus = None,
+    output: Output = None,
     _no_color: NoColor = False,
 ) -> None:
     """Train under supervision; the same command resumes.
@@ -110,21 +97,25 @@ def run(
       prime-train run run.toml --run-name second-try --set optim.lr=3e-4
 
       prime-train run run.toml --spot --dry-run
+
+      prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
     command = Command(config, run_name, tuple(overrides or []))
+    rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
     if spot:
-        from prime_train.cli.run_spot import SpotOptions, run_spot  # here, because a local run does not need it
+        from prime_train.cli.run_spot import run_spot  # here, because a run on this machine does not need it
 
-        options = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
-        raise typer.Exit(run_spot(command, options))
-    if cloud != "auto" or output or max_usd_per_hour is not None or yes or detach:
-        raise UserError(
-            what="an option of --spot without --spot",
-            where="prime-train run",
-            why="--cloud, --output, --max-usd-per-hour, --yes and --detach belong to a job on rented machines",
-            fix="add --spot, or leave the option out",
-        )
+        raise typer.Exit(run_spot(command, rented))
+    rented.refuse_without_spot()
     start = _parse_resume(resume)
+    queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
+    if slurm:
+        from prime_train.cli.run_slurm import submit  # here, because a run on this machine does not need it
+
+        passed_on = ["--resume", resume, *(["--no-validate"] if no_validate else [])]
+        submit(command, queued, passed_on, dry_run=dry_run, as_json=as_json)
+        return
+    queued.refuse_without_slurm()
     checked = check_config(command, validate=not no_validate)
     if dry_run:
         typer.echo(plan_text(checked.spec, checked.run_dir, start, checked.program(writes=False)))

@@ -17,6 +17,7 @@ import typer
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.follow_job import follow
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
+from prime_train.cli.spot_options import SpotOptions
 from prime_train.cloud import job_plan, skypilot, submit
 from prime_train.cloud.candidates import Choice
 from prime_train.cloud.job_record import JobRecord, find_record, task_path, write_record
@@ -34,20 +35,6 @@ from prime_train.views.runs import RUNS
 
 _SALT_CHARACTERS = 10
 _MACHINE_ID = Path("/etc/machine-id")
-
-
-class SpotOptions(NamedTuple):
-    """The options of --spot."""
-
-    cloud: str
-    output: str | None
-    bucket: str | None
-    max_usd_per_hour: float | None
-    yes: bool
-    detach: bool
-    dry_run: bool
-    resume: str
-    as_json: bool
 
 
 class Planned(NamedTuple):
@@ -82,9 +69,9 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
 
 def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     """The job of a config. Raises UserError for what cannot work; exits with 1 if the config has errors."""
-    checked = check_config(command, validate=False, elsewhere=True)
+    checked = check_config(command, validate=False, unchecked="")
     request = job_plan.Request(
-        cloud=options.cloud,
+        cloud=options.cloud or "auto",
         bucket=options.bucket or _recorded_bucket(folder, checked),
         max_usd_per_hour=options.max_usd_per_hour,
         salt=_salt(),

@@ -10,6 +10,7 @@ import typer
 
 from prime_train.cli.options import AsJson, NoColor, complete_run
 from prime_train.cli.render import labelled, message, table
+from prime_train.cli.slurm_job import JobState, job_document, job_lines, joined
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views import runs
@@ -28,21 +29,55 @@ def status(
         ),
     ] = None,
     as_json: AsJson = False,
+    wandb: Annotated[
+        str | None,
+        typer.Option("--wandb", metavar="ENTITY/PROJECT/ID", help="A run anywhere, by W&B.", show_default=False),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", help="With --wandb: the run's config, for its number of steps.", show_default=False),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", help="With --config: its GPUs, for the expected time of a step.", show_default=False),
+    ] = None,
+    run_dir: Annotated[
+        str | None,
+        typer.Option("--run-dir", help="With --wandb: its directory, or its mounted bucket.", show_default=False),
+    ] = None,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.0, help="With --wandb: wait before a second poll.")
+    ] = 60.0,
     _no_color: NoColor = False,
 ) -> None:
     """The state of one run, or of all runs in this folder.
 
     Step, loss, restarts with their last cause, processes, newest complete checkpoint.
 
+    With --wandb: alive, slow, stalled, crashed, finished or unknown, from heartbeat, steps and system metrics at W&B. A
+    bad verdict needs two polls that agree, 45 minutes, and a second witness (system metrics, --run-dir).
+
+    Exit codes with --wandb: 0 alive, or finished with all steps; 1 slow or stalled; 4 unknown; 5 crashed or ended
+    early, and another start needs a person; 75 crashed and resumable.
+
     Examples:
 
       prime-train status
 
       prime-train status quickstart --json | jq .state
+
+      prime-train status --wandb me/nano/k3x9 --config run.toml --json | jq .verdict
     """
+    if wandb is not None:
+        from prime_train.cli.status_wandb import Options, status_wandb  # lazy: the status of a local run is fast
+
+        _refuse_both(run)
+        status_wandb(Options(wandb, config, gpus, run_dir, interval_s, as_json))
+        return
+    _refuse_alone(config, gpus, run_dir)
     from prime_train.cloud.job_record import list_records  # lazy, as below
 
-    here = Path.cwd()
+    here, jobs = Path.cwd(), JobState()
     if run is not None:
         from prime_train.cli.follow_job import find_managed, job_status  # lazy: most runs are local
 
@@ -51,16 +86,19 @@ def status(
             lines, managed = job_status(record)
             typer.echo(json.dumps(managed, indent=1) if as_json else labelled(record.run, lines, sys.stdout))
             return
-        found = read_status(runs.find(run, here), time.time())
+        found_dir = runs.find(run, here)
+        job = jobs.of(found_dir)
+        found = joined(read_status(found_dir, time.time()), job)
         if as_json:
-            typer.echo(json.dumps(document(found), indent=1))
+            typer.echo(json.dumps(document(found) | job_document(job, found_dir), indent=1))
         else:
-            typer.echo(labelled(found.name, as_lines(found), sys.stdout))
+            typer.echo(labelled(found.name, [*as_lines(found), *job_lines(job, found_dir)], sys.stdout))
         return
     found_all = []
     for name in runs.run_names(here):
         try:
-            found_all.append(read_status(RunDir(here / runs.RUNS / name), time.time()))
+            found_dir = RunDir(here / runs.RUNS / name)
+            found_all.append(joined(read_status(found_dir, time.time()), jobs.of(found_dir)))
         except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:
@@ -72,3 +110,20 @@ def status(
         typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
     else:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)
+
+
+def _refuse_alone(config: str | None, gpus: str | None, run_dir: str | None) -> None:
+    named = (("--config", config), ("--gpus", gpus), ("--run-dir", run_dir))
+    given = next((name for name, value in named if value is not None), None)
+    if given is not None:
+        why, fix = (
+            "the status of a local run comes from its directory",
+            "add --wandb ENTITY/PROJECT/ID, or leave it out",
+        )
+        raise UserError(f"{given} is given without --wandb", given, why, fix)
+
+
+def _refuse_both(run: str | None) -> None:
+    if run is not None:
+        why = "one command judges one run"
+        raise UserError(f"both a run and --wandb are given: {run}", "RUN", why, "leave one of them out")

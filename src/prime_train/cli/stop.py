@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import NoColor, RunName
+from prime_train.cli.slurm_job import stop_job
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import Holder
 from prime_train.core.rundir import RunDir
@@ -32,7 +33,7 @@ def stop(
 ) -> None:
     """Save a checkpoint, end a run and wait for its end.
 
-    The command that started the run resumes it.
+    The command that started the run resumes it. A job on Slurm that waits is cancelled.
 
     Examples:
 
@@ -48,9 +49,11 @@ def stop(
         return
     run_dir = find(run, Path.cwd())
     _, spec = recorded(run_dir, strict=False)
-    holder = request_stop(run_dir)
-    typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
-    _wait(run_dir, holder, spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s)
+    limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
+    if not stop_job(run_dir, limit_s):
+        holder = request_stop(run_dir)
+        typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
+        _wait(run_dir, holder, limit_s)
     found = status.read_status(run_dir, time.time())
     newest = (
         "no complete checkpoint" if found.newest_complete is None else f"checkpoint of step {found.newest_complete:,}"

@@ -1,1 +1,1 @@
-"""Runs a training on machines of a cloud: job descriptions, their checks, submission and following."""
+"""Runs on other machines, of a cloud or a scheduler: how a run gets there, and how it is judged from outside."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-# ruff: noqa: PTH100, PTH111, PTH112, PTH118, PTH120
+# ruff: noqa: PTH100, PTH111, PTH112, PTH113, PTH118, PTH120
 
 
 def shipped(*names: str) -> str:
@@ -17,6 +17,13 @@ def shipped(*names: str) -> str:
 
 def presets_folder() -> str:
     return _folder("presets")
+
+
+def shipped_workflow(name: str) -> str:
+    """The path of a workflow for GitHub Actions; in a checkout the project uses the file itself."""
+    inside = os.path.join(_folder("workflows"), name)
+    beside = os.path.join(os.path.dirname(_folder("registry")), ".github", "workflows", name)
+    return inside if os.path.isfile(inside) else beside
 
 
 def _folder(name: str) -> str:

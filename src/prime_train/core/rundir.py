@@ -67,6 +67,11 @@ class RunDir:
         return self.path / "wandb"
 
     @property
+    def slurm(self) -> Path:
+        """The script, output and records of the run's job on Slurm."""
+        return self.path / "slurm"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -34,6 +34,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Argument]] = {
     "reverse-text": {
         "min_letters": Argument(2, 2, 256, "Letters of the shortest text."),
         "max_letters": Argument(6, 2, 256, "Letters of the longest text."),
+        "alphabet": Argument(26, 5, 26, "Different letters that the texts use, from a on."),  # fewer: none is held out
     },
     "sort-digits": {
         "min_digits": Argument(2, 2, 256, "Digits of the shortest text."),

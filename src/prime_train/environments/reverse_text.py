@@ -16,7 +16,7 @@ def open_reverse_text(source: TaskSource, seed: int, name: str) -> TextEnvironme
         name=name,
         seed=seed,
         instruction="Reverse:",
-        alphabet=ascii_lowercase,
+        alphabet=ascii_lowercase[: int(arguments["alphabet"])],
         min_length=int(arguments["min_letters"]),
         max_length=int(arguments["max_letters"]),
         solve=lambda text: text[::-1],

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from prime_train.core.units import GIB
 from prime_train.estimate.calibrate import Calibration
-from prime_train.estimate.cost.run_cost import Cost, Work, cost_of, shipped_rates
+from prime_train.estimate.cost.run_cost import Cost, Rates, Work, cost_of, shipped_rates
 from prime_train.estimate.memory.roles import Memory, memory_of
 from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.spot.advice import SpotSaves, advise_saves, assume_saves
 from prime_train.estimate.time.run_time import Time, time_of
-from prime_train.estimate.values import Hardware
+from prime_train.estimate.values import Hardware, Interval
 from prime_train.prices.price import Price
 from prime_train.registry import gpus
 from prime_train.spec import RunSpec
@@ -31,6 +32,7 @@ class Estimate(NamedTuple):
     costs: tuple[Cost, ...]
     assumptions: tuple[str, ...]
     advice: tuple[str, ...] = ()
+    spot_saves: SpotSaves | None = None  # None without a spot price, or if nothing is trained
 
     @property
     def fits(self) -> bool:
@@ -51,7 +53,10 @@ def estimate(
         *(time.assumptions if time is not None else ()),
         *_uncertainties(run, memory, hardware, shape),
     )
-    return Estimate(shape, hardware, memory, time, _costs(run, memory, time, hardware, prices), assumptions)
+    costs = _costs(run, memory, time, hardware, prices)
+    return Estimate(
+        shape, hardware, memory, time, costs, assumptions, spot_saves=_advise_saves(run, shape, time, costs)
+    )
 
 
 def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:
@@ -75,5 +80,19 @@ def _costs(
     if time is None:
         return ()
     work = Work(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
-    found = (cost_of(work, prices, shipped_rates(), spot=spot) for spot in (False, True))
+    found = (cost_of(work, prices, _rates(run), spot=spot) for spot in (False, True))
     return tuple(cost for cost in found if cost is not None)
+
+
+def _rates(run: RunSpec) -> Rates:
+    """The shipped rates; that of spot machines is the config's, if it has one."""
+    per_day, rates = run.prime_train.interruptions_per_day, shipped_rates()
+    return rates if per_day is None else rates._replace(spot=Interval(*([per_day / 24] * 3)))
+
+
+def _advise_saves(run: RunSpec, shape: ModelShape, time: Time | None, costs: tuple[Cost, ...]) -> SpotSaves | None:
+    """How often to save on spot machines, with save times assumed from the size of the model."""
+    if time is None or not any(cost.spot for cost in costs):
+        return None
+    rates, saves = _rates(run), assume_saves(run, shape.parameters)
+    return advise_saves(run, time.step_s.typical, rates.spot.typical, rates.restart_s.typical, saves, measured=False)

@@ -271,16 +271,17 @@ class AlarmRaised:
 
     kind: ClassVar[str] = "alarm_raised"
     attempt: int  # 0 = raised between attempts
-    watch: str  # "gpu", "engine", "hang", "disk", "host"
+    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption"
     name: str  # "gpu_lost"
     subject: str  # "GPU 1"
-    answer: str  # the response: "note", "alert", "pause", "restart"
+    answer: str  # the response: "note", "alert", "pause", "restart", "leave"
     cause_class: str
     what: str
     why: str
     fix: str
     where: str
     step: int
+    deadline_s: float = 0.0  # of "leave": when the machine goes away, in seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)

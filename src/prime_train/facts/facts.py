@@ -287,7 +287,8 @@ class RunFolder(NamedTuple):
 
     `holder` is the live process that uses the directory, or "". `leftovers` are names in the directory that do not
     belong to this run. `target` is the folder in resume.dir, or None. `step_s` is the median time of the
-    `timed_steps` in the directory, None if there are none.
+    `timed_steps` in the directory, None if there are none. `save_s` is the median time of its saves: the training
+    stands still, and from the start to the marker.
     """
 
     path: Path
@@ -297,6 +298,7 @@ class RunFolder(NamedTuple):
     target: StepFolder | None = None
     step_s: float | None = None
     timed_steps: int = 0
+    save_s: tuple[float, float] | None = None
 
 
 class DataLengths(NamedTuple):

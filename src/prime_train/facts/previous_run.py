@@ -13,6 +13,7 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import live_holder
 from prime_train.core.rundir import RunDir
+from prime_train.events import CheckpointSaved, read
 from prime_train.facts.facts import RunFolder, StepFolder
 from prime_train.spec import RunSpec
 
@@ -105,6 +106,7 @@ def read_run_folder(
     leftovers: Sequence[str] = (),
     target: StepFolder | None = None,
     step_times: Sequence[float] = (),
+    save_s: tuple[float, float] | None = None,
 ) -> RunFolder:
     """What stands at `path`, which need not exist. `checkpoints` are newest first."""
     holder = live_holder(RunDir(path).lock)
@@ -116,7 +118,19 @@ def read_run_folder(
         target,
         statistics.median(step_times) if step_times else None,
         len(step_times),
+        save_s,
     )
+
+
+def read_save_times(events: Path) -> tuple[float, float] | None:
+    """Median seconds of the saves of a run: the training stands still, and from start to marker. None without saves."""
+    try:
+        saves = [record.event for record in read(events) if isinstance(record.event, CheckpointSaved)]
+    except (OSError, UserError):  # the events of another user: as good as none
+        return None
+    if not saves:
+        return None
+    return statistics.median(save.stall_s for save in saves), statistics.median(save.write_s for save in saves)
 
 
 def read_step_times(metrics: Path) -> list[float]:

@@ -16,7 +16,7 @@ from prime_train.checkpoints.step_folders import Places
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import RunFolder
-from prime_train.facts.previous_run import read_run_folder, read_step_times
+from prime_train.facts.previous_run import read_run_folder, read_save_times, read_step_times
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import Server
@@ -111,7 +111,8 @@ class RunTomlProgram(BaseProgram, ABC):
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
         own = RunDir(write_dir.absolute())
         found, left = self.checkpoints(run, own), list_leftovers(own)
-        return read_run_folder(own.path, found, left, step_times=read_step_times(own.metrics))
+        steps, saves = read_step_times(own.metrics), read_save_times(own.events)
+        return read_run_folder(own.path, found, left, step_times=steps, save_s=saves)
 
     def open_run(self, text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return open_run(text, run, run_dir, self, resume)
@@ -140,7 +141,7 @@ def list_leftovers(run_dir: RunDir) -> tuple[str, ...]:
     names = sorted(item.name for item in run_dir.path.iterdir()) if run_dir.path.is_dir() else []
     if run_dir.events.name in names or run_dir.resolved.name in names:
         return ()
-    return tuple(name for name in names if name != run_dir.lock.name)
+    return tuple(name for name in names if name not in (run_dir.lock.name, run_dir.slurm.name))
 
 
 def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume: Resume = "auto") -> Opened:

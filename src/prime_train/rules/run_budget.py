@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ENOUGH_STEPS = 10  # timed steps that a previous run needs, because the first ones compile and fill caches
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """Seconds of one step, and how that is known."""
 
     seconds: Interval
@@ -57,7 +57,7 @@ def longer_than_its_hours(run: RunSpec, facts: Facts) -> Problems:
     budget, at = run.prime_train.budget_hours, "prime_train.budget_hours"
     if budget is None:
         return
-    step = _step(run, facts)
+    step = step_of(run, facts)
     if isinstance(step, Unknown):
         yield _not_judged(at, f"{budget:g} h", step)
         return
@@ -103,7 +103,7 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Problems:
     budget, at = run.prime_train.budget_usd, "prime_train.budget_usd"
     if budget is None:
         return
-    step, hardware = _step(run, facts), hardware_of(run, facts)
+    step, hardware = step_of(run, facts), hardware_of(run, facts)
     if isinstance(step, Unknown):
         yield _not_judged(at, f"{budget:g} USD", step)
         return
@@ -134,7 +134,8 @@ def _not_judged(at: str, budget: str, unknown: Unknown) -> Problem:
     )
 
 
-def _step(run: RunSpec, facts: Facts) -> _Step | Unknown:
+def step_of(run: RunSpec, facts: Facts) -> Step | Unknown:
+    """The time of a step, measured in the run directory or estimated."""
     from prime_train.estimate.values import Interval
 
     if run.run.max_steps >= ENDLESS_STEPS:
@@ -142,11 +143,11 @@ def _step(run: RunSpec, facts: Facts) -> _Step | Unknown:
     folder: RunFolder | None = if_known(facts, "run_folder")
     if folder is not None and folder.step_s is not None and folder.timed_steps >= _ENOUGH_STEPS:
         seconds = Interval(folder.step_s, folder.step_s, folder.step_s)
-        return _Step(seconds, f"at {folder.step_s:.3g} s a step as in {folder.path}")
+        return Step(seconds, f"at {folder.step_s:.3g} s a step as in {folder.path}")
     return _estimated(run, facts)
 
 
-def _estimated(run: RunSpec, facts: Facts) -> _Step | Unknown:
+def _estimated(run: RunSpec, facts: Facts) -> Step | Unknown:
     from prime_train.estimate.estimate import estimate
 
     hardware, shape = hardware_of(run, facts), shape_of(run)
@@ -160,7 +161,7 @@ def _estimated(run: RunSpec, facts: Facts) -> _Step | Unknown:
         return Unknown(error.what)
     if time is None:
         return Unknown("nothing is trained")
-    return _Step(time.step_s, f"by the estimate on {hardware.gpus} x {hardware.id}")
+    return Step(time.step_s, f"by the estimate on {hardware.gpus} x {hardware.id}")
 
 
 def _span(values: Interval, unit: str) -> str:

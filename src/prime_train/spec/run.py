@@ -254,6 +254,10 @@ class Watches:
     host: Annotated[Literal["off", "alert"], Doc("Memory that grows with each save, open files, shared memory.")] = (
         "alert"
     )
+    preemption: Annotated[
+        Literal["off", "alert", "pause"],
+        Doc("AWS, Google Cloud or Azure takes the machine away; `pause` saves if the time allows, and ends the run."),
+    ] = "pause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,5 +335,9 @@ class PrimeTrain:
     ] = None
     budget_usd: Annotated[
         Annotated[float, Gt(0)] | None, Doc("Maximum cost of the run; `validate` warns if the estimate is higher.")
+    ] = None
+    interruptions_per_day: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Interruptions of the spot machine per day; unset = the price table's. `validate` checks the interval."),
     ] = None
     expected_prompt_tokens: Annotated[Positive | None, Doc("Tokens of the longest prompt."), Elsewhere()] = None

@@ -155,14 +155,19 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
 
 def _is_consequence(failure: TrainerFailed, evidence: Evidence) -> bool:
     """The trainer lost its engine, because the engine's process had ended before it."""
-    return evidence.role != "trainer" and failure.what.startswith("EngineError:")
+    return evidence.role != "trainer" and _is_engine_error(failure)
+
+
+def _is_engine_error(failure: TrainerFailed) -> bool:
+    return failure.what.startswith("EngineError:")
 
 
 def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:
     """As the trainer reports it; for a cause it does not know, the logs or its message may match a signature."""
     cause_class = failure.cause_class if failure.cause_class in _CLASSES else "unknown"
     own = Cause("failed", cause_class, failure.what, failure.why, failure.fix, failure.where)
-    by_message = _match_message(failure.what)
+    # An engine that reports its own end is a consequence in its log, and the cause in the trainer's error.
+    by_message = _match_message(failure.what, consequences=_is_engine_error(failure))
     if cause_class in _KEPT_CLASSES:
         return replace(own, id=by_message.id) if by_message and by_message.cause_class == cause_class else own
     found = evidence.log_cause
@@ -258,16 +263,18 @@ def _from_log(log_tail: str, log: str) -> root_cause.Cause | None:
     return None if found is None else found._replace(line=0)
 
 
-def _explains(found: root_cause.Cause) -> bool:
+def _explains(found: root_cause.Cause, *, consequences: bool = False) -> bool:
     """Whether a signature matched that is more than a warning, a consequence of another failure or a signal's name."""
     known = catalogue().by_id.get(found.id)
-    return known is not None and not (known.cascade or known.weak) and found.id not in _NAME_A_SIGNAL
+    if known is None or known.weak or found.id in _NAME_A_SIGNAL:
+        return False
+    return consequences or not known.cascade
 
 
-def _match_message(message: str) -> root_cause.Cause | None:
+def _match_message(message: str, *, consequences: bool = False) -> root_cause.Cause | None:
     """The signature that matches the text of an exception."""
     found = root_cause.judge([scan([message.encode("utf-8", "replace")], "")]).cause
-    return found if found is not None and _explains(found) else None
+    return found if found is not None and _explains(found, consequences=consequences) else None
 
 
 def _from_root_cause(found: root_cause.Cause) -> Cause:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import reduce
 
 from prime_train import events
@@ -28,6 +29,7 @@ from prime_train.supervise.state import (
 from prime_train.supervise.watches.hang.silence_limits import learn, shift_time
 
 ATTEMPTS_KEPT = 100
+SAVES_KEPT = 5
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
 # `timeout` and some schedulers signal the process and its group: one request that arrives twice.
 SAME_WISH_S = 1.0
@@ -226,7 +228,7 @@ def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: f
         state,
         state="recovering" if event.outcome == "failed" else state.state,
         live=None,
-        alarms=tuple(active for active in state.alarms if active.alarm.answer in ("note", "alert")),
+        alarms=tuple(active for active in state.alarms if active.alarm.answer in ("note", "alert", "leave")),
         fruitless=0 if fruitful else state.fruitless + (event.outcome == "failed"),
         best_complete=max(state.best_complete, event.newest_complete),
         newest_complete=event.newest_complete,
@@ -248,6 +250,8 @@ def _shift_times(state: State, jump_s: float, reported_s: float) -> State:
 
     if state.stop_requested_s is not None:
         state = evolve(state, stop_requested_s=shift(state.stop_requested_s))
+    if state.leaves_s is not None:
+        state = evolve(state, alarms=tuple(_shift_deadline(active, jump_s, shift) for active in state.alarms))
     if state.live is not None:
         live = state.live
         left = live.trainer_exit and evolve(live.trainer_exit, time_s=shift(live.trainer_exit.time_s))
@@ -260,6 +264,13 @@ def _shift_times(state: State, jump_s: float, reported_s: float) -> State:
     if state.attempt is not None and state.attempt.ended_s is not None:
         return evolve_attempt(state, ended_s=shift(state.attempt.ended_s))
     return state
+
+
+def _shift_deadline(active: ActiveAlarm, jump_s: float, shift: Callable[[float], float]) -> ActiveAlarm:
+    """The alarm of a machine that goes away: its cloud counts the seconds on a clock that does not jump."""
+    if active.alarm.answer != "leave" or shift(active.since_s) == active.since_s:
+        return active
+    return evolve(active, alarm=replace(active.alarm, deadline_s=active.alarm.deadline_s + jump_s))
 
 
 SAMPLES_KEPT = 16
@@ -291,9 +302,10 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve(state, samples=(*same, event)[-SAMPLES_KEPT:])
         case events.CheckpointStarted(step=step):
             return evolve(state, saving_step=step)
-        case events.CheckpointSaved(step=step):
+        case events.CheckpointSaved(step=step, write_s=write_s):
             readable = tuple(other for other in state.unreadable if other != step)  # this attempt wrote it again
-            return evolve(state, newest_complete=step, saving_step=None, unreadable=readable)
+            saves_s = (*state.saves_s, write_s)[-SAVES_KEPT:]
+            return evolve(state, newest_complete=step, saving_step=None, unreadable=readable, saves_s=saves_s)
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
         case events.TrainerFailed() as event if live.failure is None:

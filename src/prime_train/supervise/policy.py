@@ -19,6 +19,7 @@ from prime_train.supervise.watches.hang import silence_limits
 NEVER_RETRIED = frozenset({"config", "auth", "bug", "disk", "env", "oom"})
 UNSAVABLE = frozenset({NO_ROOM, REFUSES})  # alarms that make a save impossible
 _IDLE_WAIT_S = 60.0
+SAVE_FACTOR = 1.2  # saves to a network disk vary
 SUSPECT_S = 7.0  # before the deadline, because the check of what the processes do takes some seconds
 
 
@@ -37,6 +38,7 @@ class Policy:
     dump_grace_s: float = 2.0  # between SIGABRT, on which faulthandler writes every stack to the log, and SIGKILL
     kill_limit_s: float = 30.0  # between SIGKILL and giving up; a process that waits in the kernel never ends
     exit_grace_s: float = 30.0  # between the trainer's last event and the end of its processes, as in torchrun
+    leave_margin_s: float = 5.0  # before a machine goes away, for the end of its processes and of a copy elsewhere
     evidence_limit_s: float = 20.0  # for the evidence that is written before an attempt is ended
     ends_hangs: bool = True
     reports: bool = True  # the trainer writes events of its phases from the start
@@ -81,7 +83,46 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
         return actions.Nothing()
     if state.live is not None:
         return _decide_live(state, state.live, policy, now_s)
-    return _decide_next_attempt(state, policy, now_s)
+    return _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
+
+
+# --- a machine that goes away ----------------------------------------------------------------------
+
+
+def _leave(state: State, policy: Policy, now_s: float) -> Action | None:
+    """Stop for a machine that goes away, with a save if it would be complete in time; None if nothing is to do.
+
+    A save that has begun may complete until the last moment, even if earlier saves took longer.
+    """
+    until_s = find_last_save_s(state, policy)
+    if until_s is None:
+        return None
+    what = next(active.alarm.what for active in state.alarms if active.alarm.answer == "leave")
+    if state.live is None:
+        return actions.Pause(what, saves=True) if state.stop_requested_s is None else None
+    if not state.stop_saves:
+        return None
+    if now_s >= until_s:
+        return actions.Pause(f"{what}; no time is left to save", saves=False)
+    if state.stop_requested_s is not None:
+        return None
+    needs_s = estimate_save_s(state)
+    if state.saving_step is not None or now_s + needs_s <= until_s:
+        return actions.Pause(what, saves=True)
+    return actions.Pause(f"{what}; a save takes {needs_s:.0f} s and {until_s - now_s:.0f} s are left", saves=False)
+
+
+def find_last_save_s(state: State, policy: Policy) -> float | None:
+    """When the last save must be complete, because the machine goes away; None if it stays."""
+    return None if state.leaves_s is None else state.leaves_s - policy.leave_margin_s
+
+
+def estimate_save_s(state: State) -> float:
+    """Seconds from a stop request to a complete checkpoint: the rest of a step, and the longest of the latest saves.
+
+    0 before the first save: then a try costs nothing.
+    """
+    return SAVE_FACTOR * max(state.saves_s) + state.learned.largest_gap_s if state.saves_s else 0.0
 
 
 # --- between attempts ------------------------------------------------------------------------------
@@ -163,6 +204,8 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
     unsavable = next((alarm for alarm in pauses if alarm.name in UNSAVABLE), None)
     if unsavable is not None and state.stop_saves:
         return actions.Pause(unsavable.what, saves=False)
+    if (leaving := _leave(state, policy, now_s)) is not None:
+        return leaving
     if state.stop_requested_s is not None:
         return _stop(state, live, policy, now_s)
     if pauses:
@@ -209,6 +252,7 @@ def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
     assert state.stop_requested_s is not None
     if not state.stop_saves:
         return _kill_after(live, policy, now_s, now_s, state.stop_by)
+    until_s = find_last_save_s(state, policy) or state.stop_requested_s + policy.stop_grace_s
     if not policy.stops_by_file or not live.all_started:  # then no process looks for the file
         terminated_s = _sent_s(live, "SIGTERM")
         if terminated_s is None:
@@ -218,8 +262,8 @@ def _stop(state: State, live: Live, policy: Policy, now_s: float) -> Action:
         return _kill_after(live, policy, terminated_s + grace_s, now_s, f"it did not end within {grace_s:g} s")
     if _sent_s(live, "stop_requested") is None:
         return actions.AskStop(live.number, state.stop_by)
-    if not state.stop_at_once and now_s < state.stop_requested_s + policy.stop_grace_s:
-        return actions.Wait(state.stop_requested_s + policy.stop_grace_s)
+    if not state.stop_at_once and now_s < until_s:
+        return actions.Wait(until_s)
     reason = "a second stop request" if state.stop_at_once else f"it did not stop within {policy.stop_grace_s:g} s"
     terminated_s = _sent_s(live, "SIGTERM")
     if terminated_s is None:

@@ -205,6 +205,7 @@ class State:
     best_complete: int = 0  # only a newer complete checkpoint counts as progress
     newest_complete: int = 0
     saving_step: int | None = None
+    saves_s: tuple[float, ...] = ()  # time from start to marker of the latest SAVES_KEPT saves, in their order
     rejected: tuple[str, ...] = ()  # at the latest launch
     unreadable: tuple[int, ...] = ()  # complete by their manifest, but the trainer could not load them
     stop_requested_s: float | None = None
@@ -231,6 +232,12 @@ class State:
     @property
     def closed(self) -> bool:
         return self.exit_code is not None
+
+    @property
+    def leaves_s(self) -> float | None:
+        """When the machine goes away, in seconds since the epoch; None if nothing announces that."""
+        leaving = (active.alarm.deadline_s for active in self.alarms if active.alarm.answer == "leave")
+        return min(leaving, default=None)
 
     @property
     def attempt(self) -> Attempt | None:

@@ -98,7 +98,7 @@ def style(record: Record) -> str:
     match record.event:
         case AttemptEnded(outcome="failed") | RunClosed(state="failed"):
             return "red"
-        case AlarmRaised(answer="restart" | "pause"):
+        case AlarmRaised(answer="restart" | "pause" | "leave"):
             return "red"
         case AlarmRaised(answer="alert"):
             return "yellow"

@@ -10,6 +10,7 @@ from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.memory.roles import Role, Sharing
 from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.serving.server_memory import ServeMemory
+from prime_train.estimate.spot.advice import SpotSaves, describe_excess
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
@@ -145,6 +146,8 @@ def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
         yield f"{paint('cost', 'bold')} {what}; to add prices: prime-train prices import FILE"
     for cost in estimate.costs:
         yield from _cost(cost, time, paint)
+    if estimate.spot_saves is not None:
+        yield from spot_saves_lines(estimate.spot_saves)
 
 
 def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
@@ -162,6 +165,22 @@ def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
     if cost.spot:
         interruptions, lost = _interval(cost.interruptions), _interval(cost.lost_gpu_hours)
         yield f"  including {interruptions} interruptions, which lose {lost} GPU hours"
+
+
+def spot_saves_lines(found: SpotSaves) -> Iterator[str]:
+    """How often to save on spot machines, and what the run's own interval costs."""
+    advice, basis = found.advice, "measured" if found.measured else "assumed"
+    stall, write = format_seconds(found.saves.stall_s), format_seconds(found.saves.write_s)
+    if advice.reason == "run":
+        yield "  a save at the end loses least, because interruptions are rare"
+    else:
+        yield (
+            f"  save every {advice.interval_steps:,} steps ({format_seconds(advice.interval_s)}); up to "
+            f"{found.longest_steps:,} steps cost at most 1 % more time"
+        )
+    if found.excess is not None and found.is_far:
+        yield f"  the {found.interval_steps:,} steps of this config cost {describe_excess(found.excess)}"
+    yield f"    at {found.per_hour * 24:.3g} interruptions a day, {basis} saves of {stall} and writes of {write}"
 
 
 def exact(traced: Sequence[Comparison]) -> str:

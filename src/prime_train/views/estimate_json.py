@@ -10,6 +10,7 @@ from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.memory.roles import Role, Sharing
 from prime_train.estimate.memory.trace_check import Comparison
+from prime_train.estimate.spot.advice import SpotSaves
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
@@ -36,6 +37,8 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
         ]
     if more.scaling:
         extra["scaling"] = [_scaled_json(way) for way in more.scaling]
+    if estimate.spot_saves is not None:
+        extra["spot_checkpoints"] = spot_saves_json(estimate.spot_saves)
     return {
         "version": 1,
         "model": {"id": estimate.shape.name, "params": estimate.shape.parameters, "source": estimate.shape.source},
@@ -55,6 +58,23 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
         "costs": [_cost_json(cost) for cost in estimate.costs],
         "assumptions": list(estimate.assumptions),
         **extra,
+    }
+
+
+def spot_saves_json(found: SpotSaves) -> dict[str, Any]:
+    """How often to save on spot machines."""
+    return {
+        "interval_steps": found.advice.interval_steps,
+        "interval_s": _finite(found.advice.interval_s),
+        "young_s": _finite(found.advice.young_s),
+        "decided_by": found.advice.reason,
+        "longest_interval_steps": found.longest_steps,
+        "own_interval_steps": found.interval_steps,
+        "own_excess": None if found.excess is None else _finite(found.excess),
+        "save_stall_s": _finite(found.saves.stall_s),
+        "save_write_s": _finite(found.saves.write_s),
+        "measured": found.measured,
+        "interruptions_per_day": _finite(found.per_hour * 24),
     }
 
 

@@ -22,7 +22,11 @@ from prime_train.events import (
 )
 from prime_train.views.text import date, plain, table
 
-_CONSEQUENCES = {"restart": "attempt {} was ended because of it", "pause": "the run was paused because of it"}
+_CONSEQUENCES = {
+    "restart": "attempt {} was ended because of it",
+    "pause": "the run was paused because of it",
+    "leave": "the run left the machine because of it",
+}
 
 
 def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:

@@ -45,13 +45,18 @@ def attempt_or_latest(run_dir: RunDir, attempt: int | None) -> int:
     return attempt
 
 
-class Tail:
-    """The log of one attempt's first role (the trainer, if there is one) and the position up to which it was read."""
+def attempt_log(run_dir: RunDir, attempt: int) -> Path:
+    """The log of an attempt's first role: the trainer, if there is one."""
+    program, run = recorded(run_dir, strict=False)
+    first = next((role.name for role in program.roles(run)), "trainer")
+    return run_dir.log(attempt, first)
 
-    def __init__(self, run_dir: RunDir, attempt: int) -> None:
-        program, run = recorded(run_dir, strict=False)
-        first = next((role.name for role in program.roles(run)), "trainer")
-        self.path: Path = run_dir.log(attempt, first)
+
+class Tail:
+    """A log and the position up to which it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self._offset = 0
 
     def skip_to_last(self, lines: int) -> None:

@@ -6,7 +6,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
@@ -42,6 +42,8 @@ class Status(NamedTuple):
     free_gib: float | None
     now_s: float
     is_stopped: bool = False  # Ctrl-Z or SIGSTOP stopped the supervisor, so nothing supervises the run
+    scheduled: Literal["", "queued", "starting"] = ""  # a scheduler will start the run, or its job has begun
+    place: str = ""  # in the queue of the scheduler
 
     @property
     def name(self) -> str:
@@ -50,6 +52,8 @@ class Status(NamedTuple):
     @property
     def word(self) -> str:
         """The state of the run; "died" if it was not closed and no supervisor is alive."""
+        if self.scheduled:
+            return self.scheduled
         if self.state.closed or self.supervised:
             return self.state.state
         return "died"
@@ -219,6 +223,8 @@ def _score_text(score: TaskScore) -> str:
 
 
 def _state_text(status: Status) -> str:
+    if status.scheduled:
+        return f"{status.scheduled}: {status.place}"
     if status.word == "died":
         gone = "its supervisor is gone" if status.state.supervisor_pid else "no supervisor opened it"
         return f"died: {gone}; run the same command again to continue from the newest complete checkpoint"

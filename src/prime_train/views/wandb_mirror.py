@@ -11,12 +11,14 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from prime_train.core.errors import UserError
 from prime_train.core.redaction import secrets
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.events import Follower, Record, RunClosed, RunOpened
+from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.lock import find_holder
 from prime_train.views import wandb_rows as rows
 
@@ -38,6 +40,7 @@ _WAIT_FOR_SUPERVISOR_S = 30.0  # after which a run without supervisor counts as 
 _FINISH_LIMIT_S = 120.0  # to send the last values; unsent values stay in the run directory
 _LOCK_LIMIT_S = 150.0  # to wait for the end of an earlier supervisor's mirror
 _INSTALL = "pip install 'prime-train[wandb]'"
+_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _EXIT_CODES = {"finished": 0, "stopped": 75}
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
 
@@ -107,7 +110,7 @@ def _mirror(run_dir: RunDir) -> int:
         _log(f"the package wandb is not installed: {_INSTALL}")
         return 1
     environment = dict(os.environ)  # wandb.init changes os.environ
-    run = _open_run(run_dir, load_position(run_dir))
+    run = _open_run(run_dir, load_position(run_dir, environment))
     if run is None:
         if environment.get("WANDB_MODE") == "offline":
             return 1
@@ -116,6 +119,7 @@ def _mirror(run_dir: RunDir) -> int:
         os.execve(sys.executable, command, environment | {"WANDB_MODE": "offline"})
     mirror = _Mirror(run_dir, run)
     exit_code = mirror.follow()
+    run.summary.update(rows.describe_end(exit_code))
     threading.Timer(_FINISH_LIMIT_S, _give_up).start()
     if exit_code == _EXIT_CODES["stopped"]:
         run.mark_preempting()
@@ -139,7 +143,7 @@ def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
         run = wandb.init(
             project=settings["project"],
             entity=settings["entity"],
-            name=str(config.get("run", {}).get("name") or run_dir.path.name),
+            name=_run_name(run_dir, config),
             id=mirrored.run_id,
             resume="allow",
             dir=str(run_dir.path),
@@ -150,8 +154,14 @@ def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
     except wandb.Error as error:
         _log(f"W&B ({settings['mode']}): {error}; the values are kept for `wandb sync`")
         return None
+    if run.resumed and not mirrored.read:  # another machine has logged the steps before
+        mirrored = Mirrored(mirrored.run_id, max(mirrored.last_step, run.step - 1))
     save_position(run_dir, mirrored)
     return run
+
+
+def _run_name(run_dir: RunDir, config: dict[str, Any]) -> str:
+    return str(config.get("run", {}).get("name") or run_dir.path.name)
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -191,13 +201,26 @@ class Mirrored:
         return Mirrored(self.run_id, last_step, self.read | {record.writer: record.seq for record in records})
 
 
-def load_position(run_dir: RunDir) -> Mirrored:
-    """The stored state; if there is none or it cannot be read, the id in WANDB_RUN_ID, else a new one."""
+def choose_run_id(environment: Mapping[str, str], run_name: str) -> str:
+    """The id of a run at W&B that was not mirrored from this directory yet.
+
+    A recovered job of a cloud has an empty directory on another machine, and must continue the same run there. So the
+    id is WANDB_RUN_ID if it is set, else it comes from the id that SkyPilot keeps over all recoveries of a job.
+    """
+    given = environment.get("WANDB_RUN_ID", "")
+    if _RUN_ID.fullmatch(given):
+        return given
+    task = environment.get("SKYPILOT_TASK_ID")
+    return sha256(f"{task}\n{run_name}".encode()).hexdigest()[:12] if task else token_hex(6)
+
+
+def load_position(run_dir: RunDir, environment: Mapping[str, str]) -> Mirrored:
+    """The stored state; the state of a run without any if there is none or it cannot be read."""
     try:
         raw = json.loads((_folder(run_dir) / "mirror.json").read_text(encoding="utf-8"))
         return Mirrored(str(raw["run_id"]), int(raw["last_step"]), {str(k): int(v) for k, v in raw["read"].items()})
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-        return Mirrored(os.environ.get("WANDB_RUN_ID") or token_hex(6))
+        return Mirrored(choose_run_id(environment, run_dir.path.name))
 
 
 def save_position(run_dir: RunDir, mirrored: Mirrored) -> None:
@@ -214,10 +237,12 @@ class _Mirror:
     def __init__(self, run_dir: RunDir, run: wandb.Run) -> None:
         self._run_dir = run_dir
         self._run = run
-        self._mirrored = load_position(run_dir)
+        self._mirrored = load_position(run_dir, os.environ)
         self._events = Follower(run_dir.events)
         self._metrics = _Lines(run_dir.metrics)
-        self._counts = rows.Counts()
+        # The events of an earlier machine are not here, so its totals come from W&B.
+        is_continued = run.resumed and not self._mirrored.read
+        self._counts = rows.read_counts(dict(run.summary)) if is_continued else rows.Counts()
         self._closed: RunClosed | None = None
 
     def follow(self) -> int:
@@ -265,6 +290,10 @@ class _Mirror:
         self._counts, row, note = rows.of_event(record.event, self._counts, step)
         if self._mirrored.has(record):
             return None
+        if isinstance(record.event, AlarmRaised) and record.event.answer == "leave":
+            self._run.mark_preempting()  # the machine may be gone before the end of the run can be sent
+        if described := rows.describe(record.event):
+            self._run.summary.update(described)
         if note is not None:
             self._run.alert(title=note.title[:120], text=note.text, level=note.level)
         return row

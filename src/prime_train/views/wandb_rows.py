@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from prime_train.core.redaction import redact
 from prime_train.core.units import GIB
 from prime_train.events import (
     AlarmRaised,
+    AlertSent,
     AttemptEnded,
     BatchShrunk,
     CheckpointDeleted,
@@ -19,6 +20,7 @@ from prime_train.events import (
     GpuLeftOut,
     LaunchAsked,
     RunClosed,
+    RunOpened,
     SpaceFreed,
     TasksEvaluated,
 )
@@ -50,6 +52,54 @@ class Counts(NamedTuple):
     alarms_by_name: tuple[tuple[str, int], ...] = ()
     deleted: int = 0
     freed_gib: float = 0.0
+    failures_by_class: tuple[tuple[str, int], ...] = ()
+    alerts_sent: int = 0
+    alerts_failed: int = 0
+
+
+_TOTALS = {
+    "restarts": "run/restarts",
+    "failures": "run/failures",
+    "alarms": "alarms/all",
+    "deleted": "cleanup/deleted",
+    "freed_gib": "cleanup/freed_gib",
+    "alerts_sent": "alerts/sent",
+    "alerts_failed": "alerts/failed",
+}
+_BY_NAME = {"alarms_by_name": "alarms/", "failures_by_class": "failures/"}
+
+
+def read_counts(summary: Mapping[str, Any]) -> Counts:
+    """The totals that an earlier machine of the run has logged."""
+    numbers = {name: value for name, value in summary.items() if isinstance(value, (int, float))}
+    totals = {field: numbers[name] for field, name in _TOTALS.items() if name in numbers}
+    named = {
+        field: tuple(
+            (name.removeprefix(prefix), int(value))
+            for name, value in sorted(numbers.items())
+            if name.startswith(prefix) and name not in _TOTALS.values()
+        )
+        for field, prefix in _BY_NAME.items()
+    }
+    return Counts(**totals, **named)  # type: ignore[arg-type]
+
+
+def describe(event: Event) -> dict[str, str | int | None]:
+    """Texts for the summary of the run at W&B: the cause of the latest failure, and the end of the run."""
+    match event:
+        case AttemptEnded(outcome="failed"):
+            return {"run/cause_class": event.cause_class, "run/cause_id": event.cause_id, "run/cause": event.what}
+        case RunOpened():
+            return {"run/state": "running", "run/reason": "", "run/exit_code": None}
+        case RunClosed(state=state, reason=reason):
+            return {"run/state": state, "run/reason": reason}
+        case _:
+            return {}
+
+
+def describe_end(exit_code: int) -> dict[str, str | int | None]:
+    """The exit code by which `status --wandb` judges whether a run may continue. 255: its supervisor was killed."""
+    return {"run/exit_code": exit_code, **({"run/state": "died"} if exit_code == 255 else {})}
 
 
 def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | None, Note | None]:
@@ -63,13 +113,19 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
         case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
             values = {"size_gib": size / GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
             return counts, Row(at, {f"checkpoint/{name}": value for name, value in values.items()}), None
-        case LaunchAsked(attempt=attempt, resume_step=resume_step) if attempt > 1:
+        case LaunchAsked(attempt=attempt, resume_step=resume_step) if attempt > 1 or resume_step > 0:
             counts = counts._replace(restarts=counts.restarts + 1)
             return counts, Row(step, {"run/restarts": counts.restarts, "run/resume_step": resume_step}), None
         case AttemptEnded(outcome="failed", attempt=attempt):
             counts = counts._replace(failures=counts.failures + 1)
+            counts = counts._replace(failures_by_class=_add(counts.failures_by_class, event.cause_class))
+            by_class = dict(counts.failures_by_class)[event.cause_class]
             note = _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
-            return counts, Row(step, {"run/failures": counts.failures}), note
+            return counts, Row(step, {"run/failures": counts.failures, f"failures/{event.cause_class}": by_class}), note
+        case AlertSent(failed=failed):
+            sent, lost = counts.alerts_sent + (not failed), counts.alerts_failed + bool(failed)
+            counts = counts._replace(alerts_sent=sent, alerts_failed=lost)
+            return counts, Row(step, {"alerts/sent": sent, "alerts/failed": lost}), None
         case AlarmRaised() as alarm:
             return _alarm(alarm, counts, step)
         case CheckpointDeleted() | SpaceFreed(failed=""):
@@ -89,15 +145,17 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
 
 def _alarm(alarm: AlarmRaised, counts: Counts, step: int) -> tuple[Counts, Row, Note | None]:
     name = f"{alarm.watch}/{alarm.name}"
-    by_name = dict(counts.alarms_by_name)
-    by_name[name] = by_name.get(name, 0) + 1
-    counts = counts._replace(alarms=counts.alarms + 1, alarms_by_name=tuple(by_name.items()))
-    row = Row(step, {"alarms/all": counts.alarms, f"alarms/{name}": by_name[name]})
+    counts = counts._replace(alarms=counts.alarms + 1, alarms_by_name=_add(counts.alarms_by_name, name))
+    row = Row(step, {"alarms/all": counts.alarms, f"alarms/{name}": dict(counts.alarms_by_name)[name]})
     if alarm.answer == "note":
         return counts, row, None
     level: Level = "WARN" if alarm.answer == "alert" else "ERROR"
     title = ": ".join(part for part in (alarm.watch, alarm.subject, alarm.what) if part)
     return counts, row, _note(title, alarm, level)
+
+
+def _add(counted: tuple[tuple[str, int], ...], name: str) -> tuple[tuple[str, int], ...]:
+    return tuple((dict(counted) | {name: dict(counted).get(name, 0) + 1}).items())
 
 
 def _note(title: str, event: AttemptEnded | AlarmRaised, level: Level) -> Note:

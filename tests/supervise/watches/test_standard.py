@@ -25,9 +25,15 @@ def create(tmp_path: Path, answers: Answers) -> Watches:
 
 
 def test_each_key_that_is_not_off_has_its_watch(tmp_path: Path) -> None:
-    assert [watch.name for watch in create(tmp_path, Answers())] == ["gpu", "disk", "host"]
-    assert [watch.name for watch in create(tmp_path, Answers(hang="alert"))] == ["gpu", "disk", "hang", "host"]
-    off = Answers(gpu="off", engine="off", hang="off", disk="off", host="off")
+    assert [watch.name for watch in create(tmp_path, Answers())] == ["gpu", "disk", "host", "preemption"]
+    assert [watch.name for watch in create(tmp_path, Answers(hang="alert"))] == [
+        "gpu",
+        "disk",
+        "hang",
+        "host",
+        "preemption",
+    ]
+    off = Answers(gpu="off", engine="off", hang="off", disk="off", host="off", preemption="off")
     assert list(create(tmp_path, off)) == []
 
 

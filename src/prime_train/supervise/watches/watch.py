@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # What a watch requests, least urgent first. "note": shown once, in grey. "alert": sent as an alert, and the run
 # continues. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one starts.
-Answer = Literal["note", "alert", "pause", "restart"]
+# "leave": the machine goes away at `deadline_s`; as "pause", but the save must be complete by then.
+Answer = Literal["note", "alert", "pause", "restart", "leave"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Alarm:
     docs/architecture.md describes what `cause_class` means, and which classes are retried.
     """
 
-    watch: str  # "gpu" | "engine" | "hang" | "disk" | "host"
+    watch: str  # "gpu" | "engine" | "hang" | "disk" | "host" | "preemption"
     name: str  # its kind, as tests, drills and documents name it: "gpu_lost"
     subject: str  # which one: "GPU 1", "inference", a path
     answer: Answer
@@ -36,6 +37,7 @@ class Alarm:
     why: str
     fix: str
     where: str = ""
+    deadline_s: float = 0.0  # of "leave": when the machine goes away, in seconds since the epoch
 
     @property
     def key(self) -> tuple[str, str, str]:

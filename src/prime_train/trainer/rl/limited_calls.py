@@ -48,6 +48,8 @@ class LimitedCalls:
         with self._lock:
             for caller in self._idle:
                 caller.calls.put(None)
+            for caller in self._idle:
+                caller.thread.join()
             self._idle.clear()
 
     def _take(self, what: str) -> _Caller:

@@ -15,6 +15,8 @@ from prime_train.trainer.rl.rollout import Failed, Rollout
 
 Outcome = Rollout | Failed
 
+_CLOSE_LIMIT_S = 5.0  # a thread that outlives it waits for an engine or an environment that hangs
+
 
 class RolloutPool:
     """At most `concurrency` rollouts in progress. The threads are daemons: a hanging engine cannot keep the trainer."""
@@ -39,7 +41,10 @@ class RolloutPool:
         return outcome
 
     def close(self) -> None:
-        """Cancel the rollouts that have not begun. Those in progress end by themselves."""
+        """Cancel the rollouts that have not begun, and wait a few seconds for the threads to end.
+
+        A thread that ends while the interpreter does can abort the process, after a run that finished.
+        """
         self._closed = True
         while not self._queue.empty():
             waiting = self._queue.get()
@@ -47,6 +52,9 @@ class RolloutPool:
                 waiting[1].cancel()
         for _ in self._threads:
             self._queue.put(None)
+        until_s = time.monotonic() + _CLOSE_LIMIT_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
         self._means.calls.close()
         self._means.spans.flush()
 

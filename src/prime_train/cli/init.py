@@ -1,0 +1,117 @@
+"""`prime-train init`: writes the workflow that watches a run into a user's repository. Replaces nothing unasked."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.options import NoColor
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.paths import shipped_workflow
+from prime_train.core.rundir import write_atomic
+
+_WORKFLOW = "training-monitor.yml"
+_NEXT = """next
+  gh variable set PRIME_TRAIN_CONFIG --body run.toml
+  gh variable set PRIME_TRAIN_WANDB --body ENTITY/PROJECT/ID
+  gh variable set PRIME_TRAIN_BUCKET --body NAME
+  gh secret set WANDB_API_KEY
+  gh secret set SKYPILOT_API_SERVER_ENDPOINT
+  then commit the file, and try it: gh workflow run training-monitor -f dry_run=true"""
+
+
+def init(
+    github_actions: Annotated[
+        bool, typer.Option("--github-actions", help="The workflow that polls a run and resumes it.")
+    ] = False,
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="PATH", help="A folder of the repository. Default: this one.")
+    ] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that differs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Write a workflow into a repository.
+
+    A file that differs is shown as a diff, and replaced only with --force. Exit code 1: it was not replaced.
+
+    Examples:
+
+      prime-train init --github-actions --dry-run
+
+      prime-train init --github-actions
+    """
+    if not github_actions:
+        raise UserError(
+            what="nothing to write was named",
+            where="prime-train init",
+            why="it writes only what is asked for",
+            fix="prime-train init --github-actions",
+        )
+    path = _find_root(directory) / ".github" / "workflows" / _WORKFLOW
+    wanted = Path(shipped_workflow(_WORKFLOW)).read_text(encoding="utf-8")
+    found = _read(path)
+    if found == wanted:
+        typer.echo(f"{path} is up to date")
+        return
+    typer.echo(_diff(path, found or "", wanted), nl=False)
+    if dry_run:
+        return
+    if found is not None and not force:
+        raise UserError(
+            what="it differs from the workflow of this version",
+            where=str(path),
+            why="your changes would be lost",
+            fix="compare the lines above, then --force",
+            exit_code=ExitCode.FINDINGS,
+        )
+    _write(path, wanted)
+    typer.echo(f"{'replaced' if found is not None else 'written'}: {path}\n\n{_NEXT}", err=True)
+
+
+def _find_root(directory: Path) -> Path:
+    """The top of the git repository that contains `directory`. Raises UserError if there is none."""
+    start = directory.expanduser().resolve()
+    for folder in (start, *start.parents):
+        if (folder / ".git").exists():  # a file in a linked working tree
+            return folder
+    raise UserError(
+        what="no git repository",
+        where=str(start),
+        why="GitHub runs the workflows of a repository",
+        fix="git init, or --directory with a folder of a repository",
+    )
+
+
+def _read(path: Path) -> str | None:
+    """The text of the file; None if it does not exist. Raises UserError for a link or what cannot be read."""
+    if path.is_symlink():
+        raise _unusable(path, "it is a symbolic link")
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unusable(path, f"it cannot be read: {error}") from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise _unusable(path, f"it cannot be written: {error.strerror or error}") from None
+
+
+def _unusable(path: Path, what: str) -> UserError:
+    why = "GitHub reads workflows from regular files in this folder"
+    return UserError(what, str(path), why, "make it a file that you may write")
+
+
+def _diff(path: Path, before: str, after: str) -> str:
+    names = (str(path) if before else "/dev/null", str(path))
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,157 @@
+"""Talks to GitHub's REST API about the issues of one repository. Decides nothing, and repeats only what is safe.
+
+Source: docs.github.com/en/rest/issues, version 2022-11-28. `GITHUB_API_URL` is set by GitHub Actions, for
+GitHub Enterprise Server too.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from prime_train.core.errors import ExitCode, UserError
+
+DEFAULT_URL = "https://api.github.com"
+_MOST_BYTES = 32 * 2**20
+_LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
+_BETWEEN_S = (1.0, 4.0)
+_LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository and the token that may write its issues. `url` is https, or http on this machine."""
+
+    url: str
+    name: str
+    token: str
+    sleep: Callable[[float], None] = time.sleep
+    timeout_s: float = 30.0
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The parsed answer: a list of objects with ids for a GET, an object for others, None for a DELETE.
+
+        After a temporary failure a GET, a PATCH and a DELETE are repeated. A POST is not, because the first one may
+        have arrived. Raises UserError with exit code 4.
+        """
+        waits_s = () if method == "POST" else _BETWEEN_S
+        for wait_s in waits_s:
+            try:
+                return self._ask_once(method, path, body)
+            except _TemporaryError as failure:
+                self.sleep(min(_LONGEST_WAIT_S, max(wait_s, failure.after_s)))
+        try:
+            return self._ask_once(method, path, body)
+        except _TemporaryError as failure:
+            raise self._failed(method, path, failure.what) from None
+
+    def _ask_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/repos/{self.name}{path}",
+            None if body is None else json.dumps(body).encode(),
+            {
+                "Accept": "application/vnd.github+json",
+                "X-GitHub-Api-Version": "2022-11-28",
+                "User-Agent": "prime-train",
+                "Content-Type": "application/json",
+            },
+            method=method,
+        )
+        request.add_unredirected_header("Authorization", f"Bearer {self.token}")
+        direct = [urllib.request.ProxyHandler({})] if urlsplit(self.url).hostname in _LOOPBACK else []
+        try:
+            with urllib.request.build_opener(_NoRedirect, *direct).open(request, timeout=self.timeout_s) as response:
+                return self._parse(method, path, response.read(_MOST_BYTES + 1))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._http_failure(method, path, error) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _TemporaryError(f"no answer: {getattr(error, 'reason', None) or type(error).__name__}") from None
+
+    def _http_failure(self, method: str, path: str, error: urllib.error.HTTPError) -> Exception:
+        """A limit of requests is 403 or 429 with a header. Source: docs.github.com, rate limits for the REST API."""
+        after = (error.headers.get("Retry-After") or "").strip()
+        is_limited = bool(after) or error.headers.get("X-RateLimit-Remaining") == "0"
+        if error.code >= 500 or error.code == 429 or (error.code == 403 and is_limited):
+            return _TemporaryError(f"HTTP {error.code}", float(after) if after.isdigit() else 0.0)
+        if error.code == 404 and method == "DELETE":
+            return _TemporaryError("HTTP 404")
+        return self._failed(method, path, f"HTTP {error.code}")
+
+    def _parse(self, method: str, path: str, content: bytes) -> Any:
+        if method == "DELETE":
+            return None
+        try:
+            document = json.loads(content) if len(content) <= _MOST_BYTES else None
+        except (ValueError, RecursionError):
+            document = None
+        rows = document if isinstance(document, list) else [document]
+        if isinstance(document, list) is not (method == "GET") or not all(_has_id(row) for row in rows):
+            raise self._failed(method, path, "an answer that is not what GitHub documents")
+        return document
+
+    def _failed(self, method: str, path: str, what: str) -> UserError:
+        return UserError(
+            what=f"{method} {path.partition('?')[0]}: {what}",
+            where=f"{self.url}/repos/{self.name}",
+            why="the monitor keeps what it knows in an issue, and decides nothing without it",
+            fix="check that the token may write issues (permissions: issues: write) and that issues are enabled",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+
+
+@dataclass(eq=False)
+class _TemporaryError(Exception):
+    what: str
+    after_s: float = 0.0
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Redirects are not followed, because they would send the token to another address."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def _has_id(row: Any) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("id"), int) and isinstance(row.get("number", 0), int)
+
+
+def open_repository(environment: Mapping[str, str]) -> Repository:
+    """The repository of a workflow, from its environment. Raises UserError if a variable is missing."""
+    name = environment.get("GITHUB_REPOSITORY", "")
+    token = environment.get("GITHUB_TOKEN") or environment.get("GH_TOKEN") or ""
+    url = environment.get("GITHUB_API_URL", DEFAULT_URL).rstrip("/")
+    owner, slash, repository = name.partition("/")
+    if not slash or not _is_name(owner) or not _is_name(repository):
+        raise _missing("GITHUB_REPOSITORY", "is not OWNER/NAME")
+    if not token:
+        raise _missing("GITHUB_TOKEN", "is not set")
+    parts = urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+        raise _missing("GITHUB_API_URL", "is no https address")
+    return Repository(url, name, token)
+
+
+def _is_name(part: str) -> bool:
+    return bool(part) and set(part) <= _NAME_CHARACTERS and part not in (".", "..")
+
+
+_NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+def _missing(variable: str, what: str) -> UserError:
+    return UserError(
+        what=f"{variable} {what}",
+        where="the environment",
+        why="the monitor keeps what it knows in an issue of a GitHub repository",
+        fix="run it in GitHub Actions (prime-train init --github-actions), or set GITHUB_REPOSITORY and GITHUB_TOKEN",
+        exit_code=ExitCode.USAGE,
+    )

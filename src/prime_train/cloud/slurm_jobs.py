@@ -1,0 +1,207 @@
+"""Runs the commands of Slurm: sbatch, squeue, scancel, scontrol. Each has a deadline; none goes through a shell."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prime_train.cloud import slurm_record
+from prime_train.cloud.slurm_record import SlurmJob
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.redaction import redact, secrets
+from prime_train.core.rundir import RunDir
+from prime_train.supervise.lock import unwritable_error
+from prime_train.views.text import sanitize
+
+_LIMIT_S = 30.0  # slurmctld answers within its MessageTimeout, 10 s by default
+_LONGEST_BYTES = 256 * 1024
+_LONGEST_MESSAGE = 400  # characters
+
+_FORMAT = "%A|%T|%M|%l|%N|%r"  # squeue(1), --format
+_FIELD = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
+_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_RUNS = frozenset(
+    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
+)
+
+
+class QueuedJob(NamedTuple):
+    """A job as squeue shows it. `state`: a word of squeue, or "GONE" if Slurm has forgotten the job."""
+
+    job_id: str
+    state: str
+    elapsed: str = ""
+    limit: str = ""
+    nodes: str = ""
+    reason: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it will start, or start again."""
+        return self.state in _WAITS
+
+    @property
+    def runs(self) -> bool:
+        return self.state in _RUNS
+
+    @property
+    def active(self) -> bool:
+        return self.waits or self.runs
+
+    def text(self) -> str:
+        """One line for a person."""
+        reason = f" ({self.reason})" if self.reason not in ("", "None") else ""
+        where = f" on {self.nodes}" if self.nodes else ""
+        time_used = f", {self.elapsed} of {self.limit}" if self.runs and self.elapsed else ""
+        return f"job {self.job_id} is {self.state.lower()}{reason}{where}{time_used}"
+
+
+def parse_queue(text: str, job_id: str) -> QueuedJob:
+    """The job in what squeue prints; lines of other jobs and of other forms are ignored."""
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", 5)]
+        if len(fields) == 6 and fields[0] == job_id and all(map(_FIELD.fullmatch, fields)) and fields[1].isupper():
+            return QueuedJob(*fields)
+    return QueuedJob(job_id, "GONE")
+
+
+def look_up(job: SlurmJob) -> QueuedJob:
+    """The job in the queue. Raises UserError with exit code 4 if Slurm does not answer."""
+    argv = ["squeue", "--noheader", "--states=all", f"--jobs={job.job_id}", f"--format={_FORMAT}", *_cluster(job)]
+    done = _run(argv)
+    if done.returncode != 0 and "Invalid job id" not in done.stderr:  # Slurm forgets a job minutes after its end
+        raise _failed(argv, done)
+    return parse_queue(done.stdout if done.returncode == 0 else "", job.job_id)
+
+
+def submit(script: Path, now_s: float) -> SlurmJob:
+    """Submit a script. Raises UserError with exit code 4 if Slurm refuses it."""
+    argv = ["sbatch", "--parsable", str(script)]
+    done = _run(argv)
+    if done.returncode != 0:
+        raise _failed(argv, done)
+    lines = done.stdout.strip().splitlines()
+    job = slurm_record.parse_submitted(lines[-1], now_s) if lines else None
+    if job is None:
+        raise UserError(
+            what=f"sbatch printed no number of a job: {_shorten(done.stdout)}",
+            where=str(script),
+            why="status, logs and stop find the job by its number",
+            fix="look for the job with squeue --me",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+    return job
+
+
+def cancel(job: SlurmJob) -> None:
+    """Take a job that waits out of the queue. Raises UserError."""
+    _command(["scancel", *_cluster(job), job.job_id])
+
+
+def ask_to_save(job: SlurmJob) -> None:
+    """Send SIGTERM to the program of a job, which passes it on to the run. Raises UserError."""
+    _command(["scancel", "--batch", "--signal=TERM", *_cluster(job), job.job_id])
+
+
+def requeue(job: SlurmJob) -> None:
+    """Put a running job back into the queue; Slurm then ends its processes. Raises UserError."""
+    _command(["scontrol", *_cluster(job), "requeue", job.job_id])
+
+
+@contextlib.contextmanager
+def hold_submission(run_dir: RunDir) -> Iterator[None]:
+    """Hold the lock of submissions, so that two commands at once do not submit a run twice. Raises UserError."""
+    try:
+        run_dir.slurm.mkdir(parents=True, exist_ok=True)
+        fd = os.open(run_dir.slurm / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise unwritable_error(error, run_dir) from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(
+            what="another command submits this run at the moment",
+            where=str(run_dir.slurm),
+            why="two jobs would start two supervisors of the same run",
+            fix=f"look at it with `prime-train status {run_dir.path.name}`",
+        ) from None
+    finally:
+        os.close(fd)
+
+
+def _cluster(job: SlurmJob) -> list[str]:
+    return [f"--clusters={job.cluster}"] if job.cluster else []
+
+
+def _command(argv: list[str]) -> None:
+    done = _run(argv)
+    if done.returncode != 0:
+        raise _failed(argv, done)
+
+
+def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """One command to its end. Raises UserError if it is not installed or does not answer."""
+    program = shutil.which(argv[0])
+    if program is None:
+        raise UserError(
+            what=f"there is no {argv[0]} in PATH",
+            where="--slurm" if argv[0] == "sbatch" else argv[0],
+            why="prime-train reaches Slurm through its commands",
+            fix="run it on a login node of the cluster; --dry-run --output FILE writes the script without Slurm",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([program, *argv[1:]], **options, text=True, errors="replace") as process:
+        try:
+            out, err = process.communicate(timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise UserError(
+                what=f"{argv[0]} has not answered within {_LIMIT_S:.0f} s",
+                where=argv[0],
+                why="the controller of Slurm is down or busy",
+                fix="try again; `sinfo` shows whether Slurm answers",
+                exit_code=ExitCode.OUT_OF_REACH,
+            ) from None
+    return subprocess.CompletedProcess(argv, process.returncode, out[:_LONGEST_BYTES], err[:_LONGEST_BYTES])
+
+
+def _failed(argv: list[str], done: subprocess.CompletedProcess[str]) -> UserError:
+    printed = redact(_shorten(done.stderr or done.stdout), secrets(os.environ))
+    fix = "squeue --me lists your jobs"
+    if argv[0] == "sbatch":
+        fix = "sinfo lists partitions and limits; --partition, --time-limit and --sbatch KEY=VALUE change the job"
+    return UserError(
+        what=f"{argv[0]} failed: {printed or f'exit code {done.returncode}'}",
+        where=argv[-1] if argv[0] == "sbatch" else argv[0],
+        why="Slurm refused it",
+        fix=fix,
+        exit_code=ExitCode.OUT_OF_REACH,
+    )
+
+
+def _shorten(text: str) -> str:
+    lines = (sanitize(line).strip() for line in text.splitlines())
+    return "; ".join(line for line in lines if line)[:_LONGEST_MESSAGE]
+
+
+def wait_for_end(job: SlurmJob, timeout_s: float, poll_s: float = 2.0) -> QueuedJob:
+    """The job after its end, or as it is after `timeout_s`. A job that went back into the queue is cancelled."""
+    give_up_s = time.monotonic() + timeout_s
+    while True:
+        found = look_up(job)
+        if found.waits:
+            cancel(job)
+        if not found.active or time.monotonic() > give_up_s:
+            return found
+        time.sleep(poll_s)

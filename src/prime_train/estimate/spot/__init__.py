@@ -1,0 +1,1 @@
+"""What spot interruptions cost a run, and how often it should save."""

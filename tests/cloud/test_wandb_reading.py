@@ -1,0 +1,165 @@
+"""The real wandb client reads the written histories from a server on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.cloud import wandb_program
+from prime_train.cloud.remote_verdict import judge
+from prime_train.cloud.wandb_reading import check_path, parse, read_run
+from prime_train.core.errors import UserError
+from tests.cli.commands import clean_environment
+from tests.cloud.histories import HISTORIES, START_S, History, Poll, observed, reading_of, record_of, run_dir_s
+from tests.fakes.wandb_server import RunRecord, WandbServer
+
+PATH = "me/nano/abc123"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[WandbServer]:
+    pytest.importorskip("wandb")
+    with WandbServer().serving() as serving:
+        for name, value in serving.variables.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield serving
+
+
+@pytest.mark.slow
+@pytest.mark.spread
+@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.name)
+def test_a_history_is_judged_rightly(history: History, server: WandbServer) -> None:
+    readings = []
+    for poll in history.polls:
+        server.run, server.mood = record_of(history, poll), poll.mood
+        reading = read_run(PATH, observed(history, poll), {}, request_s=3)
+        expected = reading_of(history, poll)
+        if expected.problem:
+            assert reading.problem == expected.problem, reading
+        else:
+            assert not reading.problem, reading
+            assert reading.step == expected.step
+            assert reading.heartbeat_s == pytest.approx(expected.heartbeat_s)
+        readings.append(replace(reading, job=poll.job, run_dir_s=run_dir_s(history, poll)))
+    found = judge(readings, history.expectation)
+    assert (found.verdict, found.resumable, found.is_complete) == (
+        history.verdict,
+        history.resumable,
+        history.is_complete,
+    ), (found, readings)
+
+
+@pytest.mark.slow
+def test_a_client_that_hangs_is_ended(server: WandbServer) -> None:
+    server.mood = "silent"
+    reading = read_run(PATH, START_S, {}, request_s=60, limit_s=4)
+    assert (reading.problem, reading.state) == ("no_answer", "")
+    assert reading.detail == "no answer within 4 s"
+
+
+@pytest.mark.slow
+def test_a_poll_asks_five_questions_and_sends_the_key_to_no_other_server(server: WandbServer) -> None:
+    server.run = record_of(HISTORIES[0], HISTORIES[0].polls[0])
+    assert not read_run(PATH, START_S, {}).problem
+    assert server.questions == ["Viewer", "GetDefaultEntity", "Run", "RunSampledHistory", "RunFullHistory"]
+
+
+def _status(server: WandbServer, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    program = "from prime_train.cli.entry import main; main()"
+    command = [sys.executable, "-c", program, "status", "--wandb", PATH, *arguments]
+    environment = clean_environment() | server.variables
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.slow
+def test_status_prints_the_verdict_and_ends_with_its_code(server: WandbServer, tmp_path: Path) -> None:
+    history = next(
+        history for history in HISTORIES if history.verdict == "crashed" and history.polls[0].exit_code == 75
+    )
+    server.run = record_of(history, history.polls[0])
+    done = _status(server, "--json", "--interval", "0.1", cwd=tmp_path)
+    assert done.returncode == 75, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["version"], document["verdict"], document["resumable"]) == (1, "crashed", True)
+    assert len(document["polls"]) == 2
+    assert "0" * 40 not in done.stdout + done.stderr
+
+    server.run = None
+    gone = _status(server, cwd=tmp_path)
+    assert gone.returncode == 4
+    assert "verdict" in gone.stdout
+    assert "W&B has no such run" in gone.stdout
+
+
+def test_a_path_names_one_run() -> None:
+    assert check_path("me/nano/k3x9") == "me/nano/k3x9"
+    assert check_path("https://wandb.ai/me/nano/runs/k3x9/") == "me/nano/k3x9"
+    for wrong in ("k3x9", "me/nano", "me/nano/k3x9/files", "../../etc/passwd", "-x/y/z", ""):
+        with pytest.raises(UserError):
+            check_path(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("HTTP 429: rate limit exceeded", "rate_limited"),
+        ("Could not find run <Run me/nano/x>", "not_found"),
+        ("the service process is busy and did not respond in time.", "no_answer"),
+        ("dial tcp 127.0.0.1:40401: connect: connection refused", "no_answer"),
+        ("Failed to verify credentials: user is not logged in", "auth"),
+        ("invalid character '<' looking for beginning of value", "unreadable"),
+    ],
+)
+def test_an_error_of_the_client_is_named(text: str, problem: str) -> None:
+    assert wandb_program.classify(RuntimeError(text)) == problem
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+_names = ("state", "heartbeat", "created", "history_step", "history_lines", "summary", "config", "history", "system")
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys((*_names, "problem", "detail"), _json)))
+def test_any_answer_gives_a_reading_and_a_verdict(document: dict[str, object]) -> None:
+    reading = parse(document, START_S)
+    assert not judge([reading, replace(reading, observed_s=START_S + 60)]).resumable or reading.state
+
+
+def test_a_secret_in_an_error_is_masked() -> None:
+    reading = parse({"problem": "auth", "detail": "key local-1234567890 is wrong"}, START_S, ("local-1234567890",))
+    assert "1234567890" not in reading.detail
+
+
+def test_steps_and_gpus_are_read_from_the_rows() -> None:
+    history = [{"_step": step, "_timestamp": START_S + 20.0 * step} for step in range(0, 100, 10)]
+    history[5]["_timestamp"] += 5.0
+    system = [{"_timestamp": START_S + at, "system.gpu.0.gpu": 50, "system.gpu.1.gpu": 100} for at in range(9)]
+    document = {"state": "Running", "history": history, "history_lines": 10, "system": system, "history_step": 95}
+    found = parse(document, START_S)
+    assert (found.state, found.step, found.step_s, found.gpu_busy) == ("running", 95, 20.0, 0.75)
+    assert (found.log_every_steps, found.last_step_s, found.system_metrics_s) == (10, START_S + 1800, START_S + 8)
+
+
+def test_gpus_that_were_busy_before_the_last_step_are_no_witness() -> None:
+    history = [{"_step": step, "_timestamp": START_S + step} for step in range(3)]
+    busy = [{"_timestamp": START_S + at / 2, "system.gpu.0.gpu": 100} for at in range(4)]
+    idle = {"_timestamp": START_S + 60, "system.gpu.0.gpu": 0}
+    assert parse({"state": "running", "history": history, "system": [*busy, idle]}, START_S).gpu_busy == 0.0
+    assert parse({"state": "running", "history": history, "system": busy}, START_S).gpu_busy == 1.0
+
+
+def test_a_record_without_rows_is_a_run_without_steps() -> None:
+    assert reading_of(HISTORIES[0], Poll(at=1, logged=0)).step is None
+    assert RunRecord().history == []
