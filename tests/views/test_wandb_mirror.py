@@ -157,6 +157,13 @@ def test_how_far_it_came_is_kept(tmp_path: Path) -> None:
     assert mirror.load_position(run_dir, {}).run_id != kept.run_id
 
 
+def test_a_job_gives_the_run_its_id(tmp_path: Path) -> None:
+    run_dir, given = RunDir(tmp_path), {"WANDB_RUN_ID": "h100-80gb"}
+    assert mirror.load_position(run_dir, given).run_id == "h100-80gb"
+    mirror.save_position(run_dir, mirror.Mirrored("kept"))
+    assert mirror.load_position(run_dir, given).run_id == "kept"
+
+
 def test_metrics_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = mirror._Lines(path)

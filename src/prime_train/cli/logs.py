@@ -42,6 +42,11 @@ def logs(
       prime-train logs quickstart --follow
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
+    from prime_train.cli.follow_job import find_managed, job_logs  # lazy: most runs are local
+
+    record = find_managed(run)
+    if record is not None:
+        raise typer.Exit(job_logs(record, follow_log=follow))
     run_dir = find(run, Path.cwd())
     queue = QueueWatch(run_dir)
     if attempt is None and (output := output_before_attempts(run_dir)) is not None:

@@ -69,7 +69,7 @@ _UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked
 def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKED) -> CheckedConfig:
     """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
 
-    `unchecked`: the warning without `validate`.
+    `unchecked`: the warning without `validate`; empty if the facts of this machine are not missed.
 
     Facts are gathered only if the rules that need none find no error: gathering takes seconds.
     """
@@ -82,7 +82,7 @@ def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKE
         if validate:
             program = program_of(named[0])
             facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
-        else:
+        elif unchecked:
             typer.echo(f"warning: {unchecked}", err=True)
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
     _show_findings(verdict, command.config)

@@ -20,7 +20,8 @@ from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import labelled
 from prime_train.cli.run_backup import restore, with_defaults
-from prime_train.cli.slurm_options import Account, Output, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
+from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
+from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact, secrets
@@ -71,6 +72,12 @@ def run(
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
+    spot: Spot = False,
+    cloud: Cloud = None,
+    bucket: Bucket = None,
+    max_usd_per_hour: MaxPrice = None,
+    yes: Yes = False,
+    detach: Detach = False,
     slurm: Slurm = False,
     partition: Partition = None,
     account: Account = None,
@@ -91,18 +98,26 @@ def run(
 
       prime-train run run.toml --run-name second-try --set optim.lr=3e-4
 
+      prime-train run run.toml --spot --dry-run
+
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
     command = Command(config, run_name, tuple(overrides or []))
+    rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
+    if spot:
+        from prime_train.cli.run_spot import run_spot  # here, because a run on this machine does not need it
+
+        raise typer.Exit(run_spot(command, rented))
+    rented.refuse_without_spot()
     start = _parse_resume(resume)
-    options = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
+    queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
     if slurm:
         from prime_train.cli.run_slurm import submit  # here, because a run on this machine does not need it
 
         passed_on = ["--resume", resume, *(["--no-validate"] if no_validate else [])]
-        submit(command, options, passed_on, dry_run=dry_run, as_json=as_json)
+        submit(command, queued, passed_on, dry_run=dry_run, as_json=as_json)
         return
-    options.refuse_without_slurm()
+    queued.refuse_without_slurm()
     checked = check_config(command, validate=not no_validate)
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:

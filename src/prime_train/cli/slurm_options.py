@@ -25,7 +25,6 @@ SlurmGpus = Annotated[
     str | None,
     typer.Option("--slurm-gpus", metavar="8xh100-80gb", help="--slurm: GPUs of a node, to check memory and time."),
 ]
-Output = Annotated[str | None, typer.Option("--output", metavar="FILE", help="--slurm: write the script to this file.")]
 
 
 class SlurmOptions(NamedTuple):

@@ -75,8 +75,17 @@ def status(
         status_wandb(Options(wandb, config, gpus, run_dir, interval_s, as_json))
         return
     _refuse_alone(config, gpus, run_dir)
+    from prime_train.cloud.job_record import list_records  # lazy, as below
+
     here, jobs = Path.cwd(), JobState()
     if run is not None:
+        from prime_train.cli.follow_job import find_managed, job_status  # lazy: most runs are local
+
+        record = find_managed(run)
+        if record is not None:
+            lines, managed = job_status(record)
+            typer.echo(json.dumps(managed, indent=1) if as_json else labelled(record.run, lines, sys.stdout))
+            return
         found_dir = runs.find(run, here)
         job = jobs.of(found_dir)
         found = joined(read_status(found_dir, time.time()), job)
@@ -94,7 +103,10 @@ def status(
             typer.echo(message(error, sys.stderr), err=True)
     if as_json:
         typer.echo(json.dumps(all_as_json(found_all), indent=1))
-    elif found_all:
+        return
+    for name in list_records(here / runs.RUNS):
+        typer.echo(f"{name} is a managed job: prime-train status {name}", err=True)
+    if found_all:
         typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
     else:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)

@@ -41,6 +41,12 @@ def stop(
 
       prime-train stop quickstart --timeout 30
     """
+    from prime_train.cli.follow_job import find_managed, job_stop  # lazy: most runs are local
+
+    record = find_managed(run)
+    if record is not None:
+        typer.echo(job_stop(record))
+        return
     run_dir = find(run, Path.cwd())
     _, spec = recorded(run_dir, strict=False)
     limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s

@@ -119,6 +119,10 @@ class RunDir:
         """
         return self.attempt(attempt) / "stop_requested"
 
+    def rendezvous(self, attempt: int) -> Path:
+        """The file through which the processes of an attempt find each other."""
+        return self.attempt(attempt) / "rendezvous"
+
     def relative(self, path: Path) -> str:
         """`path` relative to the working directory if it is inside it, else `path` itself."""
         try:

@@ -246,6 +246,7 @@ class _Supervision:
         chosen, rejected = choose_checkpoint(found, self.state.unreadable)
         self._run = apply_micro_batch(self._run, self._run_dir, self.state.micro_batch)
         self._launches = self._program.plan(self._run, self._run_dir, attempt, chosen)
+        self._clear_remains(attempt)
         roles = tuple(launch.role for launch in self._launches)
         services = tuple(launch.role for launch in self._launches if launch.ready is not None)
         self._append(events.LaunchAsked(attempt, chosen, rejected, roles, services))
@@ -254,6 +255,13 @@ class _Supervision:
             return
         self._oom_kills = count_oom_kills()
         self._services.begin_attempt(self._run, self._launches, attempt, chosen)
+
+    def _clear_remains(self, attempt: int) -> None:
+        """Delete what would end or confuse an attempt at once. On a new machine the newest events may be missing, so
+        the number of an attempt may have been used, and its folder exists."""
+        for remains in (self._run_dir.stop_request(attempt), self._run_dir.rendezvous(attempt)):
+            with contextlib.suppress(OSError):
+                remains.unlink()
 
     def _start(self, attempt: int, role: str) -> None:
         launch = self._add_environment(next(launch for launch in self._launches if launch.role == role), attempt)

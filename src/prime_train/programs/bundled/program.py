@@ -66,7 +66,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launc
         role=ROLE,
         argv=(
             sys.executable,
-            *_list_launcher(run.parallel.processes, run_dir.attempt(attempt)),
+            *_list_launcher(run.parallel.processes, run_dir.rendezvous(attempt)),
             "-m",
             _TRAINER,
             *arguments,
@@ -76,7 +76,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launc
     )
 
 
-def _list_launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
+def _list_launcher(processes: int, rendezvous: Path) -> tuple[str, ...]:
     """torchrun never restarts by itself, because the supervisor chooses the checkpoint to resume from.
 
     Its processes meet over a file. `--standalone` would listen on every interface of the machine, and unpickle
@@ -86,7 +86,7 @@ def _list_launcher(processes: int, attempt_dir: Path) -> tuple[str, ...]:
         return ()
     return (
         *("-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", str(processes), "--max-restarts", "0"),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(attempt_dir / "rendezvous"), "--rdzv-conf"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous), "--rdzv-conf"),
         *("store_type=file", "--local-addr", LOOPBACK),
     )
 

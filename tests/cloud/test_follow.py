@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.cloud.candidates import Candidate
+from prime_train.cloud.follow import Progress, View, describe_job, read_progress, report
+from prime_train.cloud.job_record import JobRecord
+from prime_train.cloud.sky_queue import ManagedJob
+from tests.golden import same_as_golden
+
+PRICE = Candidate("aws", "H100", "h100-80gb", 8, 10.0, 30.0, 40.0)
+
+
+def job(state: str, run_s: float = 0.0, recoveries: int = 0) -> ManagedJob:
+    return ManagedJob(1, "a", state, recoveries, None, run_s, "AWS", "us-east-1", "8x H100")
+
+
+def test_progress_is_that_of_the_last_lines() -> None:
+    log = (
+        "attempt 1 resumes from step 100\n"
+        "10:00:00  step 1,150 of 10,000 (11 %), loss 3.1\n"
+        "checkpoint of step 1100 complete: 12 MiB in 0.5 s\n"
+        "10:01:00  step 1,200 of 10,000 (12 %), loss 3.0\n"
+    )
+    assert read_progress(log) == Progress(1200, 1100, 100)
+    assert read_progress("nothing") == Progress(0, 0, None)
+
+
+def test_a_recovery_between_two_polls_is_reported() -> None:
+    view, _ = report(View(), job("RUNNING", 3600), Progress(57, 40), (PRICE,), 160)
+    view, lines = report(view, job("RUNNING", 4000, 1), Progress(44, 40, 40), (PRICE,), 160)
+    assert lines == (
+        "preempted at step 57; 1 h 06 min and $11.11 so far",
+        "recovered from step 40; 1 h 06 min and $11.11 so far",
+    )
+    assert view.recoveries == 1
+
+
+def test_a_recovery_is_reported_once() -> None:
+    view, lines = report(View(), job("RECOVERING"), Progress(), (PRICE,), 160)
+    assert sum(line.startswith("preempted") for line in lines) == 1
+    for state, recoveries in (("RECOVERING", 0), ("RECOVERING", 0), ("RUNNING", 1), ("RUNNING", 1)):
+        view, lines = report(view, job(state, 1.0, recoveries), Progress(), (PRICE,), 160)
+        assert not [line for line in lines if line.startswith("preempted")]
+
+
+_STATES = st.sampled_from(["PENDING", "STARTING", "RUNNING", "RECOVERING", "CANCELLING", "SUCCEEDED", "FAILED", "NEW"])
+
+
+@given(st.lists(st.tuples(_STATES, st.floats(0, 1e6), st.integers(0, 5), st.integers(0, 200)), max_size=12))
+def test_cost_never_falls_and_a_repeated_reading_adds_no_line(readings: list[tuple[str, float, int, int]]) -> None:
+    view = View()
+    for state, run_s, recoveries, step in readings:
+        before = view.billed_usd
+        view, _ = report(view, job(state, run_s, recoveries), Progress(step), (PRICE,), 160)
+        assert view.billed_usd >= before
+        again, lines = report(view, job(state, run_s, recoveries), Progress(step), (PRICE,), 160)
+        assert (again.billed_usd, lines) == (view.billed_usd, ())
+
+
+def test_the_status_document() -> None:
+    record = JobRecord("a", 1, "runs/a.job.yaml", "bucket-of-a", 160, (PRICE,))
+    lines, document = describe_job(job("RUNNING", 5400, 2), Progress(57, 40, 20), record)
+    assert dict(lines)["cost so far"] == "$15.00"
+    same_as_golden("status_managed_job.json", document)

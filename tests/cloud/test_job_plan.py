@@ -1,0 +1,213 @@
+"""Which machines are chosen, what is refused, and that no secret leaves."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import tomli
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prime_train.cloud import skypilot, submit
+from prime_train.cloud.features import list_clouds
+from prime_train.cloud.job_plan import Config, Request, check_portable, plan_job
+from prime_train.cloud.refusals import usable_clouds
+from prime_train.cloud.task_script import write_script
+from prime_train.core.errors import UserError
+from prime_train.estimate.cost.run_cost import shipped_rates
+from prime_train.registry.gpus import presets
+
+from .plans import PRICES, SALT, plan, read_preset, read_text
+
+QUICKSTART = presets()["quickstart"].read_text(encoding="utf-8")
+
+
+def refused(text: str, cloud: str = "auto", **environment: str) -> UserError:
+    run, config = read_text(text, "run.toml")
+
+    def plan_all() -> None:
+        check_portable(run, config, environment)
+        plan_job(run, config, Request(cloud, None, None, SALT), PRICES, shipped_rates())
+
+    with pytest.raises(UserError) as caught:
+        plan_all()
+    return caught.value
+
+
+def test_machines_with_prices_are_ordered_by_the_cost_of_the_whole_run() -> None:
+    job = plan("h100-80gb", "nebius")
+    costs = [candidate.run_usd for candidate in job.choice.candidates]
+    assert None not in costs
+    assert costs == sorted(costs, key=lambda usd: usd or 0.0)
+    assert "ordered" in skypilot.document(job)["resources"]
+
+
+def test_without_a_price_sky_takes_the_cheapest() -> None:
+    assert "any_of" in skypilot.document(plan("h100-80gb", "azure"))["resources"]
+
+
+def test_the_cap_is_the_price_on_demand() -> None:
+    caps = {item.gpu: item.cap_usd_per_hour for item in plan("h100-80gb", "nebius").choice.candidates}
+    assert caps["h100-80gb"] == 8 * 2.95
+
+
+def test_a_limit_of_the_user_leaves_dearer_machines_out() -> None:
+    run, config = read_preset("h100-80gb")
+    job = plan_job(run, config, Request("nebius", None, 11.0, SALT), PRICES, shipped_rates())
+    assert {(item.gpu, item.cap_usd_per_hour) for item in job.choice.candidates} >= {("h100-80gb", 11.0)}
+    assert "h200" not in {item.gpu for item in job.choice.candidates}
+
+
+def test_every_candidate_has_the_gpus_of_the_config() -> None:
+    for preset in ("h100-80gb", "l40s", "rl-h100-80gb"):
+        run, _ = read_preset(preset)
+        assert {item.gpus for item in plan(preset, "auto").choice.candidates} == {run.gpus}
+
+
+def test_the_disk_holds_the_checkpoints() -> None:
+    run, config = read_preset("rl-vllm-4-plus-4")
+    one_gb = 12 * config.shape.parameters / 1e9
+    assert plan("rl-vllm-4-plus-4", "aws").disk_gb > (run.checkpoint.keep_last + 1) * one_gb + 2 * 2 * 8
+
+
+def test_several_machines_are_refused_with_the_reason() -> None:
+    text = QUICKSTART.replace("micro_batch = 8", "micro_batch = 1") + "\n[parallel]\nprocesses = 16\ndp_shard = 16\n"
+    error = refused(text)
+    assert "16 GPUs" in error.what
+    assert "one machine" in error.why
+    assert "--gpus-max 8" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (('kind = "python-stdlib"', 'kind = "files"\npath = "text/*.txt"'), "data.sources.path"),
+        (("vocab_size = 4096", 'path = "/srv/tokenizer"'), "tokenizer.path"),
+        (("vocab_size = 4096", 'path = "my-tokenizer"'), "tokenizer.path"),
+        (("vocab_size = 4096", 'path = "~/tokenizer"'), "tokenizer.path"),
+    ],
+)
+def test_a_path_of_this_machine_is_refused(change: tuple[str, str], named: str) -> None:
+    _, config = read_preset("quickstart")
+    text = QUICKSTART.replace(*change)
+    changed = read_text(text, "run.toml")[0]
+    with pytest.raises(UserError) as caught:
+        check_portable(changed, Config(text, tomli.loads(text), "run.toml", config.shape), {})
+    assert named in caught.value.where
+    assert "another machine" in caught.value.why
+
+
+def test_a_bucket_with_an_illegal_name_is_refused() -> None:
+    run, config = read_preset("quickstart")
+    with pytest.raises(UserError, match="--bucket"):
+        plan_job(run, config, Request("aws", "My_Bucket", None, SALT), PRICES, shipped_rates())
+
+
+def test_an_unknown_cloud_names_the_nearest() -> None:
+    assert refused(QUICKSTART, "nebus").fix == "--cloud nebius"
+
+
+def test_a_backup_of_the_config_opens_the_clouds_that_mount_nothing() -> None:
+    run, config = read_preset("quickstart")
+    with pytest.raises(UserError, match="mounts no bucket on Vast"):
+        usable_clouds(run, list_clouds("vast"), "vast", has_backup=False)
+    assert [cloud.id for cloud in usable_clouds(run, list_clouds("vast"), "vast", has_backup=True)] == ["vast"]
+    script = write_script(run, config.text, (), mounts=False).run
+    assert "PRIME_TRAIN_BUCKET" not in script
+
+
+def test_environments_that_start_containers_need_a_machine_that_can() -> None:
+    text = presets()["rl-h100-80gb"].read_text(encoding="utf-8").replace('type = "subprocess"', 'type = "docker"')
+    run, _ = read_text(text, "rl.toml")
+    kept = {cloud.id for cloud in usable_clouds(run, list_clouds("auto"), "auto", has_backup=True)}
+    assert {"aws", "gcp", "azure", "nebius"} <= kept
+    assert not {"vast", "runpod", "primeintellect"} & kept
+    with pytest.raises(UserError, match="start containers"):
+        usable_clouds(run, list_clouds("runpod"), "runpod", has_backup=True)
+
+
+# --- scripts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", sorted(set(presets()) - {"serve"}))
+def test_the_scripts_are_bash(preset: str) -> None:
+    script = plan(preset, "aws").script
+    for text in script:
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True, capture_output=True)
+
+
+def test_a_missing_secret_ends_the_setup_before_it_installs_anything() -> None:
+    run, config = read_text(QUICKSTART + '\n[prime_train.wandb]\nproject = "p"\n', "run.toml")
+    job = plan_job(run, config, Request("aws", None, None, SALT), PRICES, shipped_rates())
+    done = subprocess.run(
+        ["/bin/bash", "-c", job.script.setup], env={"PATH": ""}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "WANDB_API_KEY is not set" in done.stderr) == (4, True)
+
+
+def test_the_config_arrives_as_it_is(tmp_path: Path) -> None:
+    hostile = "# $(touch pwned) `touch pwned` $HOME \\ ' \" PRIME_TRAIN_CONFIG\n"
+    text = QUICKSTART + hostile + "#\nx = '''\nPRIME_TRAIN_CONFIG\n'''\n"
+    run, config = read_text(QUICKSTART, "run.toml")
+    job = plan_job(run, config._replace(text=text), Request("aws", None, None, SALT), PRICES, shipped_rates())
+    script = str(yaml.safe_load(skypilot.to_yaml(skypilot.document(job)))["run"])
+    before = script.partition("prime-train run ")[0]
+    variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PRIME_TRAIN_BUCKET": str(tmp_path / "bucket")}
+    subprocess.run(["bash", "-c", before], env=variables, check=True, cwd=tmp_path)
+    assert (tmp_path / "prime-train-job/run.toml").read_text(encoding="utf-8") == text
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_marks_of_machines_that_are_gone_are_deleted(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "bucket/runs/quickstart/checkpoints/step_40"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "IN_USE.12").write_text("12:3456 machine-1", encoding="utf-8")
+    (checkpoint / "COMPLETE.json").write_text("{}", encoding="utf-8")
+    before = plan("quickstart", "aws").script.run.partition("prime-train run ")[0]
+    variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PRIME_TRAIN_BUCKET": str(tmp_path / "bucket")}
+    subprocess.run(["bash", "-c", before], env=variables, check=True, cwd=tmp_path)
+    assert [path.name for path in checkpoint.iterdir()] == ["COMPLETE.json"]
+
+
+# --- secrets ---------------------------------------------------------------------------------------
+
+_SECRET = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40).filter(
+    lambda text: text not in QUICKSTART and text.lower() not in QUICKSTART.lower()
+)
+_NAMES = st.sampled_from(["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "SLACK_WEBHOOK_URL"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(_NAMES, _SECRET, min_size=1))
+def test_secrets_of_the_environment_are_in_no_file_and_no_argument(environment: dict[str, str]) -> None:
+    run, config = read_text(QUICKSTART + '\n[prime_train.wandb]\nproject = "p"\n', "run.toml")
+    check_portable(run, config, environment)
+    request = Request("auto", None, None, SALT, has_hub_token="HF_TOKEN" in environment)
+    job = plan_job(run, config, request, PRICES, shipped_rates())
+    text = skypilot.to_yaml(skypilot.document(job))
+    words = submit.launch_arguments(job.name, Path("job.yaml"), job.secrets)
+    baseline = skypilot.to_yaml(skypilot.document(plan_job(run, config, request, PRICES, shipped_rates())))
+    assert text == baseline
+    for value in environment.values():
+        assert value not in text
+        assert value not in shlex.join(words)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_NAMES, _SECRET.filter(lambda text: '"' not in text and "\\" not in text))
+def test_a_secret_in_the_config_is_refused_and_not_repeated(name: str, value: str) -> None:
+    text = QUICKSTART + f"\n# {value}\n"
+    error = refused(text, **{name: value})
+    assert error.what == "it holds a secret"
+    assert value not in str(error)
+
+
+@pytest.mark.parametrize("token", ["ghp_" + "a1" * 18, "hf_" + "Ab3" * 8, "AKIA" + "ABCD" * 4])
+def test_a_token_that_is_not_in_the_environment_is_refused_too(token: str) -> None:
+    error = refused(QUICKSTART + f"\n# {token}\n")
+    assert error.what == "it holds a secret"
+    assert token not in str(error)
