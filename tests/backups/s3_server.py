@@ -64,7 +64,7 @@ def _fail(start: Start, status: str, code: bytes) -> Iterable[bytes]:
 
 
 def main() -> None:
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -12,10 +12,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prime_train import __version__
 from prime_train.cloud import skypilot, submit
 from prime_train.cloud.features import list_clouds
 from prime_train.cloud.job_plan import Config, Request, check_portable, plan_job
 from prime_train.cloud.refusals import usable_clouds
+from prime_train.cloud.skypilot import Job
 from prime_train.cloud.task_script import write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
@@ -118,6 +120,28 @@ def test_a_backup_of_the_config_opens_the_clouds_that_mount_nothing() -> None:
     assert [cloud.id for cloud in usable_clouds(run, list_clouds("vast"), "vast", has_backup=True)] == ["vast"]
     script = write_script(run, config.text, (), mounts=False).run
     assert "PRIME_TRAIN_BUCKET" not in script
+
+
+def test_a_job_with_a_backup_installs_it_and_passes_its_credentials_by_name() -> None:
+    job = plan_with_backup("s3", "vast")
+    assert job.bucket is None
+    assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= set(job.secrets)
+    assert f"'prime-train[train,backup]=={__version__}'" in job.script.setup
+    assert {candidate.cloud for candidate in job.choice.candidates} == {"vast"}
+
+
+def test_googles_storage_is_reached_from_google_cloud_alone() -> None:
+    job = plan_with_backup("gcs", "auto")
+    assert {candidate.cloud for candidate in job.choice.candidates} == {"gcp"}
+    with pytest.raises(UserError, match="Google's storage") as caught:
+        plan_with_backup("gcs", "vast")
+    assert "--cloud gcp" in caught.value.fix
+
+
+def plan_with_backup(provider: str, cloud: str) -> Job:
+    backup = f'\n[prime_train.backup]\nprovider = "{provider}"\nbucket = "mine"\n'
+    run, config = read_text(presets()["quickstart"].read_text(encoding="utf-8") + backup, "quickstart.toml")
+    return plan_job(run, config, Request(cloud, None, None, SALT), PRICES, shipped_rates())
 
 
 def test_environments_that_start_containers_need_a_machine_that_can() -> None:

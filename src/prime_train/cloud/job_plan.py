@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from prime_train.backups.providers import PROVIDERS
 from prime_train.cloud import refusals
 from prime_train.cloud.candidates import Candidate, Market, Speed, Wanted, choose
 from prime_train.cloud.features import Cloud, accelerators, list_clouds
@@ -59,6 +60,7 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
     refusals.refuse_run(run, config.path, request.cloud)
     provider = backup_provider(run)
     usable = refusals.usable_clouds(run, list_clouds(request.cloud), request.cloud, has_backup=provider is not None)
+    usable = refusals.keep_reachable(usable, provider, request.cloud)
     gpus = run.gpus or 1
     wanted = Wanted(gpus, run.checkpoint.interval_steps, request.max_usd_per_hour)
     market = Market(usable, accelerators(), prices, rates)
@@ -73,7 +75,7 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
         choice=choice,
         disk_gb=size_disk_gb(run, config.shape.parameters),
         bucket=bucket,
-        script=write_script(run, config.text, needed, mounts=bucket is not None),
+        script=write_script(run, config.text, needed, extras=_backup_extras(provider), mounts=bucket is not None),
         secrets=needed,
     )
 
@@ -89,8 +91,12 @@ def backup_provider(run: RunSpec) -> str | None:
 
     Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job.
     """
-    provider: str | None = getattr(run.prime_train.backup, "provider", None)
+    provider = run.prime_train.backup.provider
     return None if provider in ("local", "off") else provider
+
+
+def _backup_extras(provider: str | None) -> tuple[str, ...]:
+    return (PROVIDERS[provider].extra,) if provider is not None else ()
 
 
 def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:

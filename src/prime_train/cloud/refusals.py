@@ -118,6 +118,25 @@ def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_b
     return kept
 
 
+def keep_reachable(clouds: tuple[Cloud, ...], provider: str | None, wanted: str) -> tuple[Cloud, ...]:
+    """The clouds on which a job reaches the storage of the run's backup. Raises UserError if there is none.
+
+    Google's storage knows a machine of Google Cloud by its account, and any other by a file of credentials, which a
+    job gets no secret for.
+    """
+    if provider != "gcs":
+        return clouds
+    kept = tuple(cloud for cloud in clouds if cloud.id == "gcp")
+    if not kept:
+        raise _cloud_error(
+            wanted,
+            "the backup is in Google's storage, which machines of this cloud cannot reach",
+            "its credentials are a file of this machine, and a job gets secrets by name only",
+            "--cloud gcp, or a backup whose provider is s3, b2, azure or hf",
+        )
+    return kept
+
+
 def no_candidate_error(left_out: tuple[tuple[str, int], ...], wanted: str, gpus: int, config: str) -> UserError:
     """The error if the run fits on no machine of these clouds."""
     reasons = "; ".join(f"{why} ({count})" for why, count in left_out[:3])

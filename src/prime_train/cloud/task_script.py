@@ -34,23 +34,25 @@ class Script(NamedTuple):
     run: str
 
 
-def write_script(run: RunSpec, config: str, secrets: tuple[str, ...], *, mounts: bool) -> Script:
-    """The scripts for a run whose final config text is `config`.
+def write_script(
+    run: RunSpec, config: str, secrets: tuple[str, ...], *, extras: tuple[str, ...] = (), mounts: bool
+) -> Script:
+    """The scripts for a run whose final config text is `config`. `extras`: of the package, besides the usual ones.
 
     The config is part of the script, so that a recovery on another machine uses the same text, without a copy in a
     bucket of its own or a file on the submitting machine. `mounts`: the bucket is a folder of the machine.
     """
-    return Script(_setup(run, secrets), _run(run, config, mounts=mounts))
+    return Script(_setup(run, secrets, extras), _run(run, config, mounts=mounts))
 
 
-def _setup(run: RunSpec, secrets: tuple[str, ...]) -> str:
+def _setup(run: RunSpec, secrets: tuple[str, ...], extras: tuple[str, ...]) -> str:
     # Secrets come before anything is installed, because the machine costs money from here on.
     lines = ["set -euo pipefail", *map(_require_secret, secrets)]
     lines += [
         f'curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR="$HOME/.local/bin" sh',
         'export PATH="$HOME/.local/bin:$PATH"',
     ]
-    lines += _install_prime_rl(run) if run.program == "prime_rl" else _install_bundled(run)
+    lines += _install_prime_rl(run, extras) if run.program == "prime_rl" else _install_bundled(run, extras)
     downloads = list_downloads(run)
     if downloads:
         lines += [f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
@@ -69,16 +71,16 @@ def _package(run: RunSpec, *extras: str) -> str:
     return shlex.quote(f"prime-train{named}=={__version__}")
 
 
-def _install_bundled(run: RunSpec) -> list[str]:
+def _install_bundled(run: RunSpec, extras: tuple[str, ...]) -> list[str]:
     vllm = [f"vllm=={_VLLM}"] if run.launched_server is not None else []
-    packages = " ".join([_package(run, "train"), *vllm])
+    packages = " ".join([_package(run, "train", *extras), *vllm])
     return [
         f'[ -x "{_BIN}/python" ] || uv venv --python {_PYTHON} "$HOME/prime-train-env"',
         f'uv pip install --python "{_BIN}/python" {packages}',
     ]
 
 
-def _install_prime_rl(run: RunSpec) -> list[str]:
+def _install_prime_rl(run: RunSpec, extras: tuple[str, ...]) -> list[str]:
     """prime-rl at the commit from which the table of the config's generation was read, with its own lock file."""
     generation = run.launch.generation if run.launch is not None else None
     commit = _COMMIT.search(load(generation).source) if generation is not None else None
@@ -87,7 +89,7 @@ def _install_prime_rl(run: RunSpec) -> list[str]:
         f'[ -d "$HOME/prime-rl/.git" ] || git clone --filter=blob:none {_PRIME_RL} "$HOME/prime-rl"',
         f'git -C "$HOME/prime-rl" checkout --quiet {revision}',
         '(cd "$HOME/prime-rl" && uv sync --locked --all-extras)',
-        f'uv pip install --python "$HOME/prime-rl/.venv/bin/python" {_package(run)}',
+        f'uv pip install --python "$HOME/prime-rl/.venv/bin/python" {_package(run, *extras)}',
         'ln -sfn "$HOME/prime-rl/.venv" "$HOME/prime-train-env"',
     ]
 
