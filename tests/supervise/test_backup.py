@@ -131,7 +131,7 @@ def test_a_bucket_that_fails_for_long_is_an_alarm_until_it_works(
 def test_the_newest_checkpoint_is_copied_before_the_end(background: BackgroundBackup, settings: Backup) -> None:
     state = State(newest_complete=30)
     assert background.needs_flush(state)
-    background.flush(state, lambda: False)
+    background.flush(state, lambda: False, 60.0)
     found = background.results(state)
     assert [event.step for event in found if isinstance(event, CheckpointBackedUp)] == [30]
     assert not background.needs_flush(state)
@@ -139,11 +139,11 @@ def test_the_newest_checkpoint_is_copied_before_the_end(background: BackgroundBa
 
 
 def test_a_signal_or_the_limit_ends_the_last_copy(run_dir: RunDir, settings: Backup) -> None:
-    for limit_s, is_interrupted, why in ((60.0, True, "signal"), (0.0, False, "flush_limit_s = 0 is over")):
-        slow = replace(settings, flush_limit_s=limit_s, max_upload_mb_per_s=0.001)
+    for limit_s, is_interrupted, why in ((60.0, True, "signal"), (0.0, False, "limit of 0 s is over")):
+        slow = replace(settings, max_upload_mb_per_s=0.001)
         background = BackgroundBackup(spec_of(slow), run_dir, scene.places(run_dir.path))
         state = State(newest_complete=30)
-        background.flush(state, lambda is_interrupted=is_interrupted: is_interrupted)  # type: ignore[misc]
+        background.flush(state, lambda is_interrupted=is_interrupted: is_interrupted, limit_s)  # type: ignore[misc]
         (event,) = background.results(state)
         assert isinstance(event, CheckpointBackedUp)
         assert why in event.problem

@@ -98,15 +98,14 @@ class BackgroundBackup:
             if self._backup.delete_after_upload:
                 put_back(self._places)
 
-    def flush(self, state: State, is_interrupted: Callable[[], bool]) -> None:
-        """Back the newest checkpoint up before `run` ends, within flush_limit_s. `results` has the outcome.
+    def flush(self, state: State, is_interrupted: Callable[[], bool], limit_s: float) -> None:
+        """Back the newest checkpoint up before `run` ends, within `limit_s`. `results` has the outcome.
 
         Returns at once where its round is done. `is_interrupted` is asked often, and ends the wait.
         """
         if not self.needs_flush(state):
             return
         self.end()
-        limit_s = self._backup.flush_limit_s
         self._start(state, is_final=True)
         end_s = time.monotonic() + limit_s
         why = ""
@@ -117,7 +116,7 @@ class BackgroundBackup:
                 if is_interrupted():
                     why = "a signal ended the wait"
                 elif time.monotonic() > end_s:
-                    why = f"flush_limit_s = {limit_s:g} is over"
+                    why = f"its limit of {limit_s:.0f} s is over"
         if why:
             self.end()
             self._found.append(events.CheckpointBackedUp(state.newest_complete, 0, 0, limit_s, why))

@@ -123,11 +123,17 @@ class Services:
         )
 
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
-        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there."""
+        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there.
+
+        On a machine that goes away the copy has the time until then, and no signal ends it: the machine sends one.
+        """
         if self._backup.needs_flush(state):
-            yield events.BackupFlushBegun(state.newest_complete, self._run.prime_train.backup.flush_limit_s)
+            limit_s = self._run.prime_train.backup.flush_limit_s
+            if state.leaves_s is not None:
+                limit_s = max(0.0, min(limit_s, state.leaves_s - time.time()))
+            yield events.BackupFlushBegun(state.newest_complete, limit_s)
             self._packing.end()
-            self._backup.flush(state, is_interrupted)
+            self._backup.flush(state, is_interrupted if state.leaves_s is None else lambda: False, limit_s)
         yield from self._backup.results(state)
 
     def end(self) -> list[events.AlertSent]:
