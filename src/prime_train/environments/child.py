@@ -22,6 +22,7 @@ MAX_STARTS = 5  # in a row, without an answer between them
 MAX_LINE_BYTES = 16 * 2**20  # of one answer
 GRACE_S = 5.0  # the child has its own time limit for a call; after so much more it is ended
 _KEPT_STDERR_LINES = 40
+_EXIT_S = 1.0  # from the end of its output to its own exit
 _REAP_S = 2.0
 
 
@@ -126,6 +127,8 @@ class _Process:
                 future = self._answers.pop(answer.get("id", -1), None)
             if future is not None:
                 future.set_result(answer)
+        with suppress(subprocess.TimeoutExpired):  # its own exit code explains more than that of a kill
+            self.process.wait(_EXIT_S)
         self.process.kill()  # a child that writes something else than JSON is of no use
         self._stderr.join(_REAP_S)
         with self._lock:

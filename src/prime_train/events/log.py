@@ -27,7 +27,9 @@ VERSION = 1
 _BLOCK_BYTES = 1 << 20
 _PROGRESS = f'"kind":"{Progress.kind}"'.encode()
 # They may quote a program.
-_TEXT_FIELDS = frozenset({"what", "why", "fix", "where", "reason", "detail", "failed", "traceback"})
+_TEXT_FIELDS = frozenset(
+    {"what", "why", "fix", "where", "reason", "detail", "failed", "traceback", "problem", "prompt", "text"}
+)
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
 
 
