@@ -74,4 +74,4 @@ def test_a_fault_of_prime_rl(row: Row, tmp_path: Path, cache: Path) -> None:
 
 def test_no_row_is_left_out_here() -> None:
     groups = {row.group for row in ROWS if row.stage not in ("victim", "rewards")}
-    assert groups == {"the bundled trainer", "two ranks", "prime-rl"}
+    assert groups == {"the bundled trainer", "two ranks", "prime-rl", "W&B"}
