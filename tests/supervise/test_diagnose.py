@@ -243,6 +243,14 @@ def test_a_killed_rank_is_the_root_and_not_the_rank_that_lost_its_peer() -> None
     assert (found.cause_class, found.what) == ("signal", "rank 1 was killed by signal 9 (SIGKILL)")
 
 
+def test_a_killed_agent_is_the_root_and_not_the_rank_that_lost_its_peer() -> None:
+    what = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer."
+    lost = replace(LIVE, failure=TrainerFailed(1, 0, "unknown", what, "", "", ""))
+    found = judged(-9, "", lost)
+    assert (found.cause_class, found.what) == ("signal", "killed by signal 9 (SIGKILL)")
+    assert judged(1, "", lost).what == what
+
+
 def test_a_hang_is_placed_by_the_stack_it_left() -> None:
     live = replace(
         LIVE, pending_kill=PendingKill(HangFound(1, 300.4, 300.0, "train"), 0.0), sent=(Sent("SIGABRT", 1.0),)

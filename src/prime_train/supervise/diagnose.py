@@ -154,8 +154,13 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
 
 
 def _is_consequence(failure: TrainerFailed, evidence: Evidence) -> bool:
-    """The trainer lost its engine, because the engine's process had ended before it."""
-    return evidence.role != "trainer" and _is_engine_error(failure)
+    """The trainer lost its engine, because the engine's process had ended before it, or a rank lost another one.
+
+    A trainer that reports a failure exits by itself. So a kill ended another process: torchrun, and with it the ranks.
+    """
+    if evidence.role != "trainer":
+        return _is_engine_error(failure)
+    return evidence.returncode == -signal.SIGKILL and failure.cause_class == "unknown"
 
 
 def _is_engine_error(failure: TrainerFailed) -> bool:
