@@ -124,7 +124,7 @@ _LEFT_BYTES = 60 * _MIB  # less than the watch wants to stay free beside a check
 
 
 def _mount_large(scene: Scene) -> None:
-    mount(scene, "runs", 1000 * _MIB)  # so large that the saves of the run alone would fill it much later
+    mount(scene, "runs", 300 * _MIB)
 
 
 def _fill(scene: Scene, _supervisor: int) -> None:
@@ -168,6 +168,7 @@ def _room(name: str, found: str, says: str, exit_code: int, max_steps: int, dele
         (says,),
         exit_code,
         1,
+        also_found=("disk_last_room",) if found else (),
         act=_fill,
         prepare=_mount_large,
         after=unmount,
