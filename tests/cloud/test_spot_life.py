@@ -22,7 +22,7 @@ from .plans import PRICES, SALT, read_text
 from .stand_in_cloud import Cloud, Machine, Mount
 
 INTERVAL = 10
-STEPS = 240
+STEPS = 400
 CONFIG = f"""
 [run]
 name = "life"
@@ -113,7 +113,7 @@ def live_until_killed(machine: Machine, chance: random.Random) -> Life | None:
         time.sleep(chance.uniform(0.0, 6.0))  # the moment is the input of the test, not an event to wait for
     else:
         before = last_step(machine.bucket)
-        wanted = chance.randint(1, 15)
+        wanted = chance.randint(1, 8)
         deadline_s = time.monotonic() + _LIFE_S
         while True:
             assert time.monotonic() < deadline_s, machine.output.read_text(encoding="utf-8", errors="replace")

@@ -176,6 +176,8 @@ def prune_(
     Examples:
 
       prime-train backup prune my-run --dry-run
+
+      prime-train backup prune my-run --keep-last 2
     """
     opened = _open(run)
     with nullcontext() if dry_run else sync.hold(opened.run_dir.backup):
@@ -199,6 +201,8 @@ def verify_(run: AnyRun, step: Step = None, as_json: AsJson = False, _no_color: 
     Exit code 1: an object is not what was uploaded.
 
     Examples:
+
+      prime-train backup verify my-run
 
       prime-train backup verify my-run --step 500
     """
