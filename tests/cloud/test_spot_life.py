@@ -22,7 +22,7 @@ from .plans import PRICES, SALT, read_text
 from .stand_in_cloud import Cloud, Machine, Mount
 
 INTERVAL = 10
-STEPS = 400
+STEPS = 400  # more than the lives between the kills can take, with steps of 50 ms and rows that are written every 0.3 s
 CONFIG = f"""
 [run]
 name = "life"
@@ -33,12 +33,12 @@ max_steps = {STEPS}
 kind = "reverse-text"
 
 [model]
-layers = 1
-hidden_size = 32
+layers = 3
+hidden_size = 96
 heads = 2
 
 [data]
-ctx_tokens = 32
+ctx_tokens = 64
 loader_workers = 0
 
 [[data.sources]]
@@ -49,7 +49,7 @@ count = 256
 vocab_size = 276
 
 [batch]
-micro_batch = 4
+micro_batch = 16
 
 [checkpoint]
 interval_steps = {INTERVAL}
