@@ -249,6 +249,7 @@ def test_a_killed_agent_is_the_root_and_not_the_rank_that_lost_its_peer() -> Non
     found = judged(-9, "", lost)
     assert (found.cause_class, found.what) == ("signal", "killed by signal 9 (SIGKILL)")
     assert judged(1, "", lost).what == what
+    assert judged(-9, "", replace(lost, sent=(Sent("SIGKILL", 1.0),))).what == what  # it did not end by itself
 
 
 def test_a_hang_is_placed_by_the_stack_it_left() -> None:

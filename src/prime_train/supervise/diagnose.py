@@ -145,22 +145,23 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
     if killed is not None:
         rank, number = killed
         return _judge_signal(number, f"rank {rank} was ", evidence)
-    if live.failure is not None and not _is_consequence(live.failure, evidence):
+    ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
+    if live.failure is not None and not _is_consequence(live.failure, evidence, ended_by_us=ended_by_us):
         return _judge_failure(live.failure, evidence)
-    if any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent):
+    if ended_by_us:
         what = "it had to be ended before its checkpoint was complete"
         return Cause("stopped", "signal", what, "it did not stop in its grace period", "raise prime_train.stop_grace_s")
     return _judge_exit(state, evidence)
 
 
-def _is_consequence(failure: TrainerFailed, evidence: Evidence) -> bool:
+def _is_consequence(failure: TrainerFailed, evidence: Evidence, *, ended_by_us: bool) -> bool:
     """The trainer lost its engine, because the engine's process had ended before it, or a rank lost another one.
 
     A trainer that reports a failure exits by itself. So a kill ended another process: torchrun, and with it the ranks.
     """
     if evidence.role != "trainer":
         return _is_engine_error(failure)
-    return evidence.returncode == -signal.SIGKILL and failure.cause_class == "unknown"
+    return not ended_by_us and evidence.returncode == -signal.SIGKILL and failure.cause_class == "unknown"
 
 
 def _is_engine_error(failure: TrainerFailed) -> bool:
