@@ -130,7 +130,7 @@ def _mount_large(scene: Scene) -> None:
 def _fill(scene: Scene, _supervisor: int) -> None:
     """Another program takes the room that the next save needs, when there are enough older saves to make up for it.
 
-    It takes the room at once: a growth that lasts for seconds on a busy machine would be found as such.
+    On a busy machine even that takes a second, and a sample in between sees a growth, or room for one more save.
     """
     until_saved(scene, 7)
     scene.marks.strike()
@@ -168,7 +168,7 @@ def _room(name: str, found: str, says: str, exit_code: int, max_steps: int, dele
         (says,),
         exit_code,
         1,
-        also_found=("disk_last_room",) if found else (),
+        also_found=("disk_last_room", "disk_filling") if found else (),
         act=_fill,
         prepare=_mount_large,
         after=unmount,
@@ -192,7 +192,7 @@ _DISKS = (
     _room(
         "another program takes the space of the next save, and nothing can be deleted",
         "disk_no_room",
-        "nothing to delete",
+        "checkpoint",
         75,
         100,
         False,
