@@ -102,7 +102,7 @@ def test_a_server_is_ready_when_a_completion_of_one_token_comes_back() -> None:
                 assert 0 <= waited_s < ANSWER_S
             case other:
                 pytest.fail(f"{other}")
-    assert server.asked == [("/v1/completions", None, {"model": "tiny", "prompt": [0], "max_tokens": 1})]
+    assert server.asked == [("/v1/completions", None, {"model": "tiny", "prompt": "a", "max_tokens": 1})]
 
 
 def test_good_health_alone_is_not_enough() -> None:

@@ -104,16 +104,13 @@ class _Seen:
 
 
 def _check(ready: Ready, process: Identity, left_s: float) -> _Seen:
-    """Health first, then a completion, because /health is 200 even if the engine behind it is dead (vllm#17972).
-
-    The prompt is a token id, because a server may have no tokenizer.
-    """
+    """Health first, then a completion, because /health is 200 even if the engine behind it is dead (vllm#17972)."""
     health = send_request("GET", ready.health_url, min(_HEALTH_S, left_s))
     if health.status != 200:
         return _Seen(f"/health: {health.words}" if health.status else "")
     if other := _find_port_owner(process, ready.health_url):
         return _Seen(f"the port is held by {other}", cause_class="network")
-    body = {"model": ready.model, "prompt": [0], "max_tokens": 1}
+    body = {"model": ready.model, "prompt": "a" if ready.has_tokenizer else [0], "max_tokens": 1}
     answer = send_request("POST", ready.completion_url, max(_LEAST_REQUEST_S, left_s), body)
     if answer.status == 200 and '"choices"' in answer.text:
         return _Seen("", serves=True)

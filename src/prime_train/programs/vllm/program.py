@@ -110,7 +110,13 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
         argv=add_guard((python_of(server), "-m", _PROGRAM, *arguments)),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
-        ready=Ready(f"{base}/health", f"{base}/v1/completions", server.requests_name, server.ready_limit_s),
+        ready=Ready(
+            f"{base}/health",
+            f"{base}/v1/completions",
+            server.requests_name,
+            server.ready_limit_s,
+            has_tokenizer=not run.learns_from_rewards,
+        ),
         files=files,
     )
 

@@ -28,6 +28,7 @@ class Ready:
     completion_url: str
     model: str  # its name at the server
     limit_s: float  # from its start; a service that does not answer by then has failed
+    has_tokenizer: bool = True  # without one, the prompt is a token id
 
 
 @dataclass(frozen=True, slots=True)
