@@ -42,13 +42,30 @@ def test_a_launcher_that_is_not_there_is_told_as_a_shell_tells_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_to_end_go_to_the_launcher_alone(number: signal.Signals) -> None:
-    program = "trap 'echo told; kill $!; exit 3' TERM INT; sleep 60 > /dev/null 2>&1 & echo ready; wait"
-    with guarded("sh", "-c", program) as guard:
+    program = (
+        "import signal, sys\n"
+        "for number in (signal.SIGTERM, signal.SIGINT):\n"
+        "    signal.signal(number, lambda *_: (print('told', flush=True), sys.exit(3)))\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    signal.pause()\n"
+    )
+    with guarded(sys.executable, "-c", program) as guard:
         assert guard.stdout is not None
         assert guard.stdout.readline() == "ready\n"
         guard.send_signal(number)
         assert guard.stdout.read() == "told\n"
         assert guard.wait(DEADLINE_S) == 3
+
+
+def test_a_signal_after_the_end_of_the_launcher_is_no_error() -> None:
+    program = (
+        "import os, signal\n"
+        "from prime_train.supervise.launch import guard\n"
+        "os.waitpid(guard.start(['true']), 0)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_without_its_supervisor_it_starts_nothing(tmp_path: Path) -> None:

@@ -48,8 +48,13 @@ def start(command: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         sys.exit(126 if isinstance(error, PermissionError) else 127)
+
+    def forward(number: int, _frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended, and waitpid has its exit code
+            os.kill(pid, number)
+
     for number in forwarded:
-        signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.signal(number, forward)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
