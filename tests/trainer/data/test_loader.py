@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -75,6 +76,11 @@ def start_trainer(run: RunSpec, folder: Path, then: str) -> tuple[subprocess.Pop
     return trainer, workers
 
 
+def list_workers() -> list[int]:
+    """The pids of the workers of this process, without programs that other tests have left running."""
+    return [worker.pid for worker in multiprocessing.active_children() if worker.pid is not None]
+
+
 def take_without_end(stream: TrainStream) -> None:
     while stream.next_micro_batch():
         pass
@@ -101,7 +107,7 @@ def test_workers_end_with_a_trainer_that_ends_without_closing_them(
 def test_a_signal_to_the_whole_group_leaves_the_workers_to_the_trainer(run: RunSpec) -> None:
     stream = TrainStream(run, prepare(run), 0, 1, None)
     stream.next_micro_batch()
-    workers = [child.pid for child in psutil.Process().children()]
+    workers = list_workers()
     for worker in workers:
         os.kill(worker, signal.SIGTERM)
         os.kill(worker, signal.SIGINT)
@@ -115,7 +121,7 @@ def test_a_signal_to_the_whole_group_leaves_the_workers_to_the_trainer(run: RunS
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(run: RunSpec) -> None:
     stream = TrainStream(run, prepare(run), 0, 1, None)
     stream.next_micro_batch()
-    os.kill(psutil.Process().children()[0].pid, signal.SIGKILL)
+    os.kill(list_workers()[0], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"data worker \d ended with exit code -9"):
         take_without_end(stream)
     stream.close()
