@@ -225,8 +225,7 @@ def test_a_missing_run_directory_is_wrong_usage(tmp_path: Path) -> None:
 def test_sigusr1_shows_where_it_stands(texts: Path, tmp_path: Path) -> None:
     run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts, run=ENDLESS))
     process = tiny.start(run_dir)
-    # Python 3.11 may never end a dump of all threads while one of them ends, as some do after the first step.
-    tiny.until(lambda: has_trained(run_dir) and tiny.metrics(run_dir)[-1]["step"] > 20)
+    tiny.until(lambda: has_trained(run_dir))
     os.kill(process.pid, signal.SIGUSR1)
     step = tiny.metrics(run_dir)[-1]["step"]
     tiny.until(lambda: tiny.metrics(run_dir)[-1]["step"] > step)  # it goes on

@@ -27,7 +27,10 @@ from prime_train.trainer.attempt import Attempt, StopFlag, watch_supervisor
 
 def main(arguments: list[str]) -> int:
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # kill -USR1 PID prints the stacks of a silent trainer
+    # kill -USR1 PID prints the stacks of a silent trainer: that of the main thread at once, even from within C, and all
+    # others when Python runs again. Python 3.11 crashes or hangs if a thread ends while C walks over all threads.
+    signal.signal(signal.SIGUSR1, lambda *_: faulthandler.dump_traceback(all_threads=True))
+    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)
     parser = argparse.ArgumentParser(prog="python -m prime_train.trainer", description="Train a prepared run.")
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--attempt", type=int, required=True, help="number of this attempt, from 1")
