@@ -77,7 +77,6 @@ class Row:
     prepare: Do = nothing  # before anything is started
     again: Do | None = None  # the command is given again after the first supervisor has ended and this was done
     after: Do = nothing  # at the end, whatever came
-    also_found: tuple[str, ...] = ()  # alarms that are as right: the moment of a sample decides which one comes
     # "trainer": the bundled one under `prime-train run`, and `options` are tables of its config.
     # "prime_rl": a stand-in of its launcher, which does as `options` say.
     # "rewards": the bundled trainer in a run that learns from rewards, with the `options` of rewards.py.
@@ -172,7 +171,7 @@ def _await_attempt(scene: Scene, process: subprocess.Popen[bytes], number: int) 
 def check(row: Row, result: Result) -> None:
     """Everything that has to hold of any fault, and of this one."""
     assert result.exit_code == row.exit_code, result
-    assert (result.found[0] if result.found else "") in (row.found, *row.also_found), result
+    assert (result.found[0] if result.found else "") == row.found, result
     for words in row.says:
         assert words in result.told, (words, result.told)
     assert result.attempts == row.attempts, result
