@@ -2,7 +2,7 @@
 # Written by `prime-train run --slurm`. Near its time limit the job saves and requeues itself.
 #SBATCH --job-name=it-s
 #SBATCH --chdir=/work
-#SBATCH --output="/work/runs/it's 100 %%/slurm/job-%j.log"
+#SBATCH --output="/data/runs/it's 100 %%/slurm/job-%j.log"
 #SBATCH --open-mode=append
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -19,4 +19,4 @@
 #SBATCH --exclusive
 
 # exec: Slurm signals this process, which passes the signal on to the run and then decides what follows.
-exec /opt/python -P -m prime_train.cloud.slurm_program '/work/runs/it'"'"'s' --max-fruitless 3 -- /work/run.toml --set 'eval.prompts=["a b"]' --resume auto
+exec /opt/python -P -m prime_train.cloud.slurm_program '/data/runs/it'"'"'s' --max-fruitless 3 -- /data/run.toml --set 'eval.prompts=["a b"]' --resume auto
