@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
-from prime_train.supervise.lock import find_holder, hold_run
+from prime_train.supervise.lock import hold_idle_run
 from prime_train.views.runs import find, is_run
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
@@ -153,7 +153,7 @@ def pull_(
     if chosen.step in here:
         row |= {"did": "was there"}
     elif not dry_run:
-        with _hold_run(opened.run_dir), show_bytes(chosen.manifest.size_bytes, "pulling") as on_read:
+        with hold_idle_run(opened.run_dir), show_bytes(chosen.manifest.size_bytes, "pulling") as on_read:
             pulled = pull.pull(opened.store, chosen, opened.places, on_read)
         row |= {"did": "pulled", "folders": [str(folder) for folder in pulled.folders]}
     _print(opened, "pull", [row], as_json, "")
@@ -289,19 +289,6 @@ def _no_such_step(step: int | None, have: Sequence[int], where: str, command: st
         why=f"complete steps: {steps}",
         fix=f"prime-train {command} RUN lists them",
     )
-
-
-@contextmanager
-def _hold_run(run_dir: RunDir) -> Iterator[None]:
-    if found := find_holder(run_dir):
-        raise UserError(
-            what=f"the run is held by process {found.identity.pid} on {found.host}",
-            where=str(run_dir.lock),
-            why="its trainer writes, deletes and loads these checkpoints",
-            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
-        )
-    with hold_run(run_dir):
-        yield
 
 
 def _print(

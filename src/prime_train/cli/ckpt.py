@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +16,13 @@ import typer
 from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.step_folders import Places, Stock
 from prime_train.cli.options import AsJson, NoColor, RunName
+from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import table
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
 from prime_train.programs import recorded
-from prime_train.supervise.lock import find_holder, hold_run
+from prime_train.supervise.lock import hold_idle_run
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.views import checkpoints
 from prime_train.views.checkpoint_changes import (
@@ -81,7 +81,7 @@ def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: 
     run_dir = find(run, Path.cwd())
     if step is not None:
         checkpoints.find_checkpoint(run_dir, step)
-    with _progress(checkpoints.total_bytes(run_dir, step), "reading") as on_read:
+    with show_bytes(checkpoints.total_bytes(run_dir, step), "reading") as on_read:
         results = list(checkpoints.verify(run_dir, on_read, step))
     if as_json:
         _print_json(checkpoints.verify_json(run_dir.path.name, results))
@@ -118,7 +118,7 @@ def prune(
     run_dir = find(run, Path.cwd())
     program, spec = recorded(run_dir)
     places, keep = program.places(spec, run_dir), program.keep(spec)
-    with nullcontext() if dry_run else _hold_run(run_dir):
+    with nullcontext() if dry_run else hold_idle_run(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
         plan = plan_pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else _delete(run_dir, places, plan)
@@ -166,12 +166,12 @@ def compress(
     lossy = moments is not None
     work = archive.compress_lossy if lossy else archive.compress
     left = packing_plan.lossy_work_bytes if lossy else packing_plan.work_bytes
-    with _hold_run(run_dir):
+    with hold_idle_run(run_dir):
         chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.has_leftovers(c.path)]
         if dry_run:
             results = [plan_packing(found, lossy=lossy) for found in chosen]
         else:
-            with _progress(sum(left(found.path) for found in chosen), "packing") as on_read:
+            with show_bytes(sum(left(found.path) for found in chosen), "packing") as on_read:
                 results = [work_on(found, partial(work, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
@@ -188,10 +188,10 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
     """
     run_dir = find(run, Path.cwd())
     archive.keep_freed_memory()
-    with _hold_run(run_dir):
+    with hold_idle_run(run_dir):
         found = checkpoints.complete(run_dir, step)
         chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.has_leftovers(c.path)]
-        with _progress(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
+        with show_bytes(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
             results = [work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
 
@@ -238,27 +238,3 @@ def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, 
     finally:
         log.close()
     return failed
-
-
-@contextmanager
-def _hold_run(run_dir: RunDir) -> Iterator[None]:
-    """Hold the run's lock, so that no trainer uses its checkpoints. Raises UserError if the run is live."""
-    if found := find_holder(run_dir):
-        raise UserError(
-            what=f"the run is held by process {found.identity.pid} on {found.host}",
-            where=str(run_dir.lock),
-            why="its trainer writes, deletes and loads these checkpoints",
-            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
-        )
-    with hold_run(run_dir):
-        yield
-
-
-@contextmanager
-def _progress(size_bytes: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, nothing elsewhere. Yields a function that takes the number of processed bytes."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    with typer.progressbar(length=size_bytes, label=label, file=sys.stderr) as bar:
-        yield bar.update

@@ -120,3 +120,17 @@ def _busy(run_dir: RunDir) -> UserError:
         fix=f"look at it with `prime-train status {run_dir.path.name}`, or end it with "
         f"`prime-train stop {run_dir.path.name}`; another name starts another run",
     )
+
+
+@contextlib.contextmanager
+def hold_idle_run(run_dir: RunDir) -> Iterator[None]:
+    """Hold the run's lock, so that no trainer uses its checkpoints. Raises UserError if the run is live."""
+    if found := find_holder(run_dir):
+        raise UserError(
+            what=f"the run is held by process {found.identity.pid} on {found.host}",
+            where=str(run_dir.lock),
+            why="its trainer writes, deletes and loads these checkpoints",
+            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
+        )
+    with hold_run(run_dir):
+        yield
