@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from prime_train.cloud.sky_queue import ENDED
 from prime_train.core.units import counted, format_seconds
 from prime_train.estimate.spot.fruitless import MOST_FRUITLESS, MOST_LOST_MACHINES, count_fruitless
 
@@ -16,10 +17,7 @@ Action = Literal["resume", "wait", "give-up", "report"]
 Outcome = Literal["pending", "started", "failed", "dropped"]
 
 _DEAD = frozenset(("stalled", "crashed"))
-# Source: sky/jobs/state.py of skypilot 0.14.1, ManagedJobStatus. A state that is in neither set counts as live.
-_ENDED = frozenset(
-    ("SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS", "FAILED_NO_RESOURCE", "FAILED_CONTROLLER")
-)
+# Source: sky/jobs/state.py of skypilot 0.14.1, ManagedJobStatus.
 _HOPELESS = frozenset(("FAILED_SETUP", "FAILED_PRECHECKS"))  # the next job has the same set-up and the same resources
 
 
@@ -32,7 +30,7 @@ class Job(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        return self.state not in _ENDED
+        return self.state not in ENDED
 
 
 class Reading(NamedTuple):

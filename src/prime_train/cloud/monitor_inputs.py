@@ -10,10 +10,11 @@ import re
 from typing import Any, NamedTuple, TypeGuard, get_args
 
 from prime_train.cloud.monitor import Job, Verdict
+from prime_train.cloud.sky_queue import parse_records
+from prime_train.core.errors import UserError
 from prime_train.views.text import sanitize
 
 MOST_BYTES = 16 * 2**20
-_MOST_JOBS = 100_000
 _LONGEST_WHY = 300
 _MOST_STEPS = 10**12
 _LONG_NAME = 36  # letters and digits of a name that may have been cut to 48 characters
@@ -49,35 +50,31 @@ def parse_status(text: str) -> RunStatus:
 def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
     """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded.
 
-    Source of the fields: sky/schemas/api/responses.py of skypilot 0.14.1, ManagedJobRecord. A job with several tasks
-    has several records, and is live while one of them is. Lines before the list, such as a hint, are skipped.
+    A job with several tasks has several records, and is live while one of them is.
     """
-    document = _parse(text[text.find("\n[") + 1 :] if not text.startswith("[") else text)
-    if not isinstance(document, list) or len(document) > _MOST_JOBS:
+    try:
+        records = parse_records(text)
+    except UserError:
         return None
     found: dict[int, Job] = {}
-    for row in document:
-        if not isinstance(row, dict):
+    for record in records:
+        if record is None:
             return None
-        if not _is_called(row.get("job_name"), name):
+        if not _is_called(record.name, name):
             continue
-        job_id, state, recoveries = row.get("job_id"), row.get("status"), row.get("recovery_count")
-        if not _is_count(job_id) or not isinstance(state, str):
-            return None
-        job = Job(job_id, sanitize(state)[:40], recoveries if _is_count(recoveries) else 0)
-        known = found.get(job_id)
+        known = found.get(record.id)
         if known is None or not known.is_live:
-            found[job_id] = job
+            found[record.id] = Job(record.id, record.state[:40], record.recoveries)
     return tuple(sorted(found.values()))
 
 
-def _is_called(job_name: Any, run_name: str) -> bool:
+def _is_called(job_name: str, run_name: str) -> bool:
     """Whether a job is that of the run. Names of jobs allow fewer characters than names of runs, and are shorter.
 
     Letters and digits are compared. A job that is wrongly taken for the run's delays a resume; one that is wrongly
     taken for another's would get a second one beside it.
     """
-    job, run = (_NO_LETTER.sub("", str(one)).lower() for one in (job_name, run_name))
+    job, run = (_NO_LETTER.sub("", one).lower() for one in (job_name, run_name))
     return job == run or (len(job) >= _LONG_NAME and run.startswith(job))
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
 
+# Source: sky/jobs/state.py of skypilot 0.14.1, ManagedJobStatus. Any other state counts as live.
 ENDED = frozenset({"SUCCEEDED", "CANCELLED", "FAILED", "FAILED_SETUP", "FAILED_PRECHECKS", "FAILED_NO_RESOURCE",
                    "FAILED_CONTROLLER"})  # fmt: skip
 
@@ -39,9 +40,15 @@ class ManagedJob(NamedTuple):
 
 
 def parse_queue(text: str) -> tuple[ManagedJob, ...]:
-    """The jobs of a queue, the newest first. Raises UserError for a text that is not a queue.
+    """The jobs of a queue, the newest first, without records that are not understood. Errors: see parse_records."""
+    return tuple(sorted((job for job in parse_records(text) if job is not None), key=lambda job: -job.id))
 
-    Lines before the document, such as a hint about a new version, are skipped. Unknown states are kept as they are.
+
+def parse_records(text: str) -> list[ManagedJob | None]:
+    """Each record of a queue, None where it is not understood. Raises UserError for a text that is not a queue.
+
+    A job with several tasks has several records. Lines before the document, such as a hint about a new version, are
+    skipped. Unknown states are kept as they are.
     """
     start = min((found for found in (text.find("[\n"), text.find("[]"), text.find("[{")) if found >= 0), default=-1)
     try:
@@ -56,8 +63,7 @@ def parse_queue(text: str) -> tuple[ManagedJob, ...]:
             fix="run it by hand; prime-train reads the format of skypilot 0.14",
             exit_code=ExitCode.OUT_OF_REACH,
         )
-    found = [job for entry in document if (job := _job(entry)) is not None]
-    return tuple(sorted(found, key=lambda job: -job.id))
+    return list(map(_job, document))
 
 
 def find_job(jobs: Iterable[ManagedJob], name: str) -> ManagedJob | None:
@@ -70,7 +76,7 @@ def _job(entry: Any) -> ManagedJob | None:
     if not isinstance(entry, dict):
         return None
     number, state = entry.get("job_id"), entry.get("status")
-    if not isinstance(number, int) or isinstance(number, bool) or not isinstance(state, str):
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0 or not isinstance(state, str):
         return None
     return ManagedJob(
         id=number,
