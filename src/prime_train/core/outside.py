@@ -1,0 +1,232 @@
+"""Opens the files that come from outside: configs, manifests, markers, model folders, logs. Runs nothing in them.
+
+People copy, edit, download and share such files, so nothing in them is believed. Only regular files are opened, because
+a pipe or a device may never end. No part of a path below a root may be a link. Content has limits.
+`/dev/stdin` and the pipes of a shell's `<(...)` are not regular files either: commands that read a stream have "-".
+"""
+
+# pathlib takes longer to import than a lint may take.
+# ruff: noqa: PTH116
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prime_train.core.errors import ExitCode, UserError
+
+Path = str | os.PathLike[str]
+
+CONFIG_BYTES = 64 * 2**20  # a config has kilobytes; a larger file is probably a data file
+RECORD_BYTES = 64 * 2**20  # a manifest of 100,000 files has 15 MB; other records have kilobytes
+MARK_BYTES = 64 * 2**10  # one line: the text of a lock, a mark, a request
+JSON_DEPTH = 64  # the deepest record of ours nests 8 levels, the deepest config.json of a model 6
+
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISLNK, "a symbolic link"),
+)
+
+
+class OutsideError(OSError):
+    """A file that is there but is not read. `what` describes it, `why` gives the reason."""
+
+    def __init__(self, number: int, what: str, path: Path, why: str) -> None:
+        super().__init__(number, what, os.fspath(path))
+        self.what = what
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
+    """A regular file, open for reading. Below `within`, no part of the path may be a symbolic link.
+
+    Raises OutsideError for a link, a pipe, a device or a path that leads out of `within`, and OSError as open() does.
+    """
+    return open(open_descriptor(path, within), "rb")
+
+
+def open_descriptor(path: Path, within: Path | None = None, flags: int = os.O_RDONLY) -> int:
+    """The descriptor of a regular file that exists, with `flags` of os.open. Raises as `open_regular` does.
+
+    The file is judged before it is opened, because opening a device can have an effect, and again after it, because
+    another file may have taken its name.
+    """
+    if within is None:
+        _judge(os.stat(path), path)
+        return _open(path, flags, path)
+    *folders, name = _parts(path, within)
+    folder = os.open(within, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in folders:
+            inner = _open_folder(part, folder, path)
+            os.close(folder)
+            folder = inner
+        _judge(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
+        return _open(name, flags | os.O_NOFOLLOW, path, folder)
+    finally:
+        os.close(folder)
+
+
+def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
+    """The content of a regular file. Raises OutsideError as `open_regular` does, and for more than `limit_bytes`."""
+    with open_regular(path, within) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise too_large(path, limit_bytes)
+    return content
+
+
+def read_text(path: Path, limit_bytes: int, within: Path | None = None, errors: str = "strict") -> str:
+    """The UTF-8 text of a regular file. Raises as `read_bytes` does; ValueError for other bytes."""
+    return read_bytes(path, limit_bytes, within).decode("utf-8", errors)
+
+
+def read_json(path: Path, limit_bytes: int, depth: int = JSON_DEPTH, within: Path | None = None) -> Any:
+    """The value in a JSON file. Raises as `read_bytes` does, and ValueError for anything `parse_json` refuses."""
+    return parse_json(read_bytes(path, limit_bytes, within), depth)
+
+
+def parse_json(content: str | bytes, depth: int = JSON_DEPTH) -> Any:
+    """The value of a JSON text. Raises ValueError if it is no JSON, nests deeper than `depth`, or has a number or a
+    character that no later code can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a
+    surrogate pair.
+    """
+    import json
+
+    text = content if isinstance(content, str) else content.decode("utf-8")
+    if text.count("[") + text.count("{") > depth and _depth(text) > depth:
+        raise ValueError(f"it nests more than {depth} levels")
+    value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
+    if "\\ud" in text or "\\uD" in text:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # raises UnicodeEncodeError, which is a ValueError
+    return value
+
+
+def name_fault(name: object) -> str:
+    """Why a name in a manifest is not a plain name of a file below its folder; "" if it is one."""
+    if not isinstance(name, str) or not name:
+        return "it is no text" if not isinstance(name, str) else "it is empty"
+    if "\0" in name:
+        return "it has a null byte"
+    if name.startswith("/"):
+        return "it is an absolute path"
+    parts = name.split("/")
+    if ".." in parts:
+        return "it leads out of the folder"
+    if "" in parts or "." in parts:
+        return "it is not written plainly"
+    if len(name.encode("utf-8", "surrogatepass")) > 4095 or max(map(len, parts)) > 255:
+        return "it is too long"
+    return ""
+
+
+def too_large(path: Path, limit_bytes: int) -> OutsideError:
+    from prime_train.core.units import format_bytes
+
+    what = f"it has more than {format_bytes(limit_bytes)}"
+    return OutsideError(errno.EFBIG, what, path, "a file of this kind is smaller, and reading it could use all memory")
+
+
+def as_user_error(error: OSError | ValueError, where: str, fix: str, exit_code: ExitCode | None = None) -> UserError:
+    """The message for a file that was not read or makes no sense."""
+    from prime_train.core.errors import ExitCode, UserError
+
+    code = ExitCode.USAGE if exit_code is None else exit_code
+    if isinstance(error, OutsideError):
+        return UserError(what=str(error), where=where, why=error.why, fix=fix, exit_code=code)
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return UserError(what="it cannot be read", where=where, why=reason, fix=fix, exit_code=code)
+
+
+def _parts(path: Path, within: Path) -> list[str]:
+    """The names from `within` down to `path`. Raises OutsideError where these do not lead down."""
+    parts = os.path.relpath(path, within).split("/")
+    if ".." in parts:
+        raise OutsideError(
+            errno.EXDEV, f"it is not below {os.fspath(within)}", path, "the path leads out of its folder"
+        )
+    return parts
+
+
+def _open_folder(name: str, folder: int, path: Path) -> int:
+    try:
+        return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise _link(path) from None
+        raise
+
+
+def _open(name: Path, flags: int, path: Path, folder: int | None = None) -> int:
+    try:
+        descriptor = os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
+            raise _link(path) from None
+        raise
+    try:
+        _judge(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _judge(status: os.stat_result, path: Path) -> None:
+    """Raises OutsideError unless it is a regular file; IsADirectoryError for a folder, as open() does."""
+    mode = status.st_mode
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if stat.S_ISLNK(mode):
+        raise _link(path)
+    kind = next((text for is_kind, text in _KINDS if is_kind(mode)), "an unknown kind of file")
+    raise OutsideError(
+        errno.EINVAL, f"it is {kind}, not a regular file", path, "reading it could wait or go on for ever"
+    )
+
+
+def _link(path: Path) -> OutsideError:
+    return OutsideError(errno.ELOOP, "it is a symbolic link", path, "a link may lead to files of another folder")
+
+
+def _depth(text: str) -> int:
+    import re
+
+    deepest = level = 0
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text):
+        match found[0]:
+            case "[" | "{":
+                level += 1
+                deepest = max(deepest, level)
+            case "]" | "}":
+                level -= 1
+    return deepest
+
+
+def _refuse_constant(written: str) -> Any:
+    raise ValueError(f"{written} is no number of JSON")
+
+
+def _finite(written: str) -> float:
+    value = float(written)
+    if value - value != 0.0:
+        raise ValueError(f"{written[:40]} is beyond the range of numbers")
+    return value
+
+
+def _bounded(written: str) -> int:
+    if len(written) > 20 or not -(2**63) <= (value := int(written)) < 2**64:
+        raise ValueError(f"{written[:40]} has more than 64 bits")
+    return value
