@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ settings.register_profile(
 # CI runs the same examples each time, so that a change lands or fails by itself. `make test` looks for new ones.
 settings.register_profile("repeatable", settings.get_profile("untimed"), derandomize=True)
 settings.load_profile("untimed")
+
+# Several workers share the cores. With a thread per core, each training burns three times the time in waiting loops.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Tests that a shell has put into the background ignore Ctrl-C, and so would every program that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
