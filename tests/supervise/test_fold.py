@@ -627,6 +627,11 @@ def test_the_score_of_an_environment_keeps_its_first_evaluation() -> None:
     assert state.task_scores == (TaskScore("sums", 0, 0.25, 40, 0.75), TaskScore("sort", 0, 0.5, 0, 0.5))
 
 
+def test_progress_that_comes_after_the_end_does_not_set_the_step_back() -> None:
+    state = folded(OPENED, LaunchAsked(1, 0), progress(1, 10), TrainerFinished(1, 12, 0.5, "x"), progress(1, 11))
+    assert state.step == 12
+
+
 def test_progress_of_a_run_of_rewards_has_the_reward() -> None:
     assert after(_LAUNCHED, replace(progress(1, 5), reward=0.5)).reward == 0.5
 

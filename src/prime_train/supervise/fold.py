@@ -288,7 +288,7 @@ def fold_trainer(state: State, record: Record) -> State:
         case events.Phase(name=name, detail=detail):
             state = evolve_live(state, phase=name, phase_detail=detail)
             return evolve(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
-        case events.Progress() as event:
+        case events.Progress() as event if live.trainer_exit is None:  # one that comes late is of an earlier step
             return _fold_progress(state, live, event, record)
         case events.Evaluated() as event:
             latest = Validation(event.step, event.loss, event.tokens)
