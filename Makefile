@@ -11,7 +11,7 @@ BIN := .venv/bin
 # pip would compile each of 15,000 files and more; Python compiles those that it imports.
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # Slow tests wait for processes more than they compute.
-SLOW_WORKERS ?= $(shell expr 4 '*' "$$(nproc)")
+SLOW_WORKERS ?= $(shell expr 3 '*' "$$(nproc)")
 # More options of pytest, for example --hypothesis-profile=repeatable.
 PYTEST_OPTIONS ?=
 RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
