@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import sys
 import tempfile
@@ -235,3 +237,51 @@ def test_ranks_that_share_the_check_read_packed_files_too(tmp_path: Path) -> Non
     archive.compress(folder, SMALL)
     for part in range(3):
         assert layout.problem(folder, on_read=lambda _: None, part=part, parts=3) == ""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"file": "../../secret"},
+        {"file": "__0_0.distcp"},
+        {"file": layout.MANIFEST},
+        {"start": -1},
+        {"start": 10**6},
+    ],
+    ids=lambda change: "-".join(map(str, change.items())),
+)
+def test_a_packed_part_that_is_none_makes_the_checkpoint_broken(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = write(tmp_path)
+    archive.compress(folder, SMALL)
+    manifest = json.loads((folder / layout.MANIFEST).read_text())
+    manifest["files"]["__0_0.distcp"]["packed"]["segments"][0] |= change
+    (folder / layout.MANIFEST).write_text(json.dumps(manifest))
+
+    assert layout.inspect(folder).problem.startswith("COMPLETE.json is unreadable")
+    with pytest.raises(ValueError, match=r"packed part|sizes"):
+        archive.restore(folder, sizes=SMALL)
+
+
+@pytest.mark.parametrize("verb", ["compress", "restore"])
+@pytest.mark.parametrize("planted", ["head", "segment", "folder"])
+def test_no_file_outside_is_changed_through_a_link(tmp_path: Path, verb: str, planted: str) -> None:
+    """A link in the place of a packed file's head, of a segment to write, or of a folder."""
+    folder, victim = write(tmp_path), tmp_path / "victim"
+    if verb == "restore":
+        archive.compress(folder, SMALL)
+    victim.mkdir()
+    kept = victim / "kept"
+    kept.write_bytes(b"kept")
+    if planted == "folder":
+        (folder / "deeper").rename(victim / "deeper")
+        (folder / "deeper").symlink_to(victim / "deeper")
+    else:
+        name = "__0_0.distcp" if planted == "head" else "__0_0.distcp.planes.77"
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(kept)
+    before = content(victim)
+
+    with contextlib.suppress(DamagedError):
+        doing(verb, folder, SMALL)()
+
+    assert content(victim) == before

@@ -59,3 +59,28 @@ def test_nothing_in_it_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / dcp.METADATA).write_bytes(pickle.dumps(_Evil()))
     assert dcp.missing(tmp_path)
     assert not (tmp_path / "run-by-a-pickle").exists()
+
+
+@pytest.mark.parametrize("file", ["../../../etc/passwd", "/etc/passwd"])
+def test_a_file_outside_the_folder_is_not_looked_at(saved: Path, tmp_path: Path, file: str) -> None:
+    text = (saved / dcp.METADATA).read_bytes()
+    (name,) = {entry.file for entry in dcp.entries(text)[0]}
+    written, wanted = (b"X" + len(one).to_bytes(4, "little") + one for one in (name.encode(), file.encode()))
+    short = b"\x8c" + bytes([len(name)]) + name.encode()  # SHORT_BINUNICODE, else BINUNICODE
+    assert short in text or written in text
+    (tmp_path / dcp.METADATA).write_bytes(text.replace(short, wanted).replace(written, wanted))
+    assert f"it names the file '{file}'" in dcp.missing(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"\x8e" + b"\xff" * 8, b"r\xff\xff\xff\x7f."], ids=["bytes", "memo"])
+def test_a_pickle_that_names_any_size_is_told(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / dcp.METADATA).write_bytes(text)
+    assert "not as torch writes it" in dcp.missing(tmp_path)
+
+
+def test_metadata_that_is_no_regular_file_is_told(tmp_path: Path) -> None:
+    step = tmp_path / "step_7" / "trainer"
+    step.mkdir(parents=True)
+    (tmp_path / "elsewhere").write_bytes(b"x")
+    (step / dcp.METADATA).symlink_to(tmp_path / "elsewhere")
+    assert problem([step.parent], layout(orchestrated=False)) == ".metadata is unreadable: it is a symbolic link"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -54,6 +55,54 @@ def test_without_a_manifest_the_save_did_not_finish(folder: Path) -> None:
 def test_a_manifest_that_is_not_one_is_a_problem(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     assert layout.inspect(folder).problem.startswith("COMPLETE.json is unreadable")
+
+
+_NOT_JSON = {
+    "infinity": '{"step": Infinity, "files": {}}',
+    "beyond floats": '{"step": 1e999, "files": {}}',
+    "deep": "[" * 200_000,
+    "half a pair": '{"step": 5, "damaged": "\\ud800", "files": {}}',
+}
+
+
+@pytest.mark.parametrize("text", _NOT_JSON.values(), ids=_NOT_JSON)
+def test_a_manifest_that_no_code_can_use_is_a_problem(folder: Path, text: str) -> None:
+    (folder / MANIFEST).write_text(text)
+    assert layout.inspect(folder).problem.startswith("COMPLETE.json is unreadable")
+    assert layout.newest_complete(folder.parent) is None
+
+
+def test_a_manifest_that_is_no_regular_file_is_a_problem(folder: Path) -> None:
+    kept = folder.parent / "kept.json"
+    (folder / MANIFEST).rename(kept)
+    (folder / MANIFEST).symlink_to(kept)
+    assert layout.inspect(folder).problem == "COMPLETE.json is unreadable: it is a symbolic link"
+    (folder / MANIFEST).unlink()
+    os.mkfifo(folder / MANIFEST)
+    assert layout.inspect(folder).problem == "COMPLETE.json is unreadable: it is a named pipe, not a regular file"
+
+
+@pytest.mark.parametrize("name", ["../../secret", "{outside}", "..", "", ".", "deeper//0.distcp", "a\0b"])
+def test_a_manifest_names_only_plain_names_below_its_folder(folder: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "secret").write_bytes(CONTENT)
+    entry = {"bytes": 10, "sha256": hashlib.sha256(CONTENT).hexdigest()}
+    name = name.format(outside=tmp_path / "secret")
+    (folder / MANIFEST).write_text(json.dumps({"version": 1, "step": 5, "files": {name: entry}}))
+
+    found = layout.inspect(folder, hashes=True)
+
+    assert found.problem.startswith("COMPLETE.json is unreadable: it names the file")
+
+
+def test_a_file_that_is_reached_through_a_link_makes_the_checkpoint_broken(folder: Path, tmp_path: Path) -> None:
+    (folder / "deeper").rename(tmp_path / "elsewhere")
+    (folder / "deeper").symlink_to(tmp_path / "elsewhere")
+    assert layout.inspect(folder).problem == "deeper/0.distcp is unreadable: it is a symbolic link"
+    (folder / "deeper").unlink()
+    (folder / "deeper").mkdir()
+    for number in range(2):
+        (folder / "deeper" / f"{number}.distcp").symlink_to(tmp_path / "elsewhere" / f"{number}.distcp")
+    assert layout.inspect(folder, hashes=True).problem == "deeper/0.distcp is unreadable: it is a symbolic link"
 
 
 @pytest.mark.parametrize("step", [4, 6, 50])

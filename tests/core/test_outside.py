@@ -98,13 +98,24 @@ def test_the_size_is_bounded(tmp_path: Path) -> None:
         outside.read_bytes(file, 1024, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("[" * 200_000, "[" * 65 + "]" * 65, '{"a":' * 70 + "1" + "}" * 70, "Infinity", "[NaN]", "-Infinity", "1e999"),
-        *("9" * 5000, str(2**64), '"\\ud800"', "{", "", "nope"),
-    ],
-)
+_UNFIT = {
+    "deep": "[" * 200_000,
+    "one too deep": "[" * 65 + "]" * 65,
+    "deep objects": '{"a":' * 70 + "1" + "}" * 70,
+    "infinity": '{"step": Infinity}',
+    "not a number": "[NaN]",
+    "minus infinity": "-Infinity",
+    "beyond floats": "1e999",
+    "5000 digits": "9" * 5000,
+    "65 bits": str(2**64),
+    "half a pair": '"\\ud800"',
+    "cut": "{",
+    "empty": "",
+    "a word": "nope",
+}
+
+
+@pytest.mark.parametrize("text", _UNFIT.values(), ids=_UNFIT)
 def test_content_that_later_code_would_not_survive_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         outside.parse_json(text)

@@ -22,6 +22,7 @@ from pathlib import Path
 from prime_train.checkpoints import layout, lossy, packing_plan, segments
 from prime_train.checkpoints.lossy import NO_EDITS, Edits
 from prime_train.checkpoints.packed import (
+    SUFFIX,
     Entry,
     Read,
     Segment,
@@ -30,7 +31,8 @@ from prime_train.checkpoints.packed import (
     read_segment,
     start_pool,
 )
-from prime_train.checkpoints.packing_plan import DEFAULT, SUFFIX, Sizes, list_leftovers, list_to_pack
+from prime_train.checkpoints.packing_plan import DEFAULT, Sizes, list_leftovers, list_to_pack
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import sync
 from prime_train.core.units import format_bytes
@@ -91,9 +93,9 @@ class _Packing:
 
 def _add_edits(folder: Path, entry: Entry, edits: Edits) -> Entry:
     """The manifest entry of an unpacked file with `edits`. DamagedError where the file is not as it was saved."""
-    if _hash(read_head(folder / entry.name, entry.size_bytes)).hexdigest() != entry.sha256:
+    if _hash(read_head(folder, entry.name, entry.size_bytes)).hexdigest() != entry.sha256:
         raise DamagedError(f"{entry.name} does not match its SHA-256")
-    after = _hash(read_head(folder / entry.name, entry.size_bytes, edits)).hexdigest()
+    after = _hash(read_head(folder, entry.name, entry.size_bytes, edits)).hexdigest()
     return replace(entry, sha256=after, sha256_as_saved=entry.sha256, edits=edits)
 
 
@@ -108,7 +110,7 @@ def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
     """Pack a file from its end, segment by segment, and cut off each packed part; returns the file's new entry."""
     path = folder / entry.name
     starts = _segment_starts(entry, packing.sizes.segment_bytes)
-    with open(path, "rb", buffering=0) as file, ThreadPoolExecutor(1, thread_name_prefix="hash") as aside:
+    with outside.open_regular(path, folder) as file, ThreadPoolExecutor(1, thread_name_prefix="hash") as aside:
         # One thread hashes while the last segment is packed; nothing is cut before the hashing is done.
         hashing = aside.submit(_hash_prefixes, file.fileno(), entry, starts)
         for number in reversed(range(len(starts))):
@@ -161,11 +163,11 @@ def _write_segment(path: Path, part: segments.Part, packing: _Packing) -> int:
 def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read: Read) -> None:
     """Append the segments to the file one by one, and delete each segment once it is restored."""
     path = folder / entry.name
-    sha256 = _hash(read_head(path, entry.kept_bytes))
+    sha256 = _hash(read_head(folder, entry.name, entry.kept_bytes))
     while entry.segments:
         segment, *rest = entry.segments
         try:
-            _append(path, read_segment(folder / segment.file, pool), sha256, on_read)
+            _append(path, folder, read_segment(folder, segment.file, pool), sha256, on_read)
             if sha256.hexdigest() != (rest[0].sha256_before if rest else entry.sha256):
                 raise ValueError("it does not match its SHA-256")
         except (ValueError, OSError) as error:
@@ -179,9 +181,10 @@ def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read:
         (folder / segment.file).unlink()
 
 
-def _append(path: Path, pieces: Iterator[bytearray], sha256: hashlib._Hash, on_read: Read) -> None:
+def _append(path: Path, folder: Path, pieces: Iterator[bytearray], sha256: hashlib._Hash, on_read: Read) -> None:
     """Append `pieces` to the file and to the hash of its content; the file is on the disk when this returns."""
-    with open(path, "ab") as file:
+    is_new = not path.exists()
+    with open(path, "xb") if is_new else os.fdopen(outside.open_descriptor(path, folder, os.O_WRONLY), "ab") as file:
         for piece in pieces:
             file.write(piece)
             sha256.update(piece)

@@ -12,7 +12,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
+from prime_train.core.outside import OutsideError
+
 METADATA = ".metadata"
+METADATA_BYTES = 2**29  # a model of 1 T parameters on 4,096 ranks has a tenth of this
+_TOO_MUCH = (OverflowError, MemoryError, RecursionError)  # a pickle can name any size
 
 
 class UnlikeError(Exception):
@@ -52,13 +57,21 @@ def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
     try:
         found = _Inert(io.BytesIO(metadata)).load().state
         return [_entry(*stored) for stored in found["storage_data"].items()], dict(found["state_dict_metadata"])
-    except (pickle.UnpicklingError, AttributeError, KeyError, IndexError, TypeError, ValueError, EOFError) as error:
+    except (pickle.UnpicklingError, AttributeError, LookupError, TypeError, ValueError, EOFError, *_TOO_MUCH) as error:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
 
 
 def _entry(index: Any, info: Any) -> Entry:
     name, place = str(index.state["fqn"]), info.state
-    return Entry(name, str(place["relative_path"]), int(place["offset"]), int(place["length"]), index)
+    file = str(place["relative_path"])
+    if fault := outside.name_fault(file):
+        raise ValueError(f"it names the file {file[:100]!r}: {fault}")
+    return Entry(name, file, int(place["offset"]), int(place["length"]), index)
+
+
+def read_metadata(folder: Path) -> bytes:
+    """The bytes of `.metadata`. Raises OSError; OutsideError where it is not a regular file of a bounded size."""
+    return outside.read_bytes(folder / METADATA, METADATA_BYTES, folder)
 
 
 def missing(folder: Path) -> str:
@@ -66,27 +79,28 @@ def missing(folder: Path) -> str:
 
     Reads `.metadata` if it has changed, and the sizes of the other files. Raises OSError where it cannot be read.
     """
-    metadata = folder / METADATA
-    status = metadata.stat()
-    needed = _needed(metadata, (status.st_ino, status.st_mtime_ns, status.st_size))
+    status = outside.stat_regular(folder / METADATA, folder)
+    needed = _needed(folder, (status.st_ino, status.st_mtime_ns, status.st_size))
     if isinstance(needed, str):
         return needed
     for file, least_bytes in needed:
         try:
-            size_bytes = (folder / file).stat().st_size
+            size_bytes = outside.stat_regular(folder / file, folder).st_size
         except FileNotFoundError:
             return f"{file} is missing"
+        except OutsideError as error:
+            return f"{file} is unreadable: {error}"
         if size_bytes < least_bytes:
             return f"{file} has {size_bytes:,} of at least {least_bytes:,} bytes"
     return ""
 
 
 @lru_cache(maxsize=64)  # a run is looked at every few seconds, and the file of a large model takes long to parse
-def _needed(metadata: Path, version: tuple[int, ...]) -> tuple[tuple[str, int], ...] | str:
+def _needed(folder: Path, version: tuple[int, ...]) -> tuple[tuple[str, int], ...] | str:
     """Bytes that each file has at least; what is wrong with `.metadata` where that cannot be read out of it."""
     del version  # of the file: a key of the cache
     try:
-        stored, _ = entries(metadata.read_bytes())
+        stored, _ = entries(read_metadata(folder))
     except UnlikeError as error:
         return str(error)
     needed: dict[str, int] = {}

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.layout import MANIFEST
+from prime_train.core import outside
+from prime_train.core.outside import MARK_BYTES, OutsideError
 from prime_train.core.process_id import Holder, Identity, identify, own_mark
 from prime_train.core.rundir import write_atomic
 
@@ -42,9 +44,11 @@ def marked_by(folder: Path) -> str:
 def _user(mark: Path) -> str:
     """The live process that a mark file names. An unreadable mark counts as in use. Host and ticks may be missing."""
     try:
-        words = mark.read_text(encoding="utf-8").split()
+        words = outside.read_text(mark, MARK_BYTES, mark.parent).split()
     except FileNotFoundError:
         return ""
+    except (OutsideError, ValueError):
+        return f"the process that wrote {mark.name}"
     host = words[1] if len(words) > 1 else socket.gethostname()
     try:
         pid, _, ticks = words[0].partition(":")

@@ -3,7 +3,7 @@
 A checkpoint is a folder `step_N`. Its manifest `COMPLETE.json` is written last and names every file with its size and
 SHA-256. Without the manifest, or with a file that differs from it, a run cannot resume from the folder. A manifest can
 also mark the checkpoint as damaged, which makes it incomplete forever, and state that a file is stored packed
-(packed.py).
+(packed.py). Manifests are copied and downloaded: one that names anything but plain names below its folder is broken.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.checkpoints.packed import Entry, Read, find_changed_content, find_size_difference, parse_entry
+from prime_train.core import outside
+from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import write_atomic
 
 MANIFEST = "COMPLETE.json"
@@ -85,7 +87,7 @@ def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: 
 def _text(folder: Path) -> bytes | None:
     """The content of the manifest; None where it cannot be read."""
     try:
-        return (folder / MANIFEST).read_bytes()
+        return outside.read_bytes(folder / MANIFEST, RECORD_BYTES, folder)
     except OSError:
         return None
 
@@ -125,7 +127,7 @@ def update_entry(folder: Path, entry: Entry) -> None:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest: dict[str, Any] = outside.read_json(folder / MANIFEST, RECORD_BYTES, within=folder)
     return manifest
 
 

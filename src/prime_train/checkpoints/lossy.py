@@ -24,7 +24,9 @@ from typing import Any, NamedTuple, TypeVar
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
 from prime_train.checkpoints.planes import missing_package
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import OutsideError
 
 _NUMBER_BYTES = 4  # fp32
 
@@ -150,12 +152,12 @@ def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> 
     ranges: dict[str, list[tuple[int, int]]] = {}
     patches: dict[str, list[tuple[int, bytes]]] = {}
     try:
-        found = [one for one in find_moments((folder / METADATA).read_bytes()) if one.file in files]
+        found = [one for one in find_moments(dcp.read_metadata(folder)) if one.file in files]
         for tensor in sorted(found, key=lambda one: (one.file, one.offset)):
             numbers, checksums = _rounding_of(folder, tensor)
             ranges.setdefault(tensor.file, []).append(numbers)
             patches.setdefault(tensor.file, []).extend(checksums)
-    except (UnlikeError, FileNotFoundError, zipfile.BadZipFile, struct.error) as error:
+    except (UnlikeError, FileNotFoundError, OutsideError, zipfile.BadZipFile, struct.error) as error:
         raise _refusal(folder, f"its moments cannot be found: {error}") from error
     if needed and not ranges:
         raise _refusal(folder, "it holds no moments in fp32")
@@ -185,7 +187,7 @@ def _size(size: StandIn) -> tuple[int, ...]:
 
 def _rounding_of(folder: Path, tensor: MomentTensor) -> tuple[tuple[int, int], list[tuple[int, bytes]]]:
     """First byte and end of the numbers in the file, and patches with the CRC-32 of the rounded numbers."""
-    with open(folder / tensor.file, "rb", buffering=0) as file:
+    with outside.open_regular(folder / tensor.file, folder) as file:
         descriptor = file.fileno()
         start, stop, crc, places = _numbers_in(descriptor, tensor)
         after = 0

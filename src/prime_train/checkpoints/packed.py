@@ -20,8 +20,10 @@ from typing import Any, TypeVar
 
 from prime_train.checkpoints import lossy, planes
 from prime_train.checkpoints.lossy import NO_EDITS, Edits, parse_edits
+from prime_train.core import outside
 
 MAGIC = b"PTPLANE1"
+SUFFIX = ".planes."  # between the name of a file and the first byte of its segment
 LENGTH = struct.Struct("<I")  # bytes of the packed piece that follows; 0 ends the segment
 _READ_BYTES = 2**20  # at a time: fits a core's cache
 _AHEAD = 3  # queued portions per thread, so that no thread waits for the slowest one
@@ -77,7 +79,10 @@ class Entry:
 
 
 def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
-    """The entry that `as_json` wrote. KeyError, TypeError or ValueError for anything else."""
+    """The entry that `as_json` wrote. KeyError, TypeError or ValueError for anything else.
+
+    A name that is not a plain name below the folder is a ValueError, because files of these names are read and written.
+    """
     size_bytes, sha256 = int(raw["bytes"]), str(raw["sha256"])
     lost = raw.get("lossy")
     as_saved = str(lost["sha256_as_saved"]) if lost else ""
@@ -86,7 +91,16 @@ def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
     segments = tuple(
         Segment(str(s["file"]), int(s["start"]), int(s["bytes"]), str(s["sha256_before"])) for s in packed["segments"]
     )
-    return Entry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
+    entry = Entry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
+    if fault := outside.name_fault(name):
+        raise ValueError(f"it names the file {name[:100]!r}: {fault}")
+    starts = [segment.start for segment in segments]
+    for segment in segments:
+        if segment.file != f"{name}{SUFFIX}{segment.start}":
+            raise ValueError(f"it names {segment.file[:100]!r} as a packed part of {name}")
+    if not 0 <= entry.kept_bytes <= size_bytes or starts != sorted(set(starts)) or any(s < 0 for s in starts):
+        raise ValueError(f"the sizes of {name} contradict each other")
+    return entry
 
 
 def find_size_difference(folder: Path, entry: Entry) -> str:
@@ -94,13 +108,13 @@ def find_size_difference(folder: Path, entry: Entry) -> str:
 
     A head may be longer than in its entry, because a kill came between writing the manifest and cutting the file.
     """
-    expected = {segment.file: segment.stored_bytes for segment in entry.segments}
-    if not entry.segments or entry.kept_bytes:
-        expected = {entry.name: entry.kept_bytes} | expected
+    expected = {entry.name: entry.kept_bytes} | {segment.file: segment.stored_bytes for segment in entry.segments}
     for name, size_bytes in expected.items():
         try:
-            found = (folder / name).stat().st_size
+            found = outside.stat_regular(folder / name, folder).st_size
         except FileNotFoundError:
+            if name == entry.name and entry.segments and not size_bytes:
+                continue
             return f"{name} is missing"
         except OSError as error:
             return f"{name} is unreadable: {error.strerror}"
@@ -115,13 +129,13 @@ def find_changed_content(folder: Path, entry: Entry, on_read: Read) -> str:
     sha256 = hashlib.sha256()
     at = entry.name
     try:
-        for piece in read_head(folder / entry.name, entry.kept_bytes, entry.edits):
+        for piece in read_head(folder, entry.name, entry.kept_bytes, entry.edits):
             sha256.update(piece)
             on_read(len(piece))
         with start_pool() as pool:
             for segment in entry.segments:
                 at = segment.file
-                for restored in read_segment(folder / segment.file, pool):
+                for restored in read_segment(folder, segment.file, pool):
                     sha256.update(restored)
                 on_read(segment.stored_bytes)
     except FileNotFoundError:
@@ -133,11 +147,11 @@ def find_changed_content(folder: Path, entry: Entry, on_read: Read) -> str:
     return "" if sha256.hexdigest() == entry.sha256 else f"{entry.name} does not match its SHA-256"
 
 
-def read_head(path: Path, size_bytes: int, edits: Edits = NO_EDITS) -> Iterator[bytes]:
+def read_head(folder: Path, name: str, size_bytes: int, edits: Edits = NO_EDITS) -> Iterator[bytes]:
     """The first `size_bytes` of a file, in pieces; fewer where it is shorter. For 0 bytes the file need not exist."""
     if not size_bytes:
         return
-    with open(path, "rb", buffering=0) as file:
+    with outside.open_regular(folder / name, folder) as file:
         for start in range(0, size_bytes, _READ_BYTES):
             piece = lossy.read(file.fileno(), start, min(start + _READ_BYTES, size_bytes), edits)
             if not piece:
@@ -145,9 +159,9 @@ def read_head(path: Path, size_bytes: int, edits: Edits = NO_EDITS) -> Iterator[
             yield piece
 
 
-def read_segment(path: Path, pool: ThreadPoolExecutor) -> Iterator[bytearray]:
+def read_segment(folder: Path, name: str, pool: ThreadPoolExecutor) -> Iterator[bytearray]:
     """The unpacked pieces of a segment, in order. ValueError where it is damaged."""
-    with open(path, "rb") as file:
+    with outside.open_regular(folder / name, folder) as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError("it does not start as a segment does")
         for pieces in map_in_order(pool, lambda batch: [*map(planes.unpack, batch)], _batches(_records(file.read))):

@@ -9,9 +9,9 @@ from pathlib import Path
 from prime_train.checkpoints import layout, lossy, planes
 from prime_train.checkpoints import lossy as moments
 from prime_train.checkpoints.lossy import Edits
-from prime_train.checkpoints.packed import Entry
+from prime_train.checkpoints.packed import SUFFIX, Entry
+from prime_train.core import outside
 
-SUFFIX = ".planes."  # between the name of a file and the first byte of its segment
 _SAMPLES = 64  # pieces of a file that are packed for an estimate: within half a percent, measured on 500 MB
 
 
@@ -103,7 +103,7 @@ def estimate(folder: Path, sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] | 
     for entry in list_to_pack(folder, sizes):
         step_bytes = max(sizes.piece_bytes, entry.kept_bytes // _SAMPLES)
         sample_bytes = packed_bytes = 0
-        with open(folder / entry.name, "rb", buffering=0) as file:
+        with outside.open_regular(folder / entry.name, folder) as file:
             for start in range(0, entry.kept_bytes, step_bytes):
                 stop = min(start + sizes.piece_bytes, entry.kept_bytes)
                 piece = lossy.read(file.fileno(), start, stop, (edits or {}).get(entry.name, entry.edits))

@@ -38,7 +38,7 @@ def write(path: Path, part: Part, pool: ThreadPoolExecutor, sizes: Sizes, on_rea
     ValueError where the packed or written bytes do not read back unchanged.
     """
     try:
-        with open(path, "w+b", buffering=0) as file, _background_sync(file.fileno()) as sync_up_to:
+        with open(path, "x+b", buffering=0) as file, _background_sync(file.fileno()) as sync_up_to:
             position = _append(file.fileno(), 0, MAGIC)
             spans = _spans(part, sizes)
             for (start, stop), block in zip(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from prime_train.checkpoints import dcp, in_use, layout, removal
 from prime_train.checkpoints.cleanup import Item, Kind, Wholeness
 from prime_train.checkpoints.layout import PIN, Checkpoint, size_bytes
+from prime_train.core.outside import OutsideError
 
 
 class Marker(NamedTuple):
@@ -81,6 +82,8 @@ def problem(folders: Sequence[Path], form: Layout) -> str:
                 return lacks
         except FileNotFoundError:
             return "it was deleted meanwhile"
+        except OutsideError as error:
+            return f"{dcp.METADATA} is unreadable: {error}"
     return ""
 
 

@@ -10,9 +10,11 @@ a pipe or a device may never end. No part of a path below a root may be a link. 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
@@ -64,17 +66,17 @@ def open_descriptor(path: Path, within: Path | None = None, flags: int = os.O_RD
     if within is None:
         _judge(os.stat(path), path)
         return _open(path, flags, path)
-    *folders, name = _parts(path, within)
-    folder = os.open(within, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in folders:
-            inner = _open_folder(part, folder, path)
-            os.close(folder)
-            folder = inner
+    with _reach(path, within) as (folder, name):
         _judge(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
         return _open(name, flags | os.O_NOFOLLOW, path, folder)
-    finally:
-        os.close(folder)
+
+
+def stat_regular(path: Path, within: Path) -> os.stat_result:
+    """The status of a regular file below `within`. Raises as `open_regular` does; opens nothing."""
+    with _reach(path, within) as (folder, name):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    _judge(status, path)
+    return status
 
 
 def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
@@ -148,13 +150,29 @@ def as_user_error(error: OSError | ValueError, where: str, fix: str, exit_code: 
     return UserError(what="it cannot be read", where=where, why=reason, fix=fix, exit_code=code)
 
 
-def _parts(path: Path, within: Path) -> list[str]:
+@contextlib.contextmanager
+def _reach(path: Path, within: Path) -> Iterator[tuple[int, str]]:
+    """The descriptor of the folder of `path`, reached from `within` without a link, and the name in it."""
+    *folders, name = _parts(os.fspath(path), os.fspath(within))
+    folder = os.open(within, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in folders:
+            inner = _open_folder(part, folder, path)
+            os.close(folder)
+            folder = inner
+        yield folder, name
+    finally:
+        os.close(folder)
+
+
+def _parts(path: str, within: str) -> list[str]:
     """The names from `within` down to `path`. Raises OutsideError where these do not lead down."""
-    parts = os.path.relpath(path, within).split("/")
+    below = path[len(within) + 1 :] if path.startswith(f"{within}/") else ""
+    if name_fault(below):
+        below = os.path.relpath(path, within)
+    parts = below.split("/")
     if ".." in parts:
-        raise OutsideError(
-            errno.EXDEV, f"it is not below {os.fspath(within)}", path, "the path leads out of its folder"
-        )
+        raise OutsideError(errno.EXDEV, f"it is not below {within}", path, "the path leads out of its folder")
     return parts
 
 
