@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from prime_train.core import outside
+
 VERSION = 1
 MANIFEST = "manifest.json"
 MARKER = "COMPLETE.json"
@@ -135,8 +137,8 @@ def parse(text: bytes, run: str, step: int, identity: str) -> Manifest:
 
 def _load(text: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        document = outside.parse_json(text)
+    except ValueError as error:
         raise ManifestError(f"it is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise ManifestError("it is no JSON object")

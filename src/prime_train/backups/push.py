@@ -24,6 +24,7 @@ from prime_train.backups.source import ChangedError, Hashes, Identity, Seen, Sou
 from prime_train.backups.store import Store
 from prime_train.checkpoints import planes, step_folders
 from prime_train.checkpoints.step_folders import Places
+from prime_train.core import outside
 
 _MIB = 2**20
 _SMALLEST_PART_BYTES = _MIB
@@ -162,7 +163,7 @@ def _send_files(
 def _send_file(sender: _Sender, path: Path, root: str, name: str, seen: Seen) -> File:
     digest, parts = hashlib.sha256(), []
     try:
-        with open(path, "rb") as file:
+        with outside.open_regular(path) as file:
             while content := file.read(sender.upload.part_bytes):
                 digest.update(content)
                 parts.append(sender.send(content))

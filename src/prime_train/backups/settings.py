@@ -14,6 +14,7 @@ from typing import Any
 
 import tomli
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.paths import config_path
 from prime_train.core.redaction import redact
@@ -99,9 +100,7 @@ def read_defaults() -> Backup | None:
     """The user's defaults; None without the file. Raises UserError."""
     path = defaults_file()
     try:
-        with open(path, "rb") as file:
-            document = tomli.loads(file.read(_MOST_BYTES).decode("utf-8"))
-        return parse(document)
+        return parse(tomli.loads(outside.read_text(path, _MOST_BYTES)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

@@ -21,6 +21,8 @@ from prime_train.backups import manifest as manifests
 from prime_train.checkpoints import in_use, layout, step_folders
 from prime_train.checkpoints.packed import Entry
 from prime_train.checkpoints.step_folders import STABLE, Places
+from prime_train.core import outside
+from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import write_atomic
 
 _PIECE_BYTES = 8 * 2**20
@@ -142,7 +144,7 @@ class Hashes:
         self._path = path
         self._known: dict[str, str] = {}
         with contextlib.suppress(OSError, ValueError):
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = outside.read_json(path, RECORD_BYTES, within=path.parent)
             if isinstance(document, dict):
                 self._known = {str(key): str(value) for key, value in document.items()}
 
@@ -151,7 +153,7 @@ class Hashes:
         key = f"{seen.inode}:{seen.size_bytes}:{seen.changed_ns}:{path}"
         if key not in self._known:
             digest = hashlib.sha256()
-            with open(path, "rb") as file:
+            with outside.open_regular(path) as file:
                 while piece := file.read(_PIECE_BYTES):
                     digest.update(piece)
                     on_read(len(piece))

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import NoColor
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import CONFIG_BYTES
 from prime_train.core.paths import shipped_workflow
 from prime_train.core.rundir import write_atomic
 
@@ -91,7 +93,7 @@ def _read(path: Path) -> str | None:
     if path.is_symlink():
         raise _unusable(path, "it is a symbolic link")
     try:
-        return path.read_text(encoding="utf-8")
+        return outside.read_text(path, CONFIG_BYTES)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.cli.lint_files import Repair
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import CONFIG_BYTES
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict
 
@@ -93,7 +95,7 @@ def rewrite(path: str, before: str, after: str) -> None:
         return
     try:
         target = Path(path).resolve(strict=True)
-        content = target.read_bytes()
+        content = outside.read_bytes(target, CONFIG_BYTES)
         mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
         if content != mark + before.encode():
             raise UserError(

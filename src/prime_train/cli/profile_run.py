@@ -21,8 +21,10 @@ from prime_train.cli.profile_sources import (
     count_gpus,
     read_span_file,
 )
+from prime_train.core import outside
 from prime_train.core import spans as span_files
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import RunDir
 from prime_train.events import Record
 from prime_train.facts.host import count_usable_cores
@@ -152,7 +154,7 @@ def _failed(run_dir: RunDir, code: ExitCode) -> UserError:
 def _read_kv_tokens(run_dir: RunDir) -> int | None:
     """The tokens that the cache of a vLLM server holds, by its log; None without a server."""
     for log in sorted(run_dir.attempt(1).glob("*.log")):
-        if (found := _KV_TOKENS.search(log.read_text(encoding="utf-8", errors="replace"))) is not None:
+        if (found := _KV_TOKENS.search(outside.read_text(log, RECORD_BYTES, log.parent, "replace"))) is not None:
             return int(found[1].replace(",", ""))
     return None
 

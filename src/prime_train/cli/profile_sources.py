@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from prime_train.config import detect
 from prime_train.config.detect import read_config
+from prime_train.core import outside
 from prime_train.core import spans as span_files
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.spans import Span, read_spans
@@ -125,14 +125,13 @@ def _from_metrics(path: Path, title: str) -> Collected:
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    continue
-                if isinstance(row, dict):
-                    yield row
+        for line in outside.read_lines(path):
+            try:
+                row = outside.parse_json(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict):
+                yield row
     except OSError as error:
         raise _unreadable(path, error) from None
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from prime_train.cloud.candidates import Candidate
 from prime_train.cloud.names import job_fault
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import write_atomic
 
@@ -49,13 +50,10 @@ def find_record(folder: Path, run: str) -> JobRecord | None:
         return None
     path = record_path(folder, run)
     try:
-        with open(path, "rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
+        return _parse(outside.read_json(path, _LARGEST_BYTES), run)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        return _parse(json.loads(content), run)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             what=f"it is no record of a job: {error}",
             where=str(path),

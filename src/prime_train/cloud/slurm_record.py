@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.cloud.slurm_requeue import Progress
+from prime_train.core import outside
 from prime_train.core.rundir import RunDir, write_atomic
 
 _LONGEST_BYTES = 64 * 1024
@@ -97,8 +98,8 @@ def _stop_file(run_dir: RunDir) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(_text(path))
+    with contextlib.suppress(ValueError):
+        found = outside.parse_json(_text(path))
         if isinstance(found, dict) and found.get("version") == 1:
             return found
     return {}
@@ -107,9 +108,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _text(path: Path) -> str:
     """The text of a small regular file; "" if there is none."""
     try:
-        if not path.is_file():  # a pipe or a device would block
-            return ""
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_LONGEST_BYTES)
+        with outside.open_regular(path, path.parent) as file:
+            return file.read(_LONGEST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import Reading
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import CONFIG_BYTES
 from prime_train.toml.document import Document
 
 if TYPE_CHECKING:
@@ -120,13 +122,16 @@ def _is_certainly_run_toml(values: Mapping[str, Any]) -> bool:
 
 STDIN = "-"
 SHOWN_STDIN = "<stdin>"
-_MAX_BYTES = 64 * 2**20  # a config has kilobytes; a larger file is probably a data file
+_TOO_LARGE = (f"it has more than {CONFIG_BYTES} bytes", "a config is a small TOML file")
 
 
 def read_config(config: str) -> tuple[str, str]:
     """(text, path to show) of a config path, a preset's name or "-". Raises UserError if it cannot be read."""
     if config == STDIN:
-        return _decode(sys.stdin.buffer.read(), SHOWN_STDIN), SHOWN_STDIN
+        content = sys.stdin.buffer.read(CONFIG_BYTES + 1)
+        if len(content) > CONFIG_BYTES:
+            raise _unreadable(SHOWN_STDIN, *_TOO_LARGE)
+        return _decode(content, SHOWN_STDIN), SHOWN_STDIN
     path = _preset(config) or config
     return _decode(_read_bytes(path, config), path), path
 
@@ -143,17 +148,15 @@ def _preset(config: str) -> str | None:
 
 def _read_bytes(path: str, config: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+        return outside.read_bytes(path, CONFIG_BYTES)
     except FileNotFoundError:
         raise _missing(config) from None
     except IsADirectoryError:
         raise _unreadable(config, "it is a folder", "one config file is wanted") from None
+    except outside.OutsideError as error:
+        raise outside.as_user_error(error, config, "name a regular file; `-` reads standard input") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise _unreadable(config, "it cannot be read", getattr(error, "strerror", None) or str(error)) from None
-    if len(content) > _MAX_BYTES:
-        raise _unreadable(config, f"it has more than {_MAX_BYTES} bytes", "a config is a small TOML file")
-    return content
 
 
 def _decode(content: bytes, shown: str) -> str:

@@ -7,6 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from prime_train.core import outside
+from prime_train.core.outside import MODEL_BYTES
+
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -25,7 +28,7 @@ def find_template(folder: Path) -> ChatTemplate | str | None:
     """The template, a description of the fault in its file, or None. The order of files is that of transformers."""
     try:
         if (folder / "chat_template.jinja").is_file():
-            text = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+            text = outside.read_text(folder / "chat_template.jinja", MODEL_BYTES)
             return ChatTemplate("chat_template.jinja", text)
         for name in ("chat_template.json", "tokenizer_config.json"):
             path = folder / name
@@ -56,8 +59,8 @@ def _from_value(file: str, value: object) -> ChatTemplate | str | None:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
+        found = outside.read_json(path, MODEL_BYTES)
+    except ValueError:
         raise ValueError(f"{path.name} is not JSON") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path.name} is not a JSON object")

@@ -15,10 +15,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from functools import cache
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from json import JSONDecoder
+
     from prime_train.core.errors import ExitCode, UserError
 
 Path = str | os.PathLike[str]
@@ -26,6 +29,9 @@ Path = str | os.PathLike[str]
 CONFIG_BYTES = 64 * 2**20  # a config has kilobytes; a larger file is probably a data file
 RECORD_BYTES = 64 * 2**20  # a manifest of 100,000 files has 15 MB; other records have kilobytes
 MARK_BYTES = 64 * 2**10  # one line: the text of a lock, a mark, a request
+LINE_BYTES = 2**20  # a line of metrics has a few hundred bytes
+MODEL_BYTES = 256 * 2**20  # the largest tokenizer.json has 33 MB, a config.json kilobytes
+LOG_BYTES = 2**32  # of metrics: 10 million steps
 JSON_DEPTH = 64  # the deepest record of ours nests 8 levels, the deepest config.json of a model 6
 
 _KINDS = (
@@ -89,8 +95,11 @@ def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> byte
 
 
 def read_text(path: Path, limit_bytes: int, within: Path | None = None, errors: str = "strict") -> str:
-    """The UTF-8 text of a regular file. Raises as `read_bytes` does; ValueError for other bytes."""
-    return read_bytes(path, limit_bytes, within).decode("utf-8", errors)
+    """The UTF-8 text of a regular file, with \n as the end of each line. Raises as `read_bytes` does, and
+    ValueError for other bytes.
+    """
+    text = read_bytes(path, limit_bytes, within).decode("utf-8", errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def read_json(path: Path, limit_bytes: int, depth: int = JSON_DEPTH, within: Path | None = None) -> Any:
@@ -103,15 +112,28 @@ def parse_json(content: str | bytes, depth: int = JSON_DEPTH) -> Any:
     character that no later code can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a
     surrogate pair.
     """
-    import json
-
     text = content if isinstance(content, str) else content.decode("utf-8")
-    if text.count("[") + text.count("{") > depth and _depth(text) > depth:
-        raise ValueError(f"it nests more than {depth} levels")
-    value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
+    try:
+        value = _decoder().decode(text)
+    except RecursionError:
+        raise ValueError(f"it nests more than {depth} levels") from None
+    _check_depth(value, depth)
     if "\\ud" in text or "\\uD" in text:
+        import json
+
         json.dumps(value, ensure_ascii=False).encode("utf-8")  # raises UnicodeEncodeError, which is a ValueError
     return value
+
+
+def read_lines(path: Path, longest_bytes: int = LINE_BYTES, within: Path | None = None) -> Iterator[bytes]:
+    """The lines of a regular file without their ends; longer ones are skipped. Raises as `open_regular` does."""
+    with open_regular(path, within) as file:
+        while line := file.readline(longest_bytes):
+            if line.endswith(b"\n") or len(line) < longest_bytes:
+                yield line.removesuffix(b"\n")
+                continue
+            while (rest := file.readline(longest_bytes)) and not rest.endswith(b"\n"):
+                pass
 
 
 def name_fault(name: object) -> str:
@@ -219,18 +241,22 @@ def _link(path: Path) -> OutsideError:
     return OutsideError(errno.ELOOP, "it is a symbolic link", path, "a link may lead to files of another folder")
 
 
-def _depth(text: str) -> int:
-    import re
+@cache
+def _decoder() -> JSONDecoder:
+    from json import JSONDecoder
 
-    deepest = level = 0
-    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', text):
-        match found[0]:
-            case "[" | "{":
-                level += 1
-                deepest = max(deepest, level)
-            case "]" | "}":
-                level -= 1
-    return deepest
+    return JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
+
+
+def _check_depth(value: Any, depth: int) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(depth):
+        if not level:
+            return
+        inner = (each for node in level for each in (node.values() if isinstance(node, dict) else node))
+        level = [each for each in inner if isinstance(each, dict | list)]
+    if level:
+        raise ValueError(f"it nests more than {depth} levels")
 
 
 def _refuse_constant(written: str) -> Any:

@@ -11,6 +11,9 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core import outside
+from prime_train.core.outside import MARK_BYTES, OutsideError
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -100,7 +103,7 @@ def parse_holder(text: str) -> Holder:
 def live_holder(lock: Path) -> Holder | None:
     """The live process that a lock file names; None if there is none."""
     try:
-        found = parse_holder(lock.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        found = parse_holder(outside.read_text(lock, MARK_BYTES, lock.parent))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, OutsideError, ValueError):
         return None
     return found if found.counts else None

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core import outside
+
 COMPONENTS = (
     "data",  # the wait for a batch, or its preparation
     "tool",  # a tool call in an environment
@@ -104,12 +106,11 @@ class Spans:
 
 def read_spans(path: Path) -> Iterator[Span]:
     """The spans of a file. A line that is not a span is left out."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                component, lane, start_s, end_s, step, count = json.loads(line)
-                span = Span(str(component), str(lane), float(start_s), float(end_s), int(step), int(count))
-            except (ValueError, TypeError):
-                continue
-            if span.component in COMPONENTS and span.end_s >= span.start_s:
-                yield span
+    for line in outside.read_lines(path):
+        try:
+            component, lane, start_s, end_s, step, count = outside.parse_json(line)
+            span = Span(str(component), str(lane), float(start_s), float(end_s), int(step), int(count))
+        except (ValueError, TypeError):
+            continue
+        if span.component in COMPONENTS and span.end_s >= span.start_s:
+            yield span

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from prime_train.core import outside
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
 from prime_train.facts.requirements import is_local
 from prime_train.spec import Source
@@ -86,12 +87,12 @@ def _vocab_size(content: dict[str, Any]) -> int | None:
 def _read_json(path: Path) -> dict[str, Any] | str:
     """The object in a JSON file, or a description of the fault."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = outside.read_json(path, MODEL_BYTES)
     except FileNotFoundError:
         return f"it has no {path.name}"
     except OSError as error:
         return f"its {path.name} cannot be read: {error.strerror}"
-    except (ValueError, RecursionError):
+    except ValueError:
         return f"its {path.name} is not JSON"
     return content if isinstance(content, dict) else f"its {path.name} is not a JSON object"
 

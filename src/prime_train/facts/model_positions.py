@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from prime_train.core import outside
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.facts import ModelContext, NotKnown
 from prime_train.spec.decoder_size import scaled_positions
 
@@ -51,8 +52,8 @@ def _read(name: str) -> ModelContext | None:
     if config is None:
         return None
     try:
-        values = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        values = outside.read_json(config, MODEL_BYTES)
+    except (OSError, ValueError):
         return None  # another rule reports an unreadable folder
     if not isinstance(values, dict):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.process_id import live_holder
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, read
@@ -42,14 +43,11 @@ def read_previous_run(named: str) -> PreviousRun:
 
 def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+        content = outside.read_bytes(path, _MAX_BYTES)
     except OSError as error:
         what = f"{path} cannot be read: {error.strerror or error}"
         why = "it accepts a run, a metrics.jsonl, or a JSON object of numbers"
         raise _unreadable(named, what, why, ExitCode.USAGE) from None
-    if len(content) > _MAX_BYTES:
-        raise _unreadable(named, f"{path} has more than {_MAX_BYTES} bytes")
     text = content.decode("utf-8", errors="replace")
     whole = _parse(text)
     if whole is None:  # a torn line, such as the last one of a live run, is left out
@@ -63,15 +61,15 @@ def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return outside.parse_json(text)
+    except ValueError:
         return None
 
 
 def _read_spec(run_dir: RunDir, named: str) -> RunSpec | None:
     """The RunSpec of the run; None if the folder has none (a prime-rl run)."""
     try:
-        text = run_dir.resolved.read_text(encoding="utf-8")
+        text = outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -136,11 +134,11 @@ def read_save_times(events: Path) -> tuple[float, float] | None:
 def read_step_times(metrics: Path) -> list[float]:
     """Seconds of the last steps, out of a metrics.jsonl; none where the file is missing."""
     try:
-        with open(metrics, "rb") as file:
+        with outside.open_regular(metrics, metrics.parent) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TIMED_STEPS * _LINE_BYTES))
             lines = file.read().split(b"\n")[-_TIMED_STEPS - 1 :]
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, OutsideError):
         return []
     return [seconds for line in lines if (seconds := _step_s(line)) is not None]
 
@@ -148,7 +146,7 @@ def read_step_times(metrics: Path) -> list[float]:
 def _step_s(line: bytes) -> float | None:
     """The time of a step; None where the line is not a whole one."""
     try:
-        seconds = json.loads(line)["step_s"]
+        seconds = outside.parse_json(line)["step_s"]
     except (ValueError, KeyError, TypeError):
         return None
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
 from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape, ShapeError
 
@@ -47,8 +47,8 @@ class Config(NamedTuple):
 def read_config(content: str, name: str, loaded: int | None = None) -> Config | str:
     """The parsed config, or the fault in it. `loaded`: the parameter count of the weights, None if not known."""
     try:
-        values = json.loads(content)
-    except (ValueError, RecursionError):
+        values = outside.parse_json(content)
+    except ValueError:
         return "config.json is not JSON"
     if not isinstance(values, dict):
         return "config.json is not a JSON object"

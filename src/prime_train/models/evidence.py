@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
 from prime_train.core.chat_template import ChatTemplate, find_template, read_object, special_tokens
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.accounts import TOKENIZER_FILES
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import read_answer, script
@@ -80,7 +82,7 @@ def _texts(renderings: Renderings | NotKnown | None) -> dict[str, str]:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return outside.read_text(path, MODEL_BYTES, errors="replace")
     except OSError:
         return None
 

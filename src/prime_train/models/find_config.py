@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import OutsideError
 from prime_train.models.model_files import Fault, ModelFiles, Refused
 from prime_train.models.read_files import read_model_files
 from prime_train.toml.did_you_mean import nearest
@@ -63,20 +65,17 @@ def read_config_file(path: str) -> ModelConfig:
 def _read(file: Path, where: str) -> dict[str, Any]:
     """The object in a config.json. Raises UserError: exit code 2 if it cannot be read, 1 if it is not a JSON object."""
     try:
-        with open(file, "rb") as opened:
-            content = opened.read(_MAX_CONFIG_BYTES + 1)
+        values = outside.read_json(file, _MAX_CONFIG_BYTES)
     except OSError as error:
+        if isinstance(error, OutsideError) and error.errno == errno.EFBIG:
+            raise no_config(where, str(error), "") from None
         raise UserError(
             what=f"it cannot be read: {error.strerror or error}",
             where=where,
             why="the sizes of the model are in its config.json",
             fix="--model-config PATH/config.json",
         ) from None
-    if len(content) > _MAX_CONFIG_BYTES:
-        raise no_config(where, f"it has more than {_MAX_CONFIG_BYTES} bytes", "")
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise no_config(where, f"it is not JSON: {str(error)[:120]}", "") from None
     if not isinstance(values, dict):
         raise no_config(where, "it is JSON, but not an object", "")

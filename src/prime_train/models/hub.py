@@ -5,7 +5,6 @@ Never downloads a weight: it requests a header as a byte range, and reads nothin
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.accounts import classify_refusal
 from prime_train.models import safetensors_header
 from prime_train.models.model_files import Fault, ModelFiles, Refused, Unread, Weights, front_matter
-from prime_train.models.read_files_program import INDEX, SINGLE, read_folder
+from prime_train.models.read_files_program import INDEX, SINGLE, read_card, read_folder
 from prime_train.models.safetensors_header import Header, HeaderError
 
 SMALL_FILES = (
@@ -93,7 +94,7 @@ def _fetch(name: str, revision: str, scratch: Path, timeout_s: float) -> ModelFi
             raise _Failed(unread[0].fault, unread[0].detail)
         weights = _weights(place, sizes, unread, pool.map)
     card = scratch / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    text = read_card(card) if card.is_file() else ""
     gated = str(about.gated) if about.gated else ""
     return ModelFiles(name, "hub", scratch, about.sha or "", sizes, tuple(unread), weights, front_matter(text), gated)
 
@@ -124,7 +125,7 @@ def _weights(
     named: tuple[str, ...] = ()
     if INDEX in sizes:
         try:
-            named = safetensors_header.shards(json.loads((place.scratch / INDEX).read_text(encoding="utf-8")))
+            named = safetensors_header.shards(outside.read_json(place.scratch / INDEX, MODEL_BYTES))
         except FileNotFoundError:  # it is already in `unread`
             return None
         except (ValueError, AttributeError) as error:

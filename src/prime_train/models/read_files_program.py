@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from prime_train.core import outside
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.models import safetensors_header
 from prime_train.models.model_files import Fault, ModelFiles, Refused, Unread, Weights, front_matter, to_json
 from prime_train.models.safetensors_header import HeaderError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+_CARD_BYTES = 20_000
 
 
 def read_folder(name: str, origin: str, folder: Path, revision: str = "") -> ModelFiles:
@@ -31,8 +34,14 @@ def read_folder(name: str, origin: str, folder: Path, revision: str = "") -> Mod
         Unread(file, Fault.UNREADABLE, "permission denied") for file in sizes if not os.access(folder / file, os.R_OK)
     )
     card = folder / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace")[:20_000] if os.access(card, os.R_OK) else ""
+    text = read_card(card) if card.name in sizes and os.access(card, os.R_OK) else ""
     return ModelFiles(name, origin, folder, revision, sizes, unread, _weights(folder, sizes), front_matter(text))
+
+
+def read_card(path: Path) -> str:
+    """The beginning of a model card. Raises OSError."""
+    with outside.open_regular(path) as file:
+        return file.read(_CARD_BYTES).decode("utf-8", "replace")
 
 
 def _weights(folder: Path, sizes: dict[str, int]) -> Weights | None:
@@ -57,7 +66,7 @@ def _weight_files(folder: Path, sizes: dict[str, int], faults: list[str]) -> Ite
     """The weight files: those in the index, else model.safetensors, else every safetensors file."""
     if INDEX in sizes:
         try:
-            yield from safetensors_header.shards(json.loads((folder / INDEX).read_text(encoding="utf-8")))
+            yield from safetensors_header.shards(outside.read_json(folder / INDEX, MODEL_BYTES))
         except (ValueError, AttributeError, OSError) as error:
             faults.append(f"{INDEX} is not valid: {error}")
     elif SINGLE in sizes:
@@ -67,7 +76,7 @@ def _weight_files(folder: Path, sizes: dict[str, int], faults: list[str]) -> Ite
 
 
 def _read_header(path: Path) -> safetensors_header.Header:
-    with open(path, "rb") as file:
+    with outside.open_regular(path) as file:
         size = safetensors_header.length(file.read(safetensors_header.LENGTH_BYTES))
         content = file.read(size)
     if len(content) < size:

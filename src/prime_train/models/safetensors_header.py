@@ -5,13 +5,13 @@ Source: huggingface.co/docs/safetensors, Format: 8 bytes of little-endian length
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
 from prime_train.models.model_files import Weights
 
 LENGTH_BYTES = 8
@@ -60,8 +60,8 @@ def length(start: bytes) -> int:
 def parse(content: bytes) -> Header:
     """The header, from its JSON text. Raises HeaderError."""
     try:
-        table = json.loads(content)
-    except (ValueError, RecursionError):
+        table = outside.parse_json(content)
+    except ValueError:
         raise HeaderError("its header is not JSON") from None
     if not isinstance(table, dict):
         raise HeaderError("its header is not a JSON object")

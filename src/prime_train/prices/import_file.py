@@ -12,7 +12,9 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import OutsideError
 from prime_train.prices import skypilot
 from prime_train.prices.price import Fault, Rows, parse_table
 from prime_train.prices.services import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
@@ -71,7 +73,7 @@ def _parse(text: str, path: Path, provider: str, as_of: str, today: date) -> Imp
 
 def _parse_json(text: str, shown: str, as_of: str) -> ImportedFile:
     try:
-        document = json.loads(text)
+        document = outside.parse_json(text)
     except (RecursionError, ValueError) as error:
         why = str(error)  # such as a number with more digits than Python reads
         if isinstance(error, json.JSONDecodeError):
@@ -107,14 +109,11 @@ def _provider(path: Path, option: str) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            what, why = f"more than {MOST_BYTES >> 20} MiB", "the largest known catalogue has 2 MB"
-            raise _error(str(path), what, why, "pass the price list itself")
-        return content.decode("utf-8-sig")
+        return outside.read_text(path, MOST_BYTES).removeprefix("\ufeff")
     except FileNotFoundError:
         raise _error(str(path), "there is no such file", "prices are read from it") from None
+    except OutsideError as error:
+        raise outside.as_user_error(error, str(path), "pass the price list itself") from None
     except (OSError, ValueError) as error:
         raise _error(str(path), "it cannot be read", getattr(error, "strerror", "") or str(error)) from None
 

@@ -9,7 +9,9 @@ from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import CONFIG_BYTES
 from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.prices.price import Fault, Price, format_table, parse_table
@@ -87,7 +89,7 @@ def _lock(path: Path) -> Iterator[None]:
 def _read_own(path: Path, day: date) -> tuple[Price, ...]:
     fix = f"correct it there, or delete {path} and import again"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = outside.read_text(path, CONFIG_BYTES)
     except FileNotFoundError:
         return ()
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
@@ -90,7 +91,7 @@ class Evidence:
 def read_tail(log: Path) -> str:
     """The end of a log; empty if the log does not exist or cannot be read."""
     try:
-        with open(log, "rb") as file:
+        with outside.open_regular(log) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             return file.read().decode("utf-8", "replace")
     except OSError:

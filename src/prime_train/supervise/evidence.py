@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core import outside
+from prime_train.core.outside import MARK_BYTES
 from prime_train.core.process_id import Identity
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import Answer, run_probe
@@ -70,7 +72,7 @@ class ProcessFound:
 def read_stuck_place(folder: Path) -> str:
     """The source line of the rank that the others waited for; empty if it is not known."""
     try:
-        return (folder / WHERE).read_text(encoding="utf-8").partition("\n")[0]
+        return outside.read_text(folder / WHERE, MARK_BYTES, folder, "replace").partition("\n")[0]
     except OSError:
         return ""
 

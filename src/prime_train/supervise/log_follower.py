@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import append_traceback
 from prime_train.diagnose.cause import Cause, Diagnosis, judge
@@ -141,7 +142,7 @@ class _Log:
             if behind <= 0:
                 self._seen_s = time.time()
                 return False
-            with open(self.path, "rb") as file:
+            with outside.open_regular(self.path) as file:
                 file.seek(self._offset)
                 data = file.read(_PIECE_BYTES)
         except FileNotFoundError:

@@ -17,7 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
 from prime_train.spec import RunSpec, from_json
@@ -79,10 +81,12 @@ def _read(run_dir: RunDir) -> RunSpec:
     from pydantic import ValidationError
 
     try:
-        return from_json(run_dir.resolved.read_text(encoding="utf-8"))
-    except ValidationError as error:
+        return from_json(outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
+    except (OSError, ValueError) as error:
+        faults = error.errors() if isinstance(error, ValidationError) else []
+        first = f"{len(faults)} faults, first {faults[0]['msg']}" if faults else str(error)
         raise UserError(
-            what=f"it is not a valid run: {error.error_count()} faults, first {error.errors()[0]['msg']}",
+            what=f"it is not a valid run: {first}",
             where=str(run_dir.resolved),
             why="it was edited, or written by another version",
             fix="run `prime-train run` again with the config",

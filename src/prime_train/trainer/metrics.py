@@ -9,10 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core import outside
+from prime_train.core.outside import LOG_BYTES
 from prime_train.core.rundir import write_atomic
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
 
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe
 _PROGRESS_INTERVAL_S = 0.3
 
 
@@ -71,7 +74,7 @@ class Metrics:
         self._file: int | None = None
         if attempt.rank == 0:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
-            self._file = os.open(attempt.run_dir.metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            self._file = os.open(attempt.run_dir.metrics, _APPEND, 0o644)
 
     def add(self, line: StepMetrics, rollouts: RolloutMetrics | None = None) -> None:
         if self._file is None:
@@ -106,9 +109,10 @@ def _values(line: StepMetrics | RolloutMetrics) -> dict[str, float | int | None]
 def drop_after(path: Path, step: int) -> None:
     """Drop the lines of steps after `step`, which this attempt repeats, and partial lines."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        text = outside.read_bytes(path, LOG_BYTES, path.parent).decode("utf-8", "replace")
     except FileNotFoundError:
         return
+    lines = text.splitlines(keepends=True)
     kept = [line for line in lines if 0 < _step_of(line) <= step]
     if len(kept) < len(lines):
         write_atomic(path, "".join(kept))
@@ -118,5 +122,5 @@ def _step_of(line: str) -> int:
     """The step of a line; 0 for a partial line."""
     if line.endswith("\n"):
         with suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(line)["step"])
+            return int(outside.parse_json(line)["step"])
     return 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
+from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_seconds
 from prime_train.events import (
@@ -129,21 +130,20 @@ def read_metrics(path: Path) -> Metrics:
     """The columns of metrics.jsonl that the report shows. If a step occurs twice, the later line counts."""
     by_step: dict[int, list[float]] = {}
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                row = _row(line)
-                if row is not None:
-                    by_step[int(row[0])] = row
-    except FileNotFoundError:
+        for line in outside.read_lines(path, within=path.parent):
+            row = _row(line)
+            if row is not None:
+                by_step[int(row[0])] = row
+    except (FileNotFoundError, IsADirectoryError, OutsideError):
         pass
     rows = [by_step[step] for step in sorted(by_step)]
     return {column: [row[index] for row in rows] for index, column in enumerate(_COLUMNS)}
 
 
-def _row(line: str) -> list[float] | None:
+def _row(line: bytes) -> list[float] | None:
     """The values of one line; None for an incomplete one."""
     try:
-        raw = json.loads(line)
+        raw = outside.parse_json(line)
         values = [raw.get(column) for column in _COLUMNS]
         return None if values[0] is None else [math.nan if value is None else float(value) for value in values]
     except (ValueError, TypeError, AttributeError):
@@ -153,7 +153,7 @@ def _row(line: str) -> list[float] | None:
 def _object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = outside.read_json(path, RECORD_BYTES, within=path.parent)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

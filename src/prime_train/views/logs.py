@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.log_prefix import ANSI
@@ -61,12 +62,12 @@ class Tail:
 
     def skip_to_last(self, lines: int) -> None:
         """Moves the position to the last `lines` lines, or to the start for 0. Reads only these lines."""
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), outside.open_regular(self.path, self.path.parent) as file:
             self._offset = _start_of_last(file, lines) if lines else 0
 
     def more(self) -> Iterator[bytes]:
         """The text from the position on, in chunks; moves the position. Nothing if the log does not exist yet."""
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), outside.open_regular(self.path, self.path.parent) as file:
             file.seek(self._offset)
             while chunk := file.read(_CHUNK_BYTES):
                 self._offset += len(chunk)
@@ -125,7 +126,7 @@ class ServiceLog:
     def _read(self, path: Path) -> tuple[int, bytes]:
         """The number of skipped bytes, and the new bytes."""
         try:
-            with open(path, "rb") as file:
+            with outside.open_regular(path, path.parent) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size < self._offset:
                     self._offset, self._rest = 0, b""

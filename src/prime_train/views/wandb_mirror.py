@@ -24,7 +24,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.redaction import secrets
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
@@ -136,8 +138,7 @@ def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
     """The run at W&B, continued under the id it had; None if there is no login or no connection."""
     import wandb
 
-    resolved = run_dir.resolved.read_text(encoding="utf-8") if run_dir.resolved.is_file() else "{}"
-    config = rows.config(resolved, secrets(os.environ))
+    config = rows.config(_resolved(run_dir), secrets(os.environ))
     settings = _settings(config)
     try:
         run = wandb.init(
@@ -158,6 +159,14 @@ def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
         mirrored = Mirrored(mirrored.run_id, max(mirrored.last_step, run.step - 1))
     save_position(run_dir, mirrored)
     return run
+
+
+def _resolved(run_dir: RunDir) -> str:
+    """The text of resolved.json; "{}" if it cannot be read."""
+    try:
+        return outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
+    except (OSError, ValueError):
+        return "{}"
 
 
 def _run_name(run_dir: RunDir, config: dict[str, Any]) -> str:
@@ -217,9 +226,9 @@ def choose_run_id(environment: Mapping[str, str], run_name: str) -> str:
 def load_position(run_dir: RunDir, environment: Mapping[str, str]) -> Mirrored:
     """The stored state; the state of a run without any if there is none or it cannot be read."""
     try:
-        raw = json.loads((_folder(run_dir) / "mirror.json").read_text(encoding="utf-8"))
+        raw = outside.read_json(_folder(run_dir) / "mirror.json", RECORD_BYTES, within=run_dir.path)
         return Mirrored(str(raw["run_id"]), int(raw["last_step"]), {str(k): int(v) for k, v in raw["read"].items()})
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, OutsideError, ValueError, KeyError, TypeError, AttributeError):
         return Mirrored(choose_run_id(environment, run_dir.path.name))
 
 
@@ -310,13 +319,13 @@ class _Lines:
     def more(self) -> list[bytes]:
         """The lines since the last call; all lines if the file was replaced."""
         try:
-            with open(self._path, "rb") as file:
+            with outside.open_regular(self._path, self._path.parent) as file:
                 status = os.fstat(file.fileno())
                 if status.st_ino != self._inode or status.st_size < self._offset:
                     self._inode, self._offset = status.st_ino, 0
                 file.seek(self._offset)
                 data = file.read()
-        except FileNotFoundError:
+        except (FileNotFoundError, OutsideError):
             return []
         whole = data.rfind(b"\n") + 1
         self._offset += whole

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import MARK_BYTES
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.programs.prime_rl import layout
 from prime_train.spec import RunSpec
@@ -59,7 +61,7 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
 def run_id(run_dir: RunDir, environment: Mapping[str, str], *, writes: bool) -> str:
     """The id that prime-rl and W&B use for the run: that of its first start. `writes`: keep it if it is new."""
     file = run_dir.path / layout.RUN_ID
-    known = file.read_text(encoding="ascii").strip() if file.exists() else ""
+    known = outside.read_text(file, MARK_BYTES, run_dir.path).strip() if file.exists() else ""
     if not known:
         known = environment.get("PRL_RUN_ID") or (uuid.uuid4().hex if writes else "(a fresh one)")
         if writes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from prime_train.core import outside
 from prime_train.core.process_id import Identity, identify
 from prime_train.programs.prime_rl.layout import COPY
 from prime_train.programs.prime_rl.lines import WORDS, Message, Row, parse_line, parse_row
@@ -124,7 +125,7 @@ class Tail:
                 return
             if found.st_size - self._offset > _MOST_BEHIND_BYTES:
                 self._offset = found.st_size - _PIECE_BYTES
-            with open(self.path, "rb") as file:
+            with outside.open_regular(self.path) as file:
                 file.seek(self._offset)
                 piece = file.read(_PIECE_BYTES)
         except (FileNotFoundError, PermissionError):  # the log follower reports unreadable files

@@ -13,7 +13,9 @@ from typing import Literal, NamedTuple
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.layout import Checkpoint, inspect
 from prime_train.checkpoints.step_folders import Places
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import read
 from prime_train.spec import RunSpec, from_json, to_json
@@ -115,12 +117,13 @@ def finish_opening(
 def read_run_spec(run_dir: RunDir) -> RunSpec | None:
     """The RunSpec that the run began with; None if it has not begun. Raises UserError."""
     try:
-        return from_json(run_dir.resolved.read_text(encoding="utf-8"))
+        return from_json(outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
     except FileNotFoundError:
         return None
-    except ValueError as error:  # pydantic's ValidationError is one
+    except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
         raise UserError(
-            what=f"it cannot be read: {str(error).splitlines()[0]}",
+            what=f"it cannot be read: {reason}",
             where=str(run_dir.resolved),
             why="the first config of the run is not known, so it is not known whether the run may continue",
             fix="put the file back, or start another run with --run-name",
@@ -149,7 +152,12 @@ def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> 
 
 def _replace_config(text: str, run_dir: RunDir) -> None:
     """Write config.toml; an earlier text is kept beside it as config.N.toml."""
-    earlier = run_dir.config.read_text(encoding="utf-8") if run_dir.config.exists() else None
+    try:
+        earlier = outside.read_text(run_dir.config, CONFIG_BYTES, run_dir.path)
+    except (FileNotFoundError, OutsideError):
+        earlier = None  # write_atomic replaces a link or a pipe, and leaves what a link names
+    except ValueError:  # it was damaged: kept as it is
+        earlier = None
     if earlier == text:
         return
     if earlier is not None:
