@@ -17,6 +17,7 @@ from prime_train import __version__
 from prime_train.cli.options import NoColor
 from prime_train.cli.render import message
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import OutsideError, as_user_error
 
 _SIGPIPE_EXIT = 128 + 13  # the exit code in a shell of a program killed by SIGPIPE
 
@@ -123,9 +124,27 @@ def _run() -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # any exception that is no UserError is a bug of prime-train
+        if isinstance(error, OSError) and (refused := _refusal(error)):
+            typer.echo(message(refused, sys.stderr), err=True)
+            return refused.exit_code
         _report_bug(error)
         return ExitCode.BUG
     return ExitCode.OK
+
+
+def _refusal(error: OSError) -> UserError | None:
+    """The message for a file that this user may not read or write, or that is no file to read; else None."""
+    if error.filename is None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if not isinstance(error, OutsideError):
+            return None
+        return as_user_error(error, str(error.filename), "put a regular file there", ExitCode.OUT_OF_REACH)
+    return UserError(
+        what=f"it cannot be used: {error.strerror}",
+        where=os.fsdecode(error.filename),
+        why="it belongs to another user, or its disk is read-only",
+        fix="run the command as its owner, or copy the folder to one of yours and name the copy",
+        exit_code=ExitCode.OUT_OF_REACH,
+    )
 
 
 def _report_bug(error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import errno
 import os
 import re
 import sys
@@ -17,7 +17,9 @@ import typer
 
 from prime_train.cli.options import AsJson, NoColor
 from prime_train.cli.render import json_text, message, painter
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import OutsideError, unpack
 from prime_train.core.redaction import redact, redact_all, secrets
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Diagnosis, judge
@@ -121,7 +123,7 @@ def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> 
         if name == "-":
             scanner = Scanner("-")
             with open(0, "rb", closefd=False) as piped:
-                _feed(piped, scanner, count)
+                _feed(_pieces(piped), scanner, count)
             scans.append(scanner.finish())
             continue
         try:
@@ -139,23 +141,31 @@ def diagnose_logs(names: Sequence[str], count: _CountBytes = lambda _: None) -> 
 def _scan_file(path: Path, scans: list[Scan], unread: list[UserError], count: _CountBytes) -> None:
     """Append the scan of a log. If reading fails midway (a cut archive, a failing disk), the part before counts."""
     try:
-        with open(path, "rb") as file:
+        with outside.open_regular(path) as file:
             scanner = Scanner(str(path), os.fstat(file.fileno()).st_mtime)
             try:
-                _feed(gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file, scanner, count)
+                _feed(unpack(file, path) if file.peek(2)[:2] == _GZIP else _pieces(file), scanner, count)
             finally:
                 scans.append(scanner.finish())
     except (OSError, EOFError, zlib.error) as error:
         unread.append(_unreadable(path, error))
 
 
-def _feed(stream: BufferedReader | gzip.GzipFile, scanner: Scanner, count: _CountBytes) -> None:
-    while chunk := stream.read1(_CHUNK_BYTES):
+def _pieces(file: BufferedReader) -> Iterator[bytes]:
+    while piece := file.read1(_CHUNK_BYTES):
+        yield piece
+
+
+def _feed(pieces: Iterator[bytes], scanner: Scanner, count: _CountBytes) -> None:
+    for chunk in pieces:
         scanner.feed(chunk)
         count(len(chunk))
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
+    if isinstance(error, OutsideError):
+        unpacked = "zcat" if error.errno == errno.EFBIG else "cat"
+        return outside.as_user_error(error, str(path), f"{unpacked} {path} | prime-train diagnose -")
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return UserError(
         what=f"it cannot be read: {reason}",
@@ -222,4 +232,5 @@ def _walk(folder: Path) -> Iterator[Path]:
 
     for root, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if name not in _FOLDERS_SKIPPED and not name.startswith("."))
-        yield from (Path(root, name) for name in files if _LOG.search(name))
+        named = (Path(root, name) for name in files if _LOG.search(name))
+        yield from (path for path in named if path.is_file() or not path.exists())  # a pipe or a device is no log

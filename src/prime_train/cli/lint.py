@@ -1,11 +1,13 @@
 """`prime-train lint`: static checks of config files. Uses no network, no GPU and no facts of this machine."""
 
+import sys
 from typing import Annotated, Literal
 
 import typer
 
 from prime_train.cli.lint_files import Repair, check, configs_among
 from prime_train.cli.options import Generation, NoColor
+from prime_train.cli.render import message
 from prime_train.core.errors import ExitCode, UserError
 
 Format = Literal["full", "concise", "json", "github", "sarif"]
@@ -42,7 +44,8 @@ def lint(
 ) -> None:
     """Check config files without running anything.
 
-    Exit code 1: a finding is at error level. 2: a file cannot be read. With --fix the findings are those that
+    Exit code 1: a finding is at error level. 2: a file cannot be read. 4: a file or folder in a searched folder
+    cannot be read; what is no regular file is skipped. With --fix the findings are those that
     remain, with --diff those of the files as they are.
 
     Examples:
@@ -73,10 +76,14 @@ def lint(
             fix="prime-train lint --diff --unsafe-fixes shows them, --fix --unsafe-fixes writes them",
         )
     repair = Repair(write=not diff, unsafe=unsafe_fixes) if fix or diff else None
-    output, ok = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
-    if output:
-        typer.echo(output)
-    if not ok:
+    checked = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
+    if checked.text:
+        typer.echo(checked.text)
+    for error in checked.unread:
+        typer.echo(message(error, sys.stderr), err=True)
+    if checked.unread:
+        raise typer.Exit(ExitCode.OUT_OF_REACH)
+    if not checked.ok:
         raise typer.Exit(ExitCode.FINDINGS)
 
 

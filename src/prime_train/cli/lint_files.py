@@ -13,7 +13,9 @@ import sys
 from functools import partial
 from typing import NamedTuple
 
-from prime_train.core.errors import UserError
+from prime_train.core import outside
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import CONFIG_BYTES, OutsideError
 from prime_train.rules.judge import Verdict, lint, lint_merged
 
 _MERGE = "+"  # between files to merge; the later one overrules the earlier
@@ -32,6 +34,14 @@ class Repair(NamedTuple):
         return "--fix" if self.write else "--diff"
 
 
+class Checked(NamedTuple):
+    """The text to print, whether no finding is at error level, and the errors of what could not be read in folders."""
+
+    text: str
+    ok: bool
+    unread: tuple[UserError, ...] = ()
+
+
 def check(
     paths: list[str],
     wanted: tuple[str, ...] = (),
@@ -40,8 +50,8 @@ def check(
     repair: Repair | None = None,
     *,
     prime_rl: str | None = None,
-) -> tuple[str, bool]:
-    """(text to print, whether no finding is at error level). Raises UserError if a file cannot be read.
+) -> Checked:
+    """The findings of the files. Raises UserError if a file that is named cannot be read.
 
     `wanted` and `unwanted` are codes or prefixes of codes; an empty `wanted` means all. With `repair.write` the files
     are fixed and the findings are those that remain; else the findings are those of the files as they are.
@@ -57,7 +67,7 @@ def check(
         return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
 
     judge = partial(lint, prime_rl=prime_rl)
-    groups = _groups(paths or ["."])
+    groups, unread = _groups(paths or ["."])
     sources = [tuple(read_config(path) for path in group) for group in groups]
     if repair:
         from prime_train.cli.lint_fix import fix_files
@@ -68,7 +78,7 @@ def check(
     else:
         verdicts = [select(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources]
         output = _render(verdicts, output_format)
-    return output, all(verdict.ok for verdict in verdicts)
+    return Checked(output, all(verdict.ok for verdict in verdicts), unread)
 
 
 def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:
@@ -141,8 +151,11 @@ def refuse_generation(prime_rl: str | None) -> None:
 # --- which files ---------------------------------------------------------------------------------
 
 
-def _groups(paths: list[str]) -> list[tuple[str, ...]]:
-    """The configs that the arguments name: `a + b` is one config of two files; folders are searched."""
+def _groups(paths: list[str]) -> tuple[list[tuple[str, ...]], tuple[UserError, ...]]:
+    """The configs that the arguments name: `a + b` is one config of two files; folders are searched.
+
+    With the errors of what could not be read in the folders. Raises UserError if that is all there is.
+    """
     merged: list[list[str]] = []
     is_joined = False
     for path in paths:
@@ -161,26 +174,40 @@ def _groups(paths: list[str]) -> list[tuple[str, ...]]:
             fix="prime-train lint base.toml + overlay.toml",
         )
     groups: list[tuple[str, ...]] = []
+    unread: list[UserError] = []
     for group in merged:
         if len(group) == 1 and group[0] != _STDIN and os.path.isdir(group[0]):
-            groups.extend((path,) for path in _search(group[0]))
+            groups.extend((path,) for path in _search(group[0], unread))
         else:
             groups.append(tuple(group))
-    return list(dict.fromkeys(groups))
+    return list(dict.fromkeys(groups)), tuple(unread)
 
 
 def configs_among(paths: list[str]) -> list[str]:
-    """The paths without files that are no config of any dialect, because a hook passes every TOML file."""
-    return [path for path in paths if not os.path.isfile(path) or _is_config(path)]
+    """The paths without files that are no config of any dialect, because a hook passes every TOML file.
+
+    A file that cannot be read stays: checking it reports why.
+    """
+    return [path for path in paths if not os.path.isfile(path) or _is_config(path) is not False]
 
 
-def _search(folder: str) -> list[str]:
-    """The configs under a folder. Raises UserError if there is none, so that an empty check does not pass as clean."""
+def _search(folder: str, unread: list[UserError]) -> list[str]:
+    """The configs under a folder; appends to `unread` what cannot be read. What is no regular file is skipped.
+
+    Raises UserError if there is no config, so that an empty check does not pass as clean.
+    """
     found: list[str] = []
-    for where, folders, names in os.walk(folder):
+    denied: list[UserError] = []
+    for where, folders, names in os.walk(folder, onerror=lambda error: denied.append(_unread(error.filename, error))):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_SEARCHED)
-        files = [os.path.join(where, name) for name in sorted(names) if name.endswith(".toml")]
-        found.extend(os.path.normpath(file) for file in files if _is_config(file))
+        for path in (os.path.normpath(os.path.join(where, name)) for name in sorted(names) if name.endswith(".toml")):
+            known = _is_config(path)
+            if isinstance(known, OSError):
+                denied.append(_unread(path, known))
+            elif known:
+                found.append(path)
+    if denied and not found:
+        raise denied[0]
     if not found:
         raise UserError(
             what="the folder has no config of prime-train or prime-rl",
@@ -188,14 +215,29 @@ def _search(folder: str) -> list[str]:
             why="a folder is searched for *.toml files that are a run.toml or a config of prime-rl",
             fix="name the file, or start from a preset: prime-train lint quickstart",
         )
+    unread += denied
     return found
 
 
-def _is_config(path: str) -> bool:
+def _unread(path: str, error: OSError) -> UserError:
+    return UserError(
+        what=f"it cannot be read: {error.strerror or error}",
+        where=path,
+        why="a config in it would not have been checked",
+        fix=f"make it readable, or name the files to check: ls -ld {path}",
+        exit_code=ExitCode.OUT_OF_REACH,
+    )
+
+
+def _is_config(path: str) -> bool | OSError:
+    """Whether a file is a config; the error if that is not known. Only a regular file of a config's size can be one."""
     from prime_train.config.detect import is_config
 
     try:
-        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            return is_config(file.read(), path)
-    except OSError:
+        return is_config(outside.read_text(path, CONFIG_BYTES, errors="replace").removeprefix("\ufeff"), path)
+    except OutsideError:
         return False
+    except FileNotFoundError:  # a link to nothing
+        return False
+    except OSError as error:
+        return error

@@ -1,15 +1,25 @@
 """`prime-train report`: rewrites the report.md and the plots of a run."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor, RunName
-from prime_train.views.report import write
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.views.history import gather
+from prime_train.views.report import write_into
 from prime_train.views.runs import find
 
 
-def report(run: RunName, _no_color: NoColor = False) -> None:
+def report(
+    run: RunName,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="FOLDER", help="Write it there, for a run that only others may write."),
+    ] = None,
+    _no_color: NoColor = False,
+) -> None:
     """Rewrite report.md and the plots of a run.
 
     Works for a live run and for an ended one. Prints the path of the report.
@@ -19,7 +29,20 @@ def report(run: RunName, _no_color: NoColor = False) -> None:
       prime-train report quickstart
 
       less "$(prime-train report quickstart)"
+
+      prime-train report /shared/runs/nano --into ~/nano
     """
     run_dir = find(run, Path.cwd())
-    write(run_dir)
-    typer.echo(str(run_dir.report))
+    folder = run_dir.path if into is None else into.expanduser().absolute()
+    history = gather(run_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        typer.echo(str(write_into(folder, history)))
+    except OSError as error:
+        raise UserError(
+            what=f"the report cannot be written: {error.strerror or error}",
+            where=str(folder),
+            why="report.md and plots/ are written there",
+            fix=f"prime-train report {run} --into FOLDER, with a folder that you may write",
+            exit_code=ExitCode.OUT_OF_REACH,
+        ) from None

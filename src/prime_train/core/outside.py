@@ -32,6 +32,9 @@ MARK_BYTES = 64 * 2**10  # one line: the text of a lock, a mark, a request
 LINE_BYTES = 2**20  # a line of metrics has a few hundred bytes
 MODEL_BYTES = 256 * 2**20  # the largest tokenizer.json has 33 MB, a config.json kilobytes
 LOG_BYTES = 2**32  # of metrics: 10 million steps
+_UNPACKED_TIMES = 100  # the most that a gzip file may unpack to, if that is more than _UNPACKED_BYTES
+_UNPACKED_BYTES = 64 * 2**20
+_PIECE_BYTES = 2**20
 JSON_DEPTH = 64  # the deepest record of ours nests 8 levels, the deepest config.json of a model 6
 
 _KINDS = (
@@ -105,6 +108,24 @@ def read_text(path: Path, limit_bytes: int, within: Path | None = None, errors: 
 def read_json(path: Path, limit_bytes: int, depth: int = JSON_DEPTH, within: Path | None = None) -> Any:
     """The value in a JSON file. Raises as `read_bytes` does, and ValueError for anything `parse_json` refuses."""
     return parse_json(read_bytes(path, limit_bytes, within), depth)
+
+
+def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
+    """The pieces of a gzip file that is open. Raises EOFError, OSError or zlib.error for a damaged one.
+
+    Raises OutsideError once it has unpacked to more than any log does: text packs to a tenth or a fiftieth of its
+    size, and a thousandth, the most that gzip can do, is a file that is meant to fill memory or time.
+    """
+    import gzip
+
+    limit_bytes = max(_UNPACKED_BYTES, _UNPACKED_TIMES * os.fstat(file.fileno()).st_size)
+    with gzip.GzipFile(fileobj=file) as stream:
+        while piece := stream.read1(_PIECE_BYTES):
+            limit_bytes -= len(piece)
+            if limit_bytes < 0:
+                what = f"it unpacks to more than {_UNPACKED_TIMES} times its size"
+                raise OutsideError(errno.EFBIG, what, path, "a log that packs so well is a fault, or is meant to harm")
+            yield piece
 
 
 def parse_json(content: str | bytes, depth: int = JSON_DEPTH) -> Any:

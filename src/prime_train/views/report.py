@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from prime_train.core.rundir import RunDir, write_atomic
@@ -27,17 +28,24 @@ _NO_PLOTS = "*Plots need matplotlib: `pip install 'prime-train[train]'`, then `p
 
 
 def write(run_dir: RunDir) -> History:
-    """Writes report.md and plots/, each file at once; returns the history they show."""
+    """Writes the report of a run into its directory; returns the history that it shows."""
+    history = gather(run_dir)
+    write_into(run_dir.path, history)
+    return history
+
+
+def write_into(folder: Path, history: History) -> Path:
+    """Writes report.md and plots/, each file at once; returns the path of report.md. Raises OSError."""
     from prime_train.views import plots
 
-    history = gather(run_dir)
+    target = RunDir(folder)
     try:
-        drawn = [str(path.relative_to(run_dir.path)) for path in plots.draw(history, run_dir.plots)]
+        drawn = [str(path.relative_to(folder)) for path in plots.draw(history, target.plots)]
         remark = "" if drawn else "*No step was recorded yet.*"
     except ImportError:
-        drawn, remark = [], _NO_PLOTS.format(name=run_dir.path.name)
-    write_atomic(run_dir.report, text(history, drawn, remark))
-    return history
+        drawn, remark = [], _NO_PLOTS.format(name=history.path.name)
+    write_atomic(target.report, text(history, drawn, remark))
+    return target.report
 
 
 def text(history: History, plots: Sequence[str], remark: str) -> str:

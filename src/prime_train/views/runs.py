@@ -15,7 +15,10 @@ _LISTED = 12  # more names do not fit into a message
 def is_run(path: Path) -> bool:
     """Whether a supervisor has opened a run in the directory `path`, or a job on Slurm will."""
     run_dir = RunDir(path)
-    return run_dir.events.is_dir() or run_dir.resolved.is_file() or (run_dir.slurm / "job.json").is_file()
+    try:
+        return run_dir.events.is_dir() or run_dir.resolved.is_file() or (run_dir.slurm / "job.json").is_file()
+    except PermissionError:  # a folder of another user; the command that reads it reports the reason
+        return True
 
 
 def run_names(directory: Path) -> list[str]:
