@@ -24,10 +24,8 @@ def _plain_lint(arguments: list[str]) -> int | None:
     try:
         from prime_train.cli.lint_files import check
 
-        checked = check(arguments[1:])
-        if checked.unread:
-            return None  # the errors need typer's output
-        print(checked.text, flush=True)  # noqa: T201 - the result of a command goes to stdout
+        output, ok = check(arguments[1:])
+        print(output, flush=True)  # noqa: T201 - the result of a command goes to stdout
     except Exception:  # cli/app.py runs the same lint again and reports the error
         return None
-    return 0 if checked.ok else 1
+    return 0 if ok else 1

@@ -76,14 +76,16 @@ def lint(
             fix="prime-train lint --diff --unsafe-fixes shows them, --fix --unsafe-fixes writes them",
         )
     repair = Repair(write=not diff, unsafe=unsafe_fixes) if fix or diff else None
-    checked = check(paths or [], _codes(select), _codes(ignore), output_format, repair, prime_rl=prime_rl)
-    if checked.text:
-        typer.echo(checked.text)
-    for error in checked.unread:
+    unread: list[UserError] = []
+    named, codes = paths or [], (_codes(select), _codes(ignore))
+    output, ok = check(named, *codes, output_format, repair, prime_rl=prime_rl, unread=unread)
+    if output:
+        typer.echo(output)
+    for error in unread:
         typer.echo(message(error, sys.stderr), err=True)
-    if checked.unread:
+    if unread:
         raise typer.Exit(ExitCode.OUT_OF_REACH)
-    if not checked.ok:
+    if not ok:
         raise typer.Exit(ExitCode.FINDINGS)
 
 

@@ -34,14 +34,6 @@ class Repair(NamedTuple):
         return "--fix" if self.write else "--diff"
 
 
-class Checked(NamedTuple):
-    """The text to print, whether no finding is at error level, and the errors of what could not be read in folders."""
-
-    text: str
-    ok: bool
-    unread: tuple[UserError, ...] = ()
-
-
 def check(
     paths: list[str],
     wanted: tuple[str, ...] = (),
@@ -50,12 +42,14 @@ def check(
     repair: Repair | None = None,
     *,
     prime_rl: str | None = None,
-) -> Checked:
-    """The findings of the files. Raises UserError if a file that is named cannot be read.
+    unread: list[UserError] | None = None,
+) -> tuple[str, bool]:
+    """(text to print, whether no finding is at error level). Raises UserError if a file cannot be read.
 
     `wanted` and `unwanted` are codes or prefixes of codes; an empty `wanted` means all. With `repair.write` the files
     are fixed and the findings are those that remain; else the findings are those of the files as they are.
-    `prime_rl` is the generation of prime-rl files that name none.
+    `prime_rl` is the generation of prime-rl files that name none. With `unread`, the errors of what cannot be read in
+    a searched folder are appended to it, and the other files are checked.
     """
     from prime_train.config.detect import read_config
 
@@ -67,7 +61,7 @@ def check(
         return verdict.only(wanted or None, unwanted) if wanted or unwanted else verdict
 
     judge = partial(lint, prime_rl=prime_rl)
-    groups, unread = _groups(paths or ["."])
+    groups = _groups(paths or ["."], unread)
     sources = [tuple(read_config(path) for path in group) for group in groups]
     if repair:
         from prime_train.cli.lint_fix import fix_files
@@ -78,7 +72,7 @@ def check(
     else:
         verdicts = [select(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources]
         output = _render(verdicts, output_format)
-    return Checked(output, all(verdict.ok for verdict in verdicts), unread)
+    return output, all(verdict.ok for verdict in verdicts)
 
 
 def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:
@@ -151,11 +145,8 @@ def refuse_generation(prime_rl: str | None) -> None:
 # --- which files ---------------------------------------------------------------------------------
 
 
-def _groups(paths: list[str]) -> tuple[list[tuple[str, ...]], tuple[UserError, ...]]:
-    """The configs that the arguments name: `a + b` is one config of two files; folders are searched.
-
-    With the errors of what could not be read in the folders. Raises UserError if that is all there is.
-    """
+def _groups(paths: list[str], unread: list[UserError] | None) -> list[tuple[str, ...]]:
+    """The configs that the arguments name: `a + b` is one config of two files; folders are searched."""
     merged: list[list[str]] = []
     is_joined = False
     for path in paths:
@@ -174,13 +165,12 @@ def _groups(paths: list[str]) -> tuple[list[tuple[str, ...]], tuple[UserError, .
             fix="prime-train lint base.toml + overlay.toml",
         )
     groups: list[tuple[str, ...]] = []
-    unread: list[UserError] = []
     for group in merged:
         if len(group) == 1 and group[0] != _STDIN and os.path.isdir(group[0]):
             groups.extend((path,) for path in _search(group[0], unread))
         else:
             groups.append(tuple(group))
-    return list(dict.fromkeys(groups)), tuple(unread)
+    return list(dict.fromkeys(groups))
 
 
 def configs_among(paths: list[str]) -> list[str]:
@@ -191,8 +181,8 @@ def configs_among(paths: list[str]) -> list[str]:
     return [path for path in paths if not os.path.isfile(path) or _is_config(path) is not False]
 
 
-def _search(folder: str, unread: list[UserError]) -> list[str]:
-    """The configs under a folder; appends to `unread` what cannot be read. What is no regular file is skipped.
+def _search(folder: str, unread: list[UserError] | None) -> list[str]:
+    """The configs under a folder. What is not a regular file is skipped; what cannot be read is appended to `unread`.
 
     Raises UserError if there is no config, so that an empty check does not pass as clean.
     """
@@ -206,7 +196,7 @@ def _search(folder: str, unread: list[UserError]) -> list[str]:
                 denied.append(_unread(path, known))
             elif known:
                 found.append(path)
-    if denied and not found:
+    if denied and (unread is None or not found):
         raise denied[0]
     if not found:
         raise UserError(
@@ -215,7 +205,8 @@ def _search(folder: str, unread: list[UserError]) -> list[str]:
             why="a folder is searched for *.toml files that are a run.toml or a config of prime-rl",
             fix="name the file, or start from a preset: prime-train lint quickstart",
         )
-    unread += denied
+    if unread is not None:
+        unread += denied
     return found
 
 
