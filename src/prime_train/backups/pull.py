@@ -25,6 +25,7 @@ from prime_train.backups.source import root_names
 from prime_train.backups.store import Store
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.step_folders import Places
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import sync
 from prime_train.core.units import format_bytes
@@ -76,6 +77,9 @@ def pull(store: Store, stored: Stored, places: Places, on_read: Read = lambda _:
     assert found is not None
     roots = _find_roots(found, places, store)
     staging = {root: roots[root] / f"{STAGING}step_{found.step}.{found.id}" for root in found.roots}
+    for folder in staging.values():
+        if linked := next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None):
+            raise _damaged(store, str(linked), "it is a symbolic link")
     _require_room(found, roots, staging)
     with ThreadPoolExecutor(store.provider.workers, "backup") as pool:
         for file in found.files:
@@ -175,7 +179,7 @@ def _fetch_file(fetch: _Fetch, file: File, path: Path) -> None:
 
 def _matching_parts(file: File, path: Path, digest: hashlib._Hash) -> int:
     """How many parts at the start of a staged file are right; `digest` is updated with them."""
-    with open(path, "rb") as staged:
+    with outside.open_regular(path) as staged:
         for number, part in enumerate(file.parts):
             piece = staged.read(part.size_bytes)
             if hashlib.sha256(piece).hexdigest() != part.piece_sha256:

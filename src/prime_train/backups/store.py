@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from prime_train.backups.providers import PROVIDERS, Provider, errors_of, open_file_system
 from prime_train.backups.settings import describe
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact, secrets
 from prime_train.core.rundir import sync
@@ -205,7 +206,7 @@ def _stored_hash(store: Store, path: str) -> str:
             lfs = store.fs.info(path).get("lfs")
             return str(getattr(lfs, "sha256", "") or (lfs.get("sha256", "") if isinstance(lfs, dict) else ""))
         case "local":
-            with open(path, "rb") as file:
+            with outside.open_regular(path) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         case _:
             return ""

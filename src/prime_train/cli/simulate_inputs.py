@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.cli import estimate_inputs as inputs
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.units import format_seconds
 from prime_train.estimate.cost.run_cost import price_interval, shipped_rates
@@ -145,10 +146,8 @@ def read_process(trace: Path | None, per_day: float | None, shape: float, wait_s
 
 def _read_recording(path: Path) -> Recorded:
     try:
-        with path.expanduser().open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = outside.read_bytes(path.expanduser(), _MOST_BYTES)
     except OSError as error:
         why = "a recording is a file of github.com/skypilot-org/spot-traces"
         raise UserError(f"it cannot be read: {error.strerror or error}", str(path), why, "give its path") from None
-    text = content.decode("utf-8", errors="replace") if len(content) <= _MOST_BYTES else ""
-    return parse_recording(text, str(path))
+    return parse_recording(content.decode("utf-8", errors="replace"), str(path))

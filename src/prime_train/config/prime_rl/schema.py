@@ -15,6 +15,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.features import Features
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.paths import cache_path, shipped
 from prime_train.toml.document import KeyPath
@@ -229,7 +230,7 @@ def load(name: str) -> Generation:
 @cache
 def _read(path: str, name: str) -> Generation:
     try:
-        with open(path, encoding="utf-8") as file:
+        with outside.open_regular(path) as file:
             return Generation.of(json.load(file), name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if path.startswith(shipped()):

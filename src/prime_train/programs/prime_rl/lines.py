@@ -156,7 +156,7 @@ def _strip(line: str) -> str:
     if line.startswith("{"):
         try:
             document = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return line
         message = document.get("message") if isinstance(document, dict) else None
         return message if isinstance(message, str) else line
@@ -189,12 +189,15 @@ class Row:
     is_last: bool = False
 
 
+_HIGHEST = 1e300  # no NaN is below it, and no number above it is one of a metric
+
+
 def parse_row(line: str) -> Row | None:
     """The row of one line; None for a torn line or any other text."""
     try:
         raw = json.loads(line)
         step = int(raw["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     seen = _read_number(raw, "progress/total_tokens")
     return Row(
@@ -209,4 +212,4 @@ def parse_row(line: str) -> Row | None:
 
 def _read_number(raw: dict[str, Any], key: str) -> float | None:
     value = raw.get(key)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return float(value) if isinstance(value, int | float) and abs(value) < _HIGHEST else None

@@ -1,0 +1,130 @@
+"""Only core/outside.py opens what comes from outside: every other place that opens a file is here, with its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import prime_train
+
+ROOT = Path(prime_train.__file__).parent
+_READS = {"read_text", "read_bytes"}
+_OPENS = {("os", "open"), ("os", "fdopen"), ("io", "open"), ("gzip", "open"), ("gzip", "GzipFile")}
+_LOADS = {("json", "load"), ("tomli", "load"), ("tomllib", "load"), ("pickle", "load"), ("yaml", "load")}
+
+SHIPPED = "a file of this package"
+STDIN = "the order of the parent process, on standard input"
+PROC = "a file of /proc or /sys"
+WRITES = "writes a file of its own"
+PACKAGE = "the source of an installed package, in a child with a deadline"
+
+ALLOWED = {
+    "backups/pull.py": (1, WRITES),
+    "backups/store.py": (1, WRITES),
+    "backups/sync.py": (1, "its own lock"),
+    "checkpoints/archive.py": (2, "appends to the head of a packed file, which outside.open_descriptor opens"),
+    "checkpoints/in_use.py": (1, PROC),
+    "checkpoints/layout.py": (1, "syncs the files that the trainer has just written"),
+    "checkpoints/segments.py": (1, WRITES),
+    "cli/app.py": (1, "/dev/null, for a closed pipe"),
+    "cli/diagnose.py": (1, "standard input"),
+    "cli/init.py": (1, SHIPPED),
+    "cli/lint_fix.py": (1, WRITES),
+    "cli/monitor.py": (1, "appends to the file that GitHub names"),
+    "cli/run_spot.py": (1, "/etc/machine-id"),
+    "cloud/github.py": (1, "a request, not a file"),
+    "cloud/slurm_jobs.py": (1, "its own lock"),
+    "cloud/wandb_program.py": (1, STDIN),
+    "config/prime_rl/renames.py": (2, SHIPPED),
+    "config/prime_rl/schema.py": (1, "the text of a file that outside.open_regular opens"),
+    "config/prime_rl/suggest.py": (2, SHIPPED),
+    "core/outside.py": (5, "this is the module"),
+    "core/process_id.py": (1, PROC),
+    "core/rundir.py": (3, WRITES),
+    "core/spans.py": (1, WRITES),
+    "diagnose/signatures.py": (2, SHIPPED),
+    "environments/verifiers_program.py": (1, "standard output"),
+    "estimate/time/throughput.py": (1, SHIPPED),
+    "events/log.py": (3, "the event log reads its own files"),
+    "facts/data_lengths_program.py": (4, "training data of any size, in a child with a deadline"),
+    "facts/disk.py": (1, PROC),
+    "facts/host.py": (3, PROC),
+    "facts/interpreter_program.py": (2, PACKAGE),
+    "facts/nvml_program.py": (1, PROC),
+    "facts/ports.py": (1, PROC),
+    "models/architectures_program.py": (1, PACKAGE),
+    "models/chat_template_program.py": (1, STDIN),
+    "models/read_files_program.py": (1, STDIN),
+    "models/tokenizer_program.py": (1, STDIN),
+    "prices/store.py": (2, "the shipped table, and its own lock"),
+    "programs/prime_rl/launcher.py": (1, "the program that it starts"),
+    "programs/prime_rl/sources.py": (2, PROC),
+    "programs/vllm/extension/prime_train_weights.py": (2, "the hand-over, in vLLM's process and by its hash"),
+    "registry/gpus.py": (4, SHIPPED),
+    "registry/models.py": (2, SHIPPED),
+    "registry/shapes.py": (2, SHIPPED),
+    "rules/prompt_length.py": (2, SHIPPED),
+    "supervise/evidence_program.py": (2, "/proc and logs, in a child with a deadline and the standard library alone"),
+    "supervise/launch/guard.py": (1, PROC),
+    "supervise/lock.py": (1, "the lock"),
+    "supervise/process.py": (1, "appends to the log of a launch"),
+    "supervise/watches/host/host_program.py": (1, PROC),
+    "supervise/watches/kernel_log.py": (1, "/dev/kmsg"),
+    "supervise/watches/preemption/find_cloud.py": (1, PROC),
+    "supervise/watches/sampler.py": (1, "appends to the log of a watch"),
+    "views/wandb_mirror.py": (2, "its own log and lock"),
+}
+
+
+def _opened(source: str) -> Iterator[str]:
+    """What opens or reads a file by its path, as it is written."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id="open"):
+                yield "open"
+            case ast.Attribute(value=ast.Name(id="outside")):
+                continue
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if (module, name) in _OPENS | _LOADS:
+                yield f"{module}.{name}"
+            case ast.Attribute(attr=name) if name in _READS:
+                yield name
+            case ast.Attribute(attr="open", value=ast.Call() | ast.BinOp()):
+                yield "Path.open"
+
+
+def test_nothing_else_opens_what_comes_from_outside() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): count
+        for path in sorted(ROOT.rglob("*.py"))
+        if not path.is_relative_to(ROOT / "trainer") and (count := Counter(_opened(path.read_text())).total())
+    }
+    more = {name: count for name, count in found.items() if count > ALLOWED.get(name, (0, ""))[0]}
+    assert not more, f"read with prime_train.core.outside, or give the reason here: {more}"
+    assert found == {name: count for name, (count, _) in ALLOWED.items()}, "an entry above has no use any more"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "open(path)",
+        "path.read_text()",
+        "Path(name).open('rb')",
+        "(folder / 'x').open()",
+        "json.load(file)",
+        "os.open(path, os.O_RDONLY)",
+        "gzip.open(path)",
+    ],
+)
+def test_each_way_to_open_a_file_is_seen(source: str) -> None:
+    assert list(_opened(source))
+
+
+@pytest.mark.parametrize("source", ["outside.read_text(path, 1)", "child.open()", "json.loads(text)"])
+def test_other_calls_are_not(source: str) -> None:
+    assert not list(_opened(source))
