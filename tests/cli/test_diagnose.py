@@ -198,3 +198,27 @@ def test_a_run_whose_log_is_silent_is_told_by_its_supervisor(tmp_path: Path) -> 
     found = prime_train("diagnose", str(run_dir.path), cwd=tmp_path)
     assert found.returncode == 1
     assert "killed by signal 9 (SIGKILL)" in found.stderr
+
+
+def test_an_archive_that_unpacks_to_far_more_than_a_log_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    bomb = tmp_path / "trainer.log.gz"
+    with gzip.open(bomb, "wb", compresslevel=1) as file:
+        file.write(OOM.encode())
+        for _ in range(80):
+            file.write(b"\n".ljust(2**20, b" "))
+    found = diagnose_logs([str(bomb)])
+    (error,) = found.unread
+    assert error.what == "it unpacks to more than 100 times its size"
+    assert error.fix == f"zcat {bomb} | prime-train diagnose -"
+    assert found.diagnosis.cause is not None  # what could be read is judged
+
+
+def test_a_log_that_is_a_pipe_or_a_device_is_named_and_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "zero.log").symlink_to("/dev/zero")
+    for name, kind in (("pipe.log", "a named pipe"), ("zero.log", "a device")):
+        (error,) = diagnose_logs([str(tmp_path / name)]).unread
+        assert error.what == f"it is {kind}, not a regular file"
+    (tmp_path / "trainer.log").write_text(OOM)
+    found = diagnose_logs([str(tmp_path)])  # in a folder they are no logs
+    assert ([Path(scan.name).name for scan in found.scans], found.unread) == (["trainer.log"], ())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -249,3 +250,37 @@ def test_unsafe_fixes_are_asked_for_beside_a_fix(
     fixed = run(["lint", str(file), "--fix", "--unsafe-fixes"], capsys, monkeypatch)
     assert (fixed.code, fixed.out) == (0, "1 file is clean; 1 finding fixed\n")
     assert file.read_text() == UNEVEN.replace("= 20", "= 16")
+
+
+@pytest.mark.parametrize("name", ["pipe.toml", "zero.toml"])
+def test_a_config_that_is_no_regular_file_is_named_and_not_read(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo("pipe.toml")
+    Path("zero.toml").symlink_to("/dev/zero")
+    printed = run(["lint", name], capsys, monkeypatch)
+    assert printed.code == 2
+    assert f"error: {name}" in printed.err
+    assert "not a regular file" in printed.err
+    printed = run(["lint", "good.toml", "+", name], capsys, monkeypatch)
+    assert printed.code == 2
+
+
+def test_a_folder_lint_skips_what_is_no_regular_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo("pipe.toml")
+    Path("zero.toml").symlink_to("/dev/zero")
+    Path("nothing.toml").symlink_to("nowhere")
+    Path("bad.toml").unlink()
+    printed = run(["lint", "."], capsys, monkeypatch)
+    assert (printed.code, printed.out, printed.err) == (0, "1 file is clean\n", "")
+
+
+def test_standard_input_without_end_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("prime_train.config.detect.CONFIG_BYTES", 1000)
+    printed = run(["lint", "-"], capsys, monkeypatch, stdin=b"#" * 2000)
+    assert printed.code == 2
+    assert "more than" in printed.err

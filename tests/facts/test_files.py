@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +136,14 @@ def test_datasets(tmp_path: Path) -> None:
     assert look("./gone", "hf-dataset")[2] == "there is no such file or folder"
     hub = Source(kind="hf-dataset", path="owner/name")
     assert source_files((hub, Source(kind="python-stdlib"))) == ()
+
+
+@pytest.mark.parametrize("reads", [model_folder, tokenizer_folder])
+def test_a_folder_whose_files_are_pipes_does_not_hang(tmp_path: Path, reads: Callable[[str], Any]) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        os.mkfifo(tmp_path / name)
+    assert reads(str(tmp_path)).problem
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).unlink()
+        (tmp_path / name).write_text("[" * 100_000)
+    assert reads(str(tmp_path)).problem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,3 +103,21 @@ def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
 def test_only_a_size_is_to_be_corrected_and_another_kind_of_model_to_be_replaced(field: str, fix: str) -> None:
     refusal = no_config("config.json", "is wrong", field)
     assert (refusal.fix, refusal.exit_code) == (fix, ExitCode.FINDINGS)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "deep", "infinite"])
+def test_a_config_that_would_hang_its_reader_or_break_it_is_refused(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "config.json"
+    match kind:
+        case "pipe":
+            os.mkfifo(file)
+        case "device":
+            file.symlink_to("/dev/zero")
+        case "deep":
+            file.write_text('{"a":' * 100_000)
+        case _:
+            file.write_text('{"hidden_size": 1e999}')
+    with pytest.raises(UserError) as refused:
+        read_config_file(str(file))
+    assert refused.value.why
+    assert refused.value.fix

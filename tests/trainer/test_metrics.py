@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.core.errors import UserError
 from prime_train.events import Progress
 from prime_train.trainer.metrics import Metrics, StepMetrics, drop_after
 from tests.trainer import tiny
@@ -93,3 +96,21 @@ def test_only_whole_lines_up_to_the_step_are_kept(steps: list[int], step: int, t
 def test_a_run_without_metrics_has_nothing_to_drop(tmp_path: Path) -> None:
     drop_after(tmp_path / "metrics.jsonl", 3)
     assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_metrics_that_are_a_link_or_a_pipe_are_refused_and_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text('{"step": 9}\n')
+    (tmp_path / "link").symlink_to(kept)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(UserError, match=r"symbolic link|named pipe"):
+            drop_after(tmp_path / name, 5)
+    assert kept.read_text() == '{"step": 9}\n'
+
+
+def test_a_step_that_no_code_can_use_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 1e999}\n{"step": Infinity}\n' + "[" * 100_000 + "\n")
+    drop_after(path, 5)
+    assert path.read_text() == '{"step": 1}\n'

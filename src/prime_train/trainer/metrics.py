@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core import outside
-from prime_train.core.outside import LOG_BYTES
+from prime_train.core.outside import LOG_BYTES, OutsideError
 from prime_train.core.rundir import write_atomic
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
@@ -112,6 +112,8 @@ def drop_after(path: Path, step: int) -> None:
         text = outside.read_bytes(path, LOG_BYTES, path.parent).decode("utf-8", "replace")
     except FileNotFoundError:
         return
+    except OutsideError as error:
+        raise outside.as_user_error(error, str(path), f"move it away: mv {path} {path}.aside") from None
     lines = text.splitlines(keepends=True)
     kept = [line for line in lines if 0 < _step_of(line) <= step]
     if len(kept) < len(lines):
