@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.core import outside
@@ -133,10 +133,11 @@ _values = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
-    max_leaves=20,
+    max_leaves=8,
 )
 
 
+@settings(max_examples=40)
 @given(_values)
 def test_every_plain_value_is_read_as_it_was_written(value: object) -> None:
     assert outside.parse_json(json.dumps(value)) == value

@@ -21,7 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.rundir import sync
 from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.hf_config import SIZE_KEYS, describe_decoder
@@ -95,6 +97,9 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
         weight_map = read_json(index, why).get("weight_map")
         if not isinstance(weight_map, dict):
             raise folder_error("no weight_map", index, why)
+        for file in set(map(str, weight_map.values())):
+            if fault := outside.name_fault(file):
+                raise folder_error(f"it names the file {file[:100]!r}: {fault}", index, why)
         return {name: folder / str(file) for name, file in weight_map.items()}
     path = folder / _WEIGHTS
     try:
@@ -245,7 +250,7 @@ def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
 def read_json(path: Path, why: str) -> dict[str, Any]:
     """The JSON object in a file of the folder. UserError with `why` where it cannot be read."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = outside.read_json(path, MODEL_BYTES)
     except OSError as error:
         raise folder_error(
             f"cannot be read: {error.strerror}", path, why, "set model.path to a Hugging Face model folder"

@@ -15,7 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
 from prime_train.trainer.data.sources import Documents, digest, first_line, locate, open_documents
@@ -158,7 +160,7 @@ def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) 
 
 def _read_json(file: Path, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = outside.read_json(file, MODEL_BYTES)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
