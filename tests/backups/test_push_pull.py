@@ -188,6 +188,21 @@ def test_a_pull_continues_and_corrects_what_is_staged(store: Store, root: Path, 
     assert not staged.exists()
 
 
+@pytest.mark.parametrize("below", ["", "step_40", "step_40/rank"])
+def test_no_link_in_the_staging_folder_is_followed(store: Store, root: Path, tmp_path: Path, below: str) -> None:
+    push_step(store, root)
+    stored, places, victim = only(store), scene.places(tmp_path / "there"), tmp_path / "victim"
+    (victim / "step_40").mkdir(parents=True)
+    (victim / "model.distcp").write_bytes(b"kept")
+    linked = tmp_path / "there" / "checkpoints" / f"{pull.STAGING}step_40.{stored.id}" / below
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(victim)
+    pulled = pull.pull(store, stored, places)
+    assert scene.content(pulled.folders[0]) == scene.content(root / "checkpoints" / "step_40")
+    assert [path.relative_to(victim).as_posix() for path in sorted(victim.rglob("*"))] == ["model.distcp", "step_40"]
+    assert (victim / "model.distcp").read_bytes() == b"kept"
+
+
 def test_an_incomplete_checkpoint_is_set_aside_and_a_complete_one_stays(
     store: Store, root: Path, tmp_path: Path
 ) -> None:

@@ -284,6 +284,12 @@ def index_a_missing_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
 
 
+def index_a_file_outside(folder: Path) -> None:
+    index_a_missing_shard(folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00002", "../model-00002"))
+
+
 @pytest.mark.parametrize(
     ("damage", "where", "named"),
     [
@@ -294,6 +300,7 @@ def index_a_missing_shard(folder: Path) -> None:
         (integer_tensor, "model.safetensors", "model.norm.weight is torch.int8 [32]"),
         (add_tensor, "", "1 tensor without a place, first model.layers.0.self_attn.q_proj.bias"),
         (index_a_missing_shard, "model-00002-of-00002.safetensors", "is missing"),
+        (index_a_file_outside, "model.safetensors.index.json", "it leads out of the folder"),
     ],
 )
 def test_damaged_weights_are_refused_by_name(

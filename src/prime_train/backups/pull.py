@@ -78,8 +78,9 @@ def pull(store: Store, stored: Stored, places: Places, on_read: Read = lambda _:
     roots = _find_roots(found, places, store)
     staging = {root: roots[root] / f"{STAGING}step_{found.step}.{found.id}" for root in found.roots}
     for folder in staging.values():
-        if linked := next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None):
-            raise _damaged(store, str(linked), "it is a symbolic link")
+        for path in (folder, *folder.rglob("*")):
+            if path.is_symlink():  # it would lead to files elsewhere
+                path.unlink()
     _require_room(found, roots, staging)
     with ThreadPoolExecutor(store.provider.workers, "backup") as pool:
         for file in found.files:
