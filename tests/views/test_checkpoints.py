@@ -1,8 +1,12 @@
+import json
 import os
 from pathlib import Path
 
-from prime_train.checkpoints.layout import Checkpoint
+import pytest
+
+from prime_train.checkpoints.layout import MANIFEST, Checkpoint
 from prime_train.checkpoints.packing_plan import StoredSize
+from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views import checkpoints
 from tests.golden import same_as_golden
@@ -72,3 +76,21 @@ def test_verify_reads_every_byte_and_distinguishes_broken_from_unfinished(tmp_pa
     assert sum(read) == 1000 + 10 + 1000 + 20
     assert checkpoints.verify_json("small", found)["ok"] is False
     assert checkpoints.verify_json("small", found[2:])["ok"] is True
+
+
+def test_a_manifest_that_names_a_file_elsewhere_is_broken_in_every_command(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    good, bad = write_checkpoint(run_dir, 10), write_checkpoint(run_dir, 20)
+    (tmp_path / "secret").write_bytes(bytes(1000))
+    manifest = json.loads((bad / MANIFEST).read_text())
+    manifest["files"]["../../secret"] = manifest["files"].pop("model.distcp")
+    (bad / MANIFEST).write_text(json.dumps(manifest))
+
+    listed = checkpoints.gather(run_dir, (), NOW_S)
+
+    assert [(row.step, row.resume) for row in listed] == [(20, False), (10, True)]
+    assert "it names the file '../../secret': it leads out of the folder" in listed[0].problem
+    assert [found.path for found in checkpoints.complete(run_dir, None)] == [good]
+    assert [found.state for found in checkpoints.verify(run_dir, lambda _: None)] == ["broken", "verified"]
+    with pytest.raises(UserError, match="it leads out of the folder"):  # ckpt restore, ckpt compress
+        checkpoints.complete(run_dir, 20)
