@@ -1,0 +1,176 @@
+"""The events of a trainer, one frozen value each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStarted:
+    kind: ClassVar[str] = "trainer_started"
+    attempt: int
+    pid: int
+    rank: int
+    world_size: int
+    device: str
+    precision: str
+    params: int
+    vocab_size: int
+    resume_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The trainer entered a phase: "setup", "tokenizer", "data", "train", "evaluate", "checkpoint", "export"."""
+
+    kind: ClassVar[str] = "phase"
+    attempt: int
+    name: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The trainer made optimizer steps. Written at most a few times per second; metrics.jsonl has every step."""
+
+    kind: ClassVar[str] = "progress"
+    attempt: int
+    step: int
+    loss: float
+    tokens_per_s: float
+    tokens_seen: int
+    reward: float | None = None  # mean over the rollouts of the step; None if the run has no rewards
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    kind: ClassVar[str] = "evaluated"
+    attempt: int
+    step: int
+    loss: float  # mean cross-entropy per held-out token, nats
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TasksEvaluated:
+    """The model answered held-out tasks of one environment."""
+
+    kind: ClassVar[str] = "tasks_evaluated"
+    attempt: int
+    step: int
+    environment: str  # "reverse-text"
+    reward: float  # mean over the tasks that were scored
+    tasks: int
+    failed: int  # tasks whose environment failed; they have no reward
+    answer_tokens: float  # mean per task
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutsFailed:
+    """Rollouts failed in an environment since the previous such event; they are not trained on."""
+
+    kind: ClassVar[str] = "rollouts_failed"
+    attempt: int
+    step: int
+    environment: str
+    failed: int
+    asked: int
+    reason: str  # the first error, one line
+    traceback: str = ""  # of the first failure of the attempt, else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    kind: ClassVar[str] = "sampled"
+    attempt: int
+    step: int
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStarted:
+    kind: ClassVar[str] = "checkpoint_started"
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """The marker of this checkpoint is on disk: it is complete."""
+
+    kind: ClassVar[str] = "checkpoint_saved"
+    attempt: int
+    step: int
+    size_bytes: int
+    stall_s: float  # how long the training loop waited for it, staging included
+    write_s: float  # from start to marker
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDeleted:
+    kind: ClassVar[str] = "checkpoint_deleted"
+    attempt: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointUnreadable:
+    """A checkpoint with a marker could not be loaded; the next attempt loads the one before it."""
+
+    kind: ClassVar[str] = "checkpoint_unreadable"
+    attempt: int
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFailed:
+    """The trainer's report of its own failure. `cause_class` "config", "disk" and "env" are not retried."""
+
+    kind: ClassVar[str] = "trainer_failed"
+    attempt: int
+    rank: int
+    cause_class: str
+    what: str
+    why: str
+    fix: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStopped:
+    """The trainer ended on request, with a complete checkpoint at `step`."""
+
+    kind: ClassVar[str] = "trainer_stopped"
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerFinished:
+    kind: ClassVar[str] = "trainer_finished"
+    attempt: int
+    step: int
+    loss: float
+    final: str  # path of the last checkpoint or the exported folder
+
+
+TrainerEvent = (
+    TrainerStarted
+    | Phase
+    | Progress
+    | Evaluated
+    | TasksEvaluated
+    | RolloutsFailed
+    | Sampled
+    | CheckpointStarted
+    | CheckpointSaved
+    | CheckpointDeleted
+    | CheckpointUnreadable
+    | TrainerFailed
+    | TrainerStopped
+    | TrainerFinished
+)

@@ -1,0 +1,190 @@
+"""The events of the watches and the other services of a supervisor, one frozen value each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReady:
+    """A service of the attempt is ready: its health check and a test request succeeded."""
+
+    kind: ClassVar[str] = "service_ready"
+    attempt: int
+    role: str
+    url: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmRaised:
+    """A watch found a problem. The alarm is active until AlarmCleared, or until the attempt ends."""
+
+    kind: ClassVar[str] = "alarm_raised"
+    attempt: int  # 0 = raised between attempts
+    watch: str  # "gpu", "engine", "hang", "disk", "host", "preemption"
+    name: str  # "gpu_lost"
+    subject: str  # "GPU 1"
+    answer: str  # the response: "note", "alert", "pause", "restart", "leave"
+    cause_class: str
+    what: str
+    why: str
+    fix: str
+    where: str
+    step: int
+    deadline_s: float = 0.0  # of "leave": when the machine goes away, in seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmCleared:
+    kind: ClassVar[str] = "alarm_cleared"
+    attempt: int
+    watch: str
+    name: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlertSent:
+    """An alert about an alarm or an end was sent. `failed` is the reason if it could not be delivered, else ""."""
+
+    kind: ClassVar[str] = "alert_sent"
+    channel: str  # "command", "webhook"
+    about: str
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNoticed:
+    """A log line that explains a slow or stuck run without ending it. Written once per signature and attempt."""
+
+    kind: ClassVar[str] = "log_noticed"
+    attempt: int
+    signature: str
+    what: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActivitySeen:
+    """The activity of the processes of a silent attempt, which does not count as hung before the time `until_s`."""
+
+    kind: ClassVar[str] = "activity_seen"
+    attempt: int
+    what: str
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceKept:
+    """Evidence was saved before processes were ended: stacks of every rank, GPUs, the ends of the logs."""
+
+    kind: ClassVar[str] = "evidence_kept"
+    attempt: int
+    folder: str
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceFreed:
+    """A part of the run that is no longer needed was deleted. `failed` is the reason if it could not be, else ""."""
+
+    kind: ClassVar[str] = "space_freed"
+    attempt: int
+    path: str
+    size_bytes: int
+    reason: str
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPacked:
+    """A superseded checkpoint was packed without loss. `problem` is the reason if it could not be, else ""."""
+
+    kind: ClassVar[str] = "checkpoint_packed"
+    step: int
+    size_bytes: int
+    stored_bytes: int
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBackedUp:
+    """A complete checkpoint is in the bucket. `problem` is the reason if it could not be copied, else ""."""
+
+    kind: ClassVar[str] = "checkpoint_backed_up"
+    step: int  # 0 = the bucket failed before a checkpoint was chosen
+    size_bytes: int
+    stored_bytes: int
+    seconds: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupPruned:
+    """A copy in the bucket that the retention does not keep was deleted."""
+
+    kind: ClassVar[str] = "backup_pruned"
+    step: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFlushBegun:
+    """The run is over, and `run` waits until its newest checkpoint is in the bucket."""
+
+    kind: ClassVar[str] = "backup_flush_begun"
+    step: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRestored:
+    """A checkpoint came from the bucket before an attempt, because the disk had none as new."""
+
+    kind: ClassVar[str] = "checkpoint_restored"
+    step: int
+    size_bytes: int
+    seconds: float
+    where: str  # the address of the bucket
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLeftOut:
+    """Two attempts failed on this GPU, so this run does not use it again."""
+
+    kind: ClassVar[str] = "gpu_left_out"
+    gpu: str  # its UUID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShrunk:
+    """The next attempts use a smaller micro-batch with the same global batch, because memory ran out."""
+
+    kind: ClassVar[str] = "batch_shrunk"
+    attempt: int
+    micro_batch: int
+
+
+WatchEvent = (
+    ServiceReady
+    | AlarmRaised
+    | AlarmCleared
+    | AlertSent
+    | LogNoticed
+    | ActivitySeen
+    | EvidenceKept
+    | SpaceFreed
+    | CheckpointPacked
+    | CheckpointBackedUp
+    | BackupPruned
+    | BackupFlushBegun
+    | CheckpointRestored
+    | GpuLeftOut
+    | BatchShrunk
+)
