@@ -36,7 +36,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.environments.environment import Message
 from prime_train.environments.load import open_environments
 from prime_train.events import Event, EventLog, Phase
-from prime_train.events.log import Record
+from prime_train.events.record import Record
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.trainer import grpo
 from prime_train.trainer.attempt import Attempt, StopFlag

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
-from prime_train.events import AlarmRaised
-from prime_train.events.log import read
+from prime_train.events import AlarmRaised, read
 from prime_train.supervise.state import State
 from prime_train.views.status import fold_events
 

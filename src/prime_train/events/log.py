@@ -1,77 +1,34 @@
-"""Writes events as lines to one append-only file per writer, and reads them merged. Judges none of them.
+"""Appends the events of one writer to its file. Reads no events of others and judges none.
 
 The supervisor and every trainer rank have their own file, because O_APPEND is not safe for several writers on a network
-file system. Readers merge by time, writer and sequence number. They read a torn last line later, when it is complete.
+file system.
 """
 
 from __future__ import annotations
 
 import errno
-import heapq
-import json
+import math
 import os
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
-from itertools import groupby
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
+from secrets import token_hex
+from typing import Any
 
-from prime_train.core.errors import UserError
+from prime_train.core.outside import OutsideError, as_user_error, open_descriptor
 from prime_train.core.redaction import redact, secrets
-from prime_train.events.schema import Event, Progress, Unrecognised
+from prime_train.events.record import LINE_BYTES, MEASURED, Record, as_bytes, encode, read_line
+from prime_train.events.schema import Event
+from prime_train.events.transient import TRANSIENT, retry
 
-VERSION = 1
 _BLOCK_BYTES = 1 << 20
-_PROGRESS = f'"kind":"{Progress.kind}"'.encode()
+_LONGEST_TEXT = 64 * 1024  # characters of a field, where the whole line would be too long
 # They may quote a program.
 _TEXT_FIELDS = frozenset(
     {"what", "why", "fix", "where", "reason", "detail", "failed", "traceback", "problem", "prompt", "text"}
 )
-_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One event with its envelope. `time_s` is the Unix time on the writer's machine, in seconds."""
-
-    time_s: float
-    writer: str
-    seq: int
-    event: Event
-
-    @property
-    def order(self) -> tuple[float, str, int]:
-        return (self.time_s, self.writer, self.seq)
-
-
-def encode(record: Record) -> str:
-    """One JSON line, without the newline."""
-    envelope = {
-        "v": VERSION,
-        "t": round(record.time_s, 6),
-        "w": record.writer,
-        "n": record.seq,
-        "kind": record.event.kind,
-    }
-    return json.dumps(envelope | asdict(record.event), ensure_ascii=False, allow_nan=True, separators=(",", ":"))
-
-
-def decode(line: str) -> Record | None:
-    """The record of one line; None if the line is not a record, such as one torn by a crash."""
-    try:
-        raw = json.loads(line)
-        cls = _KINDS.get(raw["kind"])
-        if cls is None:
-            event: Event = Unrecognised(name=str(raw["kind"]))
-        else:
-            known = {f.name for f in fields(cls)}
-            event = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in raw.items() if k in known})
-        return Record(float(raw["t"]), str(raw["w"]), int(raw["n"]), event)
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def mask_secrets(event: Event, hidden: tuple[str, ...]) -> Event:
@@ -82,108 +39,117 @@ def mask_secrets(event: Event, hidden: tuple[str, ...]) -> Event:
     return replace(event, **changed) if changed != texts else event
 
 
+def bound_numbers(event: Event) -> Event:
+    """The event with finite numbers, except in what a trainer measured: readers refuse a line with others."""
+    changed: dict[str, Any] = {}
+    for f in fields(event):
+        value = getattr(event, f.name)
+        if isinstance(value, float) and not math.isfinite(value) and f.name not in MEASURED:
+            changed[f.name] = 0.0 if math.isnan(value) else math.copysign(sys.float_info.max, value)
+    return replace(event, **changed) if changed else event
+
+
 class EventLog:
-    """Appends one writer's events. Thread-safe; each line is one write(2)."""
+    """Appends one writer's events. Thread-safe; each line is one write(2).
+
+    Errors that pass by themselves are tried again. A file that was replaced under its name is opened again.
+    """
 
     def __init__(self, directory: Path, writer: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{writer}.jsonl"
+        self.life = token_hex(4)
         self._writer = writer
         self._hidden = secrets(os.environ)
         self._lock = threading.Lock()
-        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        newlines, last = 0, b"\n"
-        with open(self.path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                newlines, last = newlines + block.count(b"\n"), block[-1:]
-        self._torn = last != b"\n"  # a crash or a full disk tore the last line
-        self._seq = newlines + self._torn  # a line without its newline has used its number
+        try:
+            self._fd = retry(self._open)
+        except (OutsideError, IsADirectoryError) as error:
+            raise as_user_error(error, str(self.path), f"mv {self.path} {self.path}.aside") from error
+        self._seq, self._torn = retry(self._find_end)
 
     def append(self, event: Event) -> Record:
         """Write one event. Raises OSError if the disk does not store the whole line."""
         with self._lock:
-            record = Record(time.time(), self._writer, self._seq, mask_secrets(event, self._hidden))
-            # A lone surrogate (from a file name that is not UTF-8) becomes a JSON escape.
-            line = encode(record).encode(errors="backslashreplace") + b"\n"
-            line = b"\n" + line if self._torn else line
-            self._torn = os.write(self._fd, line) < len(line)
-            if self._torn:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            event = bound_numbers(mask_secrets(event, self._hidden))
+            record = Record(time.time(), self._writer, self._seq, event, self.life)
+            line = as_bytes(encode(record)) + b"\n"
+            if len(line) > LINE_BYTES:
+                line = as_bytes(encode(replace(record, event=_shorten(record.event)))) + b"\n"
+            retry(lambda: self._write(line), self._reopen)
             self._seq += 1
         return record
+
+    def _write(self, line: bytes) -> None:
+        if self._is_replaced():
+            self._reopen()
+        line = b"\n" + line if self._torn else line
+        written = os.write(self._fd, line)
+        if written < len(line):
+            self._torn = self._torn or written > 0
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self._torn = False
+
+    def _open(self) -> int:
+        """The descriptor of the file, which is created if there is none. Raises OSError unless it is a regular file."""
+        flags = os.O_RDWR | os.O_APPEND
+        try:
+            return open_descriptor(self.path, self.path.parent, flags)
+        except FileNotFoundError:
+            return os.open(self.path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def _is_replaced(self) -> bool:
+        """Another file has the name: an editor or a copy replaced it."""
+        try:
+            named = self.path.lstat()
+        except OSError:
+            return False  # deleted; the supervisor notices that it cannot read its events back
+        own = os.fstat(self._fd)
+        return (named.st_ino, named.st_dev) != (own.st_ino, own.st_dev)
+
+    def _reopen(self, error: OSError | None = None) -> None:
+        """Open the file again, because its handle is stale or its name belongs to another file."""
+        if error is not None and error.errno != errno.ESTALE:
+            return
+        try:
+            fd = self._open()
+        except OSError as failed:
+            if failed.errno in TRANSIENT:
+                return  # the next try comes here again
+            raise
+        self._fd, before = fd, self._fd
+        os.close(before)
+        _, self._torn = self._find_end()
+
+    def _find_end(self) -> tuple[int, bool]:
+        """The next position, and whether the last line has no newline.
+
+        Positions count lines, so a reader notices lines that are missing. They also exceed every position that was
+        written, because the lines before may have been deleted; only a line with a checksum proves one.
+        """
+        newlines, size, tail = 0, 0, b"\n"
+        while block := os.pread(self._fd, _BLOCK_BYTES, size):
+            newlines, size, tail = newlines + block.count(b"\n"), size + len(block), (tail + block)[-2 * LINE_BYTES :]
+        is_torn = not tail.endswith(b"\n")
+        proved = -1
+        for line in reversed(tail.split(b"\n")):
+            record, _, checked = read_line(line)
+            if record is not None and checked and record.writer == self._writer:
+                proved = record.seq
+                break
+        return max(newlines + is_torn, proved + 1), is_torn
 
     def close(self) -> None:
         os.close(self._fd)
 
 
-class Follower:
-    """Reads the events of a run directory while they are written: each `poll` returns the new ones."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._offsets: dict[str, int] = {}
-
-    def poll(self) -> list[Record]:
-        """The new records, merged by time. Each writer's records keep their order, even if its clock was set back.
-
-        Costs one stat per file without new records. The first read of a file above a megabyte returns only the first
-        and the last of consecutive Progress events: those between do not change the state, and are most of the file.
-        Later reads return every event, because the step time is computed from them.
-        Raises UserError without permission to read.
-        """
-        by_writer: list[list[Record]] = []
-        try:
-            entries = os.scandir(self._directory)
-            by_writer.extend(self._read_new(entry) for entry in entries if entry.name.endswith(".jsonl"))
-        except FileNotFoundError:  # the run was deleted during the scan
-            pass
-        except PermissionError as error:
-            raise UserError(
-                what="the events of the run may not be read: permission denied",
-                where=str(error.filename or self._directory),
-                why="they belong to another user, or their permissions were changed",
-                fix=f"ls -ld {self._directory}; then chown or chmod it",
-            ) from error
-        return list(heapq.merge(*by_writer, key=lambda record: record.order))
-
-    def _read_new(self, entry: os.DirEntry[str]) -> list[Record]:
-        """The new records of one file."""
-        offset = self._offsets.get(entry.name, 0)
-        size = entry.stat().st_size
-        if size <= offset:
-            return []
-        with open(entry.path, "rb") as file:
-            file.seek(offset)
-            lines = _lines(file)
-            lines = _thin_progress(lines) if offset == 0 and size > _BLOCK_BYTES else lines
-            decoded = (decode(line.decode("utf-8", "replace")) for line in lines)
-            found = [record for record in decoded if record is not None]
-            self._offsets[entry.name] = file.tell()
-        return found
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The complete lines from the current position, which is after the last of them at the end.
-
-    Does not use str.splitlines, which also splits at U+2028 and the like inside JSON strings.
-    """
-    while line := file.readline():
-        if not line.endswith(b"\n"):
-            file.seek(-len(line), os.SEEK_CUR)  # the rest is not written yet
-            return
-        yield line
-
-
-def _thin_progress(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines, but of consecutive Progress lines only the first and the last."""
-    for is_progress, series in groupby(lines, lambda line: _PROGRESS in line):
-        if is_progress:
-            yield next(series)
-            yield from deque(series, maxlen=1)  # noqa: B031 - continues after the first line
-        else:
-            yield from series
-
-
-def read(directory: Path) -> list[Record]:
-    """All events of a run, merged; see `Follower.poll` for long runs."""
-    return Follower(directory).poll()
+def _shorten(event: Event) -> Event:
+    """The event with every text cut to a length that fits into a line."""
+    long: dict[str, Any] = {}
+    for f in fields(event):
+        value = getattr(event, f.name)
+        if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+            long[f.name] = f"{value[:_LONGEST_TEXT]}..."
+        elif isinstance(value, tuple):
+            long[f.name] = tuple(str(item)[:1000] for item in value[:100])
+    return replace(event, **long)

@@ -93,6 +93,14 @@ class ClockJumped:
 
 
 @dataclass(frozen=True, slots=True)
+class EventsDamaged:
+    """A supervisor that starts could not use a part of the earlier events. The run goes on from the rest."""
+
+    kind: ClassVar[str] = "events_damaged"
+    what: str  # file, and counts of records
+
+
+@dataclass(frozen=True, slots=True)
 class RunClosed:
     """The supervisor's last event. `state` is "finished", "stopped" or "failed"."""
 
@@ -103,5 +111,14 @@ class RunClosed:
 
 
 SupervisorEvent = (
-    RunOpened | LaunchAsked | ChildStarted | HangFound | SignalSent | AttemptEnded | StopAsked | ClockJumped | RunClosed
+    RunOpened
+    | LaunchAsked
+    | ChildStarted
+    | HangFound
+    | SignalSent
+    | AttemptEnded
+    | StopAsked
+    | ClockJumped
+    | EventsDamaged
+    | RunClosed
 )

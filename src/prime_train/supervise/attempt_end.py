@@ -12,6 +12,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded
+from prime_train.events.transient import TRANSIENT
 from prime_train.supervise.diagnose import Cause, Evidence, is_disk_full, read_tail
 from prime_train.supervise.evidence import read_stuck_place
 from prime_train.supervise.launch.run_directory import choose_checkpoint
@@ -76,8 +77,15 @@ def _log_of(live: Live, run_dir: RunDir, role: str) -> Path:
 
 
 def start_failure(error: OSError, launch: Path) -> Cause:
-    what = f"it could not be started: {error.strerror}"
-    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
+    return Cause(
+        "failed",
+        "env",
+        f"it could not be started: {error.strerror}",
+        "the system refused to start a process",
+        f"see {launch}",
+        str(launch),
+        retry="yes" if error.errno in TRANSIENT else "",
+    )
 
 
 def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> Cause:
@@ -114,6 +122,16 @@ def unwritable_run_error(error: OSError, run_dir: RunDir) -> UserError:
         why="a run without its events cannot be resumed safely, so the trainer was ended",
         fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
         exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def endless_launches_error(launches: int, run_dir: RunDir) -> UserError:
+    return UserError(
+        what=f"{launches} launches in a row led to no newer complete checkpoint, and the events do not show it",
+        where=str(run_dir.events),
+        why="the events are damaged or another program writes them, so the attempts cannot be judged by them",
+        fix=f"look at them with `prime-train status {run_dir.path.name}`; or start another run with --run-name",
+        exit_code=ExitCode.RETRIES_SPENT,
     )
 
 

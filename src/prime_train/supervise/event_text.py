@@ -40,6 +40,8 @@ def _describe_run(event: Event) -> str:
     match event:
         case events.RunOpened(run=run, max_steps=max_steps):
             return f"run {run} opened" + (f", to step {max_steps}" if max_steps < ENDLESS_STEPS else "")
+        case events.EventsDamaged(what=what):
+            return f"some events cannot be used: {what}"
         case events.ClockJumped(jump_s=jump_s):
             return f"the clock jumped by {jump_s:+.0f} s"
         case events.Unrecognised(name=name):

@@ -38,7 +38,7 @@ SAME_WISH_S = 1.0
 def fold(state: State, record: Record) -> State:
     """The state after one more event. Events that were read before change nothing, nor do events of a closed run."""
     position = next((position for position in state.read if position.writer == record.writer), None)
-    if position is not None and record.seq <= position.seq:
+    if position is not None and position.life == record.life and record.seq <= position.seq:
         return state
     folded = state
     if not state.closed or isinstance(record.event, events.RunOpened):
@@ -66,7 +66,7 @@ def _update_positions(
     others = [position for position in read if position.writer != record.writer]
     if isinstance(record.event, events.LaunchAsked):
         others = [other for other in others if other.attempt is None or other.attempt >= record.event.attempt]
-    return (*others, ReadPosition(record.writer, record.seq, attempt))
+    return (*others, ReadPosition(record.writer, record.seq, attempt, record.life))
 
 
 # --- the supervisor's events -----------------------------------------------------------------------
@@ -85,6 +85,8 @@ def _fold_supervisor(state: State, record: Record) -> State:
         case events.BatchShrunk(attempt=number, micro_batch=micro_batch):
             tries = max(0, state.fruitless - 1)  # the next attempt differs, so it does not count as a repetition
             return evolve(state, micro_batch=micro_batch, shrunk_after=number, fruitless=tries)
+        case events.EventsDamaged(what=what):
+            return evolve(state, damage=what)
         case events.GpuLeftOut(gpu=gpu):
             return evolve(state, left_out=tuple(sorted({*state.left_out, gpu})))
         case events.AlarmRaised() as event:

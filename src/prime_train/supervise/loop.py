@@ -21,12 +21,15 @@ from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.redaction import secrets
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Event, EventLog, Follower, Record
+from prime_train.events.damage import describe
+from prime_train.events.transient import retry
 from prime_train.spec import RunSpec
-from prime_train.supervise import actions, process
+from prime_train.supervise import actions, launch_limit, process
 from prime_train.supervise.attempt_end import (
     build_end_event,
     collect_evidence,
     collect_orphan_evidence,
+    endless_launches_error,
     events_lost_error,
     leftover_processes_error,
     no_loadable_checkpoint,
@@ -106,6 +109,7 @@ class _Supervision:
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._launches: tuple[Launch, ...] = ()
         self._oom_kills = 0
+        self._launched = launch_limit.Launched()
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -120,6 +124,9 @@ class _Supervision:
         self._read()
         self._end_stale()
         self._append(events.RunOpened(self._run.run.name, os.getpid(), self._run.run.max_steps, __version__))
+        damage = describe(self._follower.damage)
+        if damage and damage != self.state.damage:
+            self._append(events.EventsDamaged(damage))
         self._services.begin()
 
     def turn(self) -> None:
@@ -133,7 +140,7 @@ class _Supervision:
         for event in self._services.turn(self.state, now_s):
             self._append(event)
         match decide(self.state, self._policy, now_s):
-            case actions.Launch() if not self._services.may_launch(self.state):
+            case actions.Launch() if not self._may_launch():
                 self._wait(now_s + TICK_S)
             case actions.Launch(attempt=attempt):
                 self._launch(attempt)
@@ -207,18 +214,21 @@ class _Supervision:
 
     # --- reading and writing ---
 
-    def _read(self) -> None:
+    def _read(self) -> list[Record]:
         records = self._follower.poll()
         for record in records:
             self.state = fold(self.state, record)
             self._services.handle_record(self.state, record)
         self._show(self.state, records)
+        return records
 
     def _append(self, event: Event) -> None:
-        """Write an event and read it back. Raises UserError if that fails, because the loop would repeat the action."""
-        record = self._log.append(event)
-        self._read()
-        if not any(position.writer == WRITER and position.seq >= record.seq for position in self.state.read):
+        """Write an event and read it back. Raises UserError if that fails, because the loop would repeat the action.
+
+        The life and the position prove that the line is this one; the reader has compared its checksum.
+        """
+        written = self._log.append(event)
+        if not any((read.life, read.seq) == (written.life, written.seq) for read in self._read()):
             raise events_lost_error(self._run_dir)
 
     def _wait(self, until_s: float) -> None:
@@ -239,11 +249,18 @@ class _Supervision:
 
     # --- attempts ---
 
+    def _may_launch(self) -> bool:
+        is_early = time.monotonic() < launch_limit.earliest_s(self._launched, self._policy)
+        return not is_early and self._services.may_launch(self.state)
+
     def _launch(self, attempt: int) -> None:
         """Plan the next attempt. Its processes start one by one, because each may wait for the ones before it."""
         self._services.hold_checkpoints()
         found = self._program.checkpoints(self._run, self._run_dir)
         chosen, rejected = choose_checkpoint(found, self.state.unreadable)
+        self._launched = launch_limit.count(self._launched, chosen, time.monotonic())
+        if launch_limit.is_spent(self._launched, self._policy):
+            raise endless_launches_error(self._launched.fruitless, self._run_dir)
         self._run = apply_micro_batch(self._run, self._run_dir, self.state.micro_batch)
         self._launches = self._program.plan(self._run, self._run_dir, attempt, chosen)
         self._clear_remains(attempt)
@@ -268,7 +285,7 @@ class _Supervision:
         try:
             self._run_dir.attempt(attempt).mkdir(parents=True, exist_ok=True)
             write_atomic(self._run_dir.launch(attempt, role), to_json(environment.hide(launch, self._secrets)))
-            child = self._children.start(launch, attempt).identity
+            child = retry(lambda: self._children.start(launch, attempt)).identity  # fork may fail with EAGAIN
         except OSError as error:
             if error.errno in _UNWRITABLE:
                 raise

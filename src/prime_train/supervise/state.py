@@ -167,6 +167,7 @@ class ReadPosition:
     writer: str
     seq: int
     attempt: int | None
+    life: str = ""  # positions of two lives of a writer are not compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,7 @@ class State:
     last_event: str = ""  # as text
     last_event_s: float | None = None
     read: tuple[ReadPosition, ...] = ()
+    damage: str = ""  # of the events, as the latest EventsDamaged reports it
 
     @property
     def is_endless(self) -> bool:

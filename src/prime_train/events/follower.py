@@ -1,0 +1,182 @@
+"""Reads the events of a run while they are written, and notices what is damaged. Writes nothing.
+
+A line that is no record is left out, and the rest is read. Positions and checksums show what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from prime_train.core.errors import UserError
+from prime_train.core.outside import OutsideError, open_regular
+from prime_train.events.damage import Damage
+from prime_train.events.order import merge
+from prime_train.events.record import LINE_BYTES, Record, read_line
+from prime_train.events.schema import Progress, Unrecognised
+from prime_train.events.transient import retry
+
+_SUFFIX = ".jsonl"
+_THIN_BYTES = 1 << 20
+_PROGRESS = f'"kind":"{Progress.kind}"'.encode()
+
+
+class Follower:
+    """Reads the events of a run directory while they are written: each `poll` returns the new ones."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[str, _File] = {}
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """What was not read up to now, by file; files without faults are left out."""
+        found = (file.damage(name) for name, file in sorted(self._files.items()))
+        return tuple(damage for damage in found if damage != Damage(damage.file))
+
+    def poll(self) -> list[Record]:
+        """The new records in order, as `order.merge` defines it.
+
+        Costs one stat per file without new records. The first read of a file above a megabyte returns only the first
+        and the last of consecutive Progress events: those between do not change the state, and are most of the file.
+        Later reads return every event, because the step time is computed from them.
+        Raises UserError without permission to read.
+        """
+        try:
+            return merge([self._read_new(name, path, size) for name, path, size in retry(self._scan)])
+        except FileNotFoundError:  # the run was deleted during the scan
+            return []
+        except (PermissionError, NotADirectoryError) as error:
+            raise UserError(
+                what=f"the events of the run may not be read: {(error.strerror or '').lower()}",
+                where=str(error.filename or self._directory),
+                why="they belong to another user, or their permissions were changed",
+                fix=f"ls -ld {self._directory}; then chown or chmod it",
+            ) from error
+
+    def _scan(self) -> list[tuple[str, str, int]]:
+        """Name, path and size of each file. A writer's name is that of its file."""
+        with os.scandir(self._directory) as entries:
+            named = [entry for entry in entries if entry.name.endswith(_SUFFIX)]
+            return [(entry.name, entry.path, entry.stat(follow_symlinks=False).st_size) for entry in named]
+
+    def _read_new(self, name: str, path: str, size: int) -> list[Record]:
+        """The new records of one file. A file that became shorter, or is another one, is read from its start."""
+        known = self._files.setdefault(name, _File(name.removesuffix(_SUFFIX)))
+        if size == known.offset:
+            return []
+        try:
+            with retry(lambda: open_regular(path, self._directory)) as file:
+                known.unopened = ""
+                if size < known.offset:
+                    known.begin_again()
+                file.seek(known.offset)
+                return list(known.read(file, thin=known.offset == 0 and size > _THIN_BYTES))
+        except (OutsideError, IsADirectoryError) as error:
+            known.unopened = str(error) if isinstance(error, OutsideError) else "it is a folder"
+            return []
+
+
+@dataclass(slots=True)
+class _File:
+    """One file: how far it was read, and what was found wrong."""
+
+    writer: str
+    offset: int = 0
+    lines: int = 0  # before the offset, also those that are no records
+    positions: dict[str, int] = field(default_factory=dict)  # life -> its highest position that was read
+    life: str = ""  # of the latest record with a checksum; "" = there was none
+    shift: int = 0  # of that record: its position less the lines before it, which grows where lines are missing
+    is_again: bool = False  # it is read another time
+    missing: int = 0
+    damaged: int = 0
+    foreign: int = 0
+    unknown: int = 0
+    unopened: str = ""
+
+    def damage(self, name: str) -> Damage:
+        return Damage(name, self.missing, self.damaged, self.foreign, self.unknown, self.unopened)
+
+    def begin_again(self) -> None:
+        """Read from the start; records that were read before are not returned again."""
+        self.offset = self.lines = 0
+        self.is_again = True
+
+    def read(self, file: BinaryIO, *, thin: bool) -> Iterator[Record]:
+        """The records from the current position. With `thin`, of consecutive Progress lines only the first and last."""
+        lines = enumerate(self._lines(file), self.lines)
+        for index, line in thin_progress(lines) if thin else lines:
+            record = self._take(line, index)
+            if record is not None:
+                yield record
+
+    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
+        """The complete lines without their ends; too long ones are damaged and left out.
+
+        Does not use str.splitlines, which also splits at U+2028 and the like inside JSON strings. The offset stays
+        before a last line without an end: the rest is not written yet.
+        """
+        while line := file.readline(LINE_BYTES + 1):
+            length = len(line)
+            while not line.endswith(b"\n"):
+                line = file.readline(LINE_BYTES)
+                if not line:
+                    return
+                length += len(line)
+            self.offset += length
+            self.lines += 1
+            yield line[:-1] if length == len(line) else b"too long"
+
+    def _take(self, line: bytes, index: int) -> Record | None:
+        """The record of a line, unless it is damaged or not the writer's. `index`: the number of lines before it."""
+        record, fault, checked = read_line(line)
+        if record is None:
+            self.damaged += fault == "damaged" and bool(line) and not self.is_again
+            return None
+        if record.writer != self.writer or not (checked or not self.life or record.seq == index):
+            # Without a checksum a line is believed in a file of an earlier version; after that only in its own place,
+            # because an earlier version may have continued the run.
+            self.foreign += not self.is_again
+            return None
+        if not checked:
+            record = Record(record.time_s, record.writer, index, record.event)
+        elif not self.is_again:
+            is_same_life, self.life = record.life == self.life, record.life
+            expected = self.shift if is_same_life else max(0, self.shift)
+            self.shift = record.seq - index
+            self.missing += max(0, self.shift - expected)
+        if record.seq <= self.positions.get(record.life, -1):
+            self.foreign += not self.is_again
+            return None
+        self.positions[record.life] = record.seq
+        self.unknown += isinstance(record.event, Unrecognised)
+        return record
+
+
+def thin_progress(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers, but of consecutive Progress lines only the first and the last."""
+    held: tuple[int, bytes] | None = None
+    is_series = False
+    for pair in lines:
+        if _PROGRESS in pair[1]:
+            if is_series:
+                held = pair
+            else:
+                is_series = True
+                yield pair
+            continue
+        if held is not None:
+            yield held
+            held = None
+        is_series = False
+        yield pair
+    if held is not None:
+        yield held
+
+
+def read(directory: Path) -> list[Record]:
+    """All events of a run in order; see `Follower.poll` for long runs."""
+    return Follower(directory).poll()

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.events import EventLog, Follower, LaunchAsked, Record, StopAsked, encode, read
+from prime_train.events.damage import Damage, describe
+
+WRITER = "supervisor"
+
+
+def write(directory: Path, *names: str) -> Path:
+    """One life of a writer, with an event per name."""
+    log = EventLog(directory, WRITER)
+    for name in names:
+        log.append(StopAsked(name))
+    log.close()
+    return log.path
+
+
+def old_line(n: int, name: str, **changes: object) -> str:
+    """A line as version 1 wrote it."""
+    return json.dumps({"v": 1, "t": 1.0 + n, "w": WRITER, "n": n, "kind": "stop_asked", "by": name} | changes) + "\n"
+
+
+def names(directory: Path) -> list[str]:
+    return [record.event.by for record in read(directory) if isinstance(record.event, StopAsked)]
+
+
+def damage_of(directory: Path) -> tuple[Damage, ...]:
+    follower = Follower(directory)
+    follower.poll()
+    return follower.damage
+
+
+def is_read_back(directory: Path) -> bool:
+    """Whether the event of another life, and one more of it, come back to a follower that has read the rest."""
+    follower = Follower(directory)
+    follower.poll()
+    log = EventLog(directory, WRITER)
+    written = [log.append(StopAsked("next")), log.append(StopAsked("after"))]
+    log.close()
+    return [(one.life, one.seq) for one in follower.poll()] == [(one.life, one.seq) for one in written]
+
+
+def test_a_deleted_line_is_missed_and_no_later_event_is_dropped(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", "b", "c", "d")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:1] + lines[2:]))
+    assert is_read_back(tmp_path)
+    assert names(tmp_path) == ["a", "c", "d", "next", "after"]
+    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", missing=1),)
+
+
+def test_a_file_that_is_cut_at_the_front_is_read_on(tmp_path: Path) -> None:
+    path = write(tmp_path, *"abcdefgh")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[5:]))
+    assert is_read_back(tmp_path)
+    assert names(tmp_path) == ["f", "g", "h", "next", "after"]
+    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", missing=5),)
+
+
+def test_a_foreign_line_with_a_high_number_changes_no_numbering(tmp_path: Path) -> None:
+    path = write(tmp_path, "a")
+    with path.open("a") as file:
+        file.write(old_line(1_000_000, "foreign"))
+    assert is_read_back(tmp_path)
+    assert names(tmp_path) == ["a", "next", "after"]
+    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", foreign=1),)
+
+
+def test_a_file_of_an_earlier_version_is_read_and_a_high_number_in_it_changes_no_numbering(tmp_path: Path) -> None:
+    path = tmp_path / "supervisor.jsonl"
+    path.write_text(old_line(0, "a") + old_line(1_000_000, "b") + old_line(2, "c"))
+    assert is_read_back(tmp_path)
+    assert names(tmp_path) == ["a", "b", "c", "next", "after"]
+    assert damage_of(tmp_path) == ()
+
+
+def test_lines_of_an_earlier_version_after_checked_ones_count_in_their_place_alone(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", "b")
+    with path.open("a") as file:
+        file.write(old_line(2, "old") + old_line(2, "copied"))
+    assert names(tmp_path) == ["a", "b", "old"]
+    assert is_read_back(tmp_path)
+
+
+@given(st.integers(0), st.integers(0, 7))
+def test_a_flipped_bit_costs_at_most_its_line_and_the_next(
+    tmp_path_factory: pytest.TempPathFactory, at: int, bit: int
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("events")
+    path = write(tmp_path, *"abcdef")
+    content = bytearray(path.read_bytes())
+    content[at % len(content)] ^= 1 << bit
+    path.write_bytes(content)
+    assert is_read_back(tmp_path)
+    found = names(tmp_path)
+    assert len(found) >= 6
+    assert found == [name for name in ("a", "b", "c", "d", "e", "f", "next", "after") if name in found]
+
+
+@given(st.lists(st.integers(0, 200), max_size=40), st.booleans())
+def test_whatever_is_in_the_file_the_next_events_come_back(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[int], is_cut: bool
+) -> None:
+    """Pieces of lines in any order, as damage leaves them."""
+    tmp_path = tmp_path_factory.mktemp("events")
+    path = write(tmp_path, *"abcdefgh")
+    content = path.read_bytes() + old_line(10**15, "foreign").encode()
+    parts = [content[start * 7 : start * 7 + 90] for start in pieces]
+    path.write_bytes(b"\n".join(parts) if is_cut else b"".join(parts) + content)
+    assert is_read_back(tmp_path)
+
+
+def checked(text: str) -> bytes:
+    """A line with a fitting checksum, as an attacker can write it."""
+    body = text.encode()
+    return body + b',"c":"%08x"}\n' % zlib.crc32(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"v":2,"t":1e999,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"',
+        '{"v":2,"t":-5,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":["x"]',
+        '{"v":2,"t":1,"w":"supervisor","n":1.5,"id":"x","kind":"stop_asked","by":"x"',
+        '{"v":2,"t":1,"w":"supervisor","n":true,"id":"x","kind":"stop_asked","by":"x"',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":{},"kind":"stop_asked","by":"x"',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":["stop_asked"],"by":"x"',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":Infinity',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":"5"',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"launch_asked","attempt":1,"resume_step":0,"roles":[[]]',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":' + "[" * 200_000,
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"' + "x" * (1 << 20) + '"',
+        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"exited","code":' + "9" * 5000,
+    ],
+)  # fmt: skip
+def test_a_line_of_wrong_types_numbers_or_depth_is_damaged(tmp_path: Path, body: str) -> None:
+    path = write(tmp_path, "a")
+    with path.open("ab") as file:
+        file.write(checked(body))
+    assert names(tmp_path) == ["a"]
+    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", damaged=1),)
+    assert is_read_back(tmp_path)
+
+
+def test_kinds_and_versions_of_later_are_counted_and_no_loss(tmp_path: Path) -> None:
+    path = write(tmp_path, "a")
+    with path.open("ab") as file:
+        file.write(checked('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"moved"'))
+        file.write(checked('{"v":3,"t":1,"w":"supervisor","n":2,"id":"x","kind":"stop_asked","by":7'))
+    (found,) = damage_of(tmp_path)
+    assert (found, found.is_lost, describe([found])) == (Damage("supervisor.jsonl", unknown=2), False, "")
+    assert len(read(tmp_path)) == 3
+
+
+def test_a_line_of_another_writer_is_foreign(tmp_path: Path) -> None:
+    path = write(tmp_path, "a")
+    with path.open("a") as file:
+        file.write(encode(Record(2.0, "trainer-001-rank0", 1, LaunchAsked(7, 0), "x")) + "\n")
+    assert read(tmp_path)[-1].event == StopAsked("a")
+    assert damage_of(tmp_path) == (Damage("supervisor.jsonl", foreign=1),)
+
+
+def test_what_is_no_regular_file_is_named_and_not_opened(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    write(events, "a")
+    elsewhere = write(tmp_path / "elsewhere", "b")
+    (events / "link.jsonl").symlink_to(elsewhere)
+    os.mkfifo(events / "pipe.jsonl")
+    (events / "folder.jsonl").mkdir()
+    assert names(events) == ["a"]
+    assert [(found.file, bool(found.unopened)) for found in damage_of(events)] == [
+        ("folder.jsonl", True),
+        ("link.jsonl", True),
+        ("pipe.jsonl", True),
+    ]
+
+
+def test_a_file_that_is_cut_while_it_is_followed_loses_no_event_after_that(tmp_path: Path) -> None:
+    log, follower = EventLog(tmp_path, WRITER), Follower(tmp_path)
+    for name in "abcd":
+        log.append(StopAsked(name))
+    follower.poll()
+    os.truncate(log.path, 10)
+    written = log.append(StopAsked("e" * 2000))
+    assert [record.seq for record in follower.poll()] in ([written.seq], [])
+    again = log.append(StopAsked("f"))
+    assert follower.poll()[-1].seq == again.seq
+    log.close()
+
+
+def test_a_file_that_an_editor_replaced_is_written_on(tmp_path: Path) -> None:
+    log, follower = EventLog(tmp_path, WRITER), Follower(tmp_path)
+    log.append(StopAsked("a"))
+    follower.poll()
+    copy = tmp_path / "copy"
+    copy.write_bytes(log.path.read_bytes())
+    copy.replace(log.path)
+    log.append(StopAsked("b"))
+    assert names(tmp_path) == ["a", "b"]
+    log.close()
