@@ -6,6 +6,7 @@ A line that is no record is left out, and the rest is read. Positions and checks
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ class Follower:
         Raises UserError without permission to read.
         """
         try:
-            return merge([self._read_new(name, path, size) for name, path, size in retry(self._scan)])
+            return merge([self._read_new(*found) for found in retry(self._scan)])
         except FileNotFoundError:  # the run was deleted during the scan
             return []
         except (PermissionError, NotADirectoryError) as error:
@@ -57,24 +58,25 @@ class Follower:
                 fix=f"ls -ld {self._directory}; then chown or chmod it",
             ) from error
 
-    def _scan(self) -> list[tuple[str, str, int]]:
-        """Name, path and size of each file. A writer's name is that of its file."""
+    def _scan(self) -> list[tuple[str, str, os.stat_result]]:
+        """Name, path and status of each file. A writer's name is that of its file."""
         with os.scandir(self._directory) as entries:
             named = [entry for entry in entries if entry.name.endswith(_SUFFIX)]
-            return [(entry.name, entry.path, entry.stat(follow_symlinks=False).st_size) for entry in named]
+            return [(entry.name, entry.path, entry.stat(follow_symlinks=False)) for entry in named]
 
-    def _read_new(self, name: str, path: str, size: int) -> list[Record]:
-        """The new records of one file. A file that became shorter, or is another one, is read from its start."""
-        known = self._files.setdefault(name, _File(name.removesuffix(_SUFFIX)))
-        if size == known.offset:
+    def _read_new(self, name: str, path: str, status: os.stat_result) -> list[Record]:
+        """The new records of one file. A file that was cut, or replaced by another one, is read from its start."""
+        known = self._files.setdefault(name, _File(name.removesuffix(_SUFFIX), status.st_ino))
+        is_same = status.st_ino == known.inode
+        if is_same and status.st_size == known.offset and stat.S_ISREG(status.st_mode):
             return []
         try:
             with retry(lambda: open_regular(path, self._directory)) as file:
                 known.unopened = ""
-                if size < known.offset:
-                    known.begin_again()
+                if not is_same or not known.continues_in(file, status.st_size):
+                    known.begin_again(status.st_ino)
                 file.seek(known.offset)
-                return list(known.read(file, thin=known.offset == 0 and size > _THIN_BYTES))
+                return list(known.read(file, thin=known.offset == 0 and status.st_size > _THIN_BYTES))
         except (OutsideError, IsADirectoryError) as error:
             known.unopened = str(error) if isinstance(error, OutsideError) else "it is a folder"
             return []
@@ -85,6 +87,7 @@ class _File:
     """One file: how far it was read, and what was found wrong."""
 
     writer: str
+    inode: int
     offset: int = 0
     lines: int = 0  # before the offset, also those that are no records
     positions: dict[str, int] = field(default_factory=dict)  # life -> its highest position that was read
@@ -100,8 +103,16 @@ class _File:
     def damage(self, name: str) -> Damage:
         return Damage(name, self.missing, self.damaged, self.foreign, self.unknown, self.unopened)
 
-    def begin_again(self) -> None:
+    def continues_in(self, file: BinaryIO, size: int) -> bool:
+        """Whether the file was neither cut nor changed where it was read last: a line ends there."""
+        if size < self.offset:
+            return False
+        file.seek(max(0, self.offset - 1))
+        return self.offset == 0 or file.read(1) == b"\n"
+
+    def begin_again(self, inode: int) -> None:
         """Read from the start; records that were read before are not returned again."""
+        self.inode = inode
         self.offset = self.lines = 0
         self.is_again = True
 

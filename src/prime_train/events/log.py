@@ -67,6 +67,7 @@ class EventLog:
         except (OutsideError, IsADirectoryError) as error:
             raise as_user_error(error, str(self.path), f"mv {self.path} {self.path}.aside") from error
         self._seq, self._torn = retry(self._find_end)
+        self._size = -1  # not known
 
     def append(self, event: Event) -> Record:
         """Write one event. Raises OSError if the disk does not store the whole line."""
@@ -83,8 +84,12 @@ class EventLog:
     def _write(self, line: bytes) -> None:
         if self._is_replaced():
             self._reopen()
+        size = os.fstat(self._fd).st_size
+        if size != self._size:  # it was cut, or another program wrote into it
+            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         line = b"\n" + line if self._torn else line
         written = os.write(self._fd, line)
+        self._size = size + written
         if written < len(line):
             self._torn = self._torn or written > 0
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
@@ -118,8 +123,8 @@ class EventLog:
                 return  # the next try comes here again
             raise
         self._fd, before = fd, self._fd
+        self._size = -1
         os.close(before)
-        _, self._torn = self._find_end()
 
     def _find_end(self) -> tuple[int, bool]:
         """The next position, and whether the last line has no newline.
