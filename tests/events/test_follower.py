@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.events import EventLog, Follower, LaunchAsked, Record, StopAsked, encode, read
@@ -91,32 +92,30 @@ def test_lines_of_an_earlier_version_after_checked_ones_count_in_their_place_alo
     assert is_read_back(tmp_path)
 
 
+@settings(max_examples=40)
 @given(st.integers(0), st.integers(0, 7))
-def test_a_flipped_bit_costs_at_most_its_line_and_the_next(
-    tmp_path_factory: pytest.TempPathFactory, at: int, bit: int
-) -> None:
-    tmp_path = tmp_path_factory.mktemp("events")
-    path = write(tmp_path, *"abcdef")
-    content = bytearray(path.read_bytes())
-    content[at % len(content)] ^= 1 << bit
-    path.write_bytes(content)
-    assert is_read_back(tmp_path)
-    found = names(tmp_path)
+def test_a_flipped_bit_costs_at_most_its_line_and_the_next(at: int, bit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), *"abcdef")
+        content = bytearray(path.read_bytes())
+        content[at % len(content)] ^= 1 << bit
+        path.write_bytes(content)
+        assert is_read_back(Path(folder))
+        found = names(Path(folder))
     assert len(found) >= 6
     assert found == [name for name in ("a", "b", "c", "d", "e", "f", "next", "after") if name in found]
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 200), max_size=40), st.booleans())
-def test_whatever_is_in_the_file_the_next_events_come_back(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[int], is_cut: bool
-) -> None:
+def test_whatever_is_in_the_file_the_next_events_come_back(pieces: list[int], is_cut: bool) -> None:
     """Pieces of lines in any order, as damage leaves them."""
-    tmp_path = tmp_path_factory.mktemp("events")
-    path = write(tmp_path, *"abcdefgh")
-    content = path.read_bytes() + old_line(10**15, "foreign").encode()
-    parts = [content[start * 7 : start * 7 + 90] for start in pieces]
-    path.write_bytes(b"\n".join(parts) if is_cut else b"".join(parts) + content)
-    assert is_read_back(tmp_path)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), *"abcdefgh")
+        content = path.read_bytes() + old_line(10**15, "foreign").encode()
+        parts = [content[start * 7 : start * 7 + 90] for start in pieces]
+        path.write_bytes(b"\n".join(parts) if is_cut else b"".join(parts) + content)
+        assert is_read_back(Path(folder))
 
 
 def checked(text: str) -> bytes:
@@ -128,19 +127,19 @@ def checked(text: str) -> bytes:
 @pytest.mark.parametrize(
     "body",
     [
-        '{"v":2,"t":1e999,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"',
-        '{"v":2,"t":-5,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":["x"]',
-        '{"v":2,"t":1,"w":"supervisor","n":1.5,"id":"x","kind":"stop_asked","by":"x"',
-        '{"v":2,"t":1,"w":"supervisor","n":true,"id":"x","kind":"stop_asked","by":"x"',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":{},"kind":"stop_asked","by":"x"',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":["stop_asked"],"by":"x"',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":Infinity',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":"5"',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"launch_asked","attempt":1,"resume_step":0,"roles":[[]]',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":' + "[" * 200_000,
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"' + "x" * (1 << 20) + '"',
-        '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"exited","code":' + "9" * 5000,
+        pytest.param('{"v":2,"t":1e999,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"', id="time"),
+        pytest.param('{"v":2,"t":-5,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"', id="past"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":["x"]', id="list"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1.5,"id":"x","kind":"stop_asked","by":"x"', id="position"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":true,"id":"x","kind":"stop_asked","by":"x"', id="truth"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":{},"kind":"stop_asked","by":"x"', id="life"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":["stop_asked"],"by":"x"', id="kind"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":Infinity', id="infinity"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":"5"', id="text"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"launch_asked","attempt":1,"resume_step":0,"roles":[[]]', id="roles"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":' + "[" * 200_000, id="depth"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"' + "x" * (1 << 20) + '"', id="length"),
+        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"exited","code":' + "9" * 5000, id="digits"),
     ],
 )  # fmt: skip
 def test_a_line_of_wrong_types_numbers_or_depth_is_damaged(tmp_path: Path, body: str) -> None:

@@ -35,7 +35,7 @@ from prime_train.events import (
     encode,
     read,
 )
-from prime_train.events.follower import _THIN_BYTES, thin_progress
+from prime_train.events.follower import _THIN_BYTES, PROGRESS, thin
 from prime_train.events.record import MEASURED
 from prime_train.supervise.fold import fold_all
 
@@ -207,7 +207,7 @@ def test_what_a_long_file_leaves_out_changes_nothing_that_is_known(kinds: list[s
         happened = CheckpointSaved(1, number, 1, 0.0, 0.0) if kind == "s" else happened
         written.append(Record(2.0 + number, "trainer-001-rank0", number, happened))
     lines = [encode(record).encode() + b"\n" for record in written]
-    kept = [decode(line.decode().rstrip()) for _, line in thin_progress(enumerate(lines))]
+    kept = [decode(line.decode().rstrip()) for _, line in thin(enumerate(lines), PROGRESS)]
     assert len(kept) <= 3 * sum(kind != "p" for kind in kinds) + 4
     whole, left = fold_all(written), fold_all(record for record in kept if record is not None)
     assert replace(left, learned=whole.learned) == whole

@@ -39,6 +39,11 @@ class RunDir:
         return self.path / "events"
 
     @property
+    def snapshot(self) -> Path:
+        """The state up to a place in the events; a cache."""
+        return self.events / "snapshot.json"
+
+    @property
     def metrics(self) -> Path:
         """One JSON line per optimizer step, from rank 0 of the trainer."""
         return self.path / "metrics.jsonl"

@@ -6,8 +6,9 @@ A line that is no record is left out, and the rest is read. Positions and checks
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -17,25 +18,37 @@ from prime_train.core.outside import OutsideError, open_regular
 from prime_train.events.damage import Damage
 from prime_train.events.order import merge
 from prime_train.events.record import LINE_BYTES, Record, read_line
-from prime_train.events.schema import Progress, Unrecognised
+from prime_train.events.schema import Event, Progress, Unrecognised
 from prime_train.events.transient import retry
 
 _SUFFIX = ".jsonl"
 _THIN_BYTES = 1 << 20
-_PROGRESS = f'"kind":"{Progress.kind}"'.encode()
+Brief = Sequence[type[Event]]  # kinds of events
+PROGRESS: Brief = (Progress,)
 
 
 class Follower:
     """Reads the events of a run directory while they are written: each `poll` returns the new ones."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, files: Mapping[str, ReadFile] | None = None, brief: Brief = PROGRESS) -> None:
+        """`files`: how far each file was read before. `brief`: kinds that the first read of a long file thins."""
         self._directory = directory
-        self._files: dict[str, _File] = {}
+        self._files = dict(files or {})
+        self._brief = brief
+
+    @property
+    def files(self) -> Mapping[str, ReadFile]:
+        return self._files
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of all files that were read up to now."""
+        return sum(file.offset for file in self._files.values())
 
     @property
     def damage(self) -> tuple[Damage, ...]:
         """What was not read up to now, by file; files without faults are left out."""
-        found = (file.damage(name) for name, file in sorted(self._files.items()))
+        found = (file.damage for _, file in sorted(self._files.items()))
         return tuple(damage for damage in found if damage != Damage(damage.file))
 
     def poll(self) -> list[Record]:
@@ -66,7 +79,7 @@ class Follower:
 
     def _read_new(self, name: str, path: str, status: os.stat_result) -> list[Record]:
         """The new records of one file. A file that was cut, or replaced by another one, is read from its start."""
-        known = self._files.setdefault(name, _File(name.removesuffix(_SUFFIX), status.st_ino))
+        known = self._files.setdefault(name, ReadFile(name, status.st_ino))
         is_same = status.st_ino == known.inode
         if is_same and status.st_size == known.offset and stat.S_ISREG(status.st_mode):
             return []
@@ -76,17 +89,18 @@ class Follower:
                 if not is_same or not known.continues_in(file, status.st_size):
                     known.begin_again(status.st_ino)
                 file.seek(known.offset)
-                return list(known.read(file, thin=known.offset == 0 and status.st_size > _THIN_BYTES))
+                is_long = known.offset == 0 and status.st_size > _THIN_BYTES
+                return list(known.read(file, self._brief if is_long else None))
         except (OutsideError, IsADirectoryError) as error:
             known.unopened = str(error) if isinstance(error, OutsideError) else "it is a folder"
             return []
 
 
 @dataclass(slots=True)
-class _File:
+class ReadFile:
     """One file: how far it was read, and what was found wrong."""
 
-    writer: str
+    name: str
     inode: int
     offset: int = 0
     lines: int = 0  # before the offset, also those that are no records
@@ -100,8 +114,9 @@ class _File:
     unknown: int = 0
     unopened: str = ""
 
-    def damage(self, name: str) -> Damage:
-        return Damage(name, self.missing, self.damaged, self.foreign, self.unknown, self.unopened)
+    @property
+    def damage(self) -> Damage:
+        return Damage(self.name, self.missing, self.damaged, self.foreign, self.unknown, self.unopened)
 
     def continues_in(self, file: BinaryIO, size: int) -> bool:
         """Whether the file was neither cut nor changed where it was read last: a line ends there."""
@@ -116,10 +131,10 @@ class _File:
         self.offset = self.lines = 0
         self.is_again = True
 
-    def read(self, file: BinaryIO, *, thin: bool) -> Iterator[Record]:
-        """The records from the current position. With `thin`, of consecutive Progress lines only the first and last."""
+    def read(self, file: BinaryIO, brief: Brief | None) -> Iterator[Record]:
+        """The records from the current position; of consecutive lines of the kinds in `brief` the first and last."""
         lines = enumerate(self._lines(file), self.lines)
-        for index, line in thin_progress(lines) if thin else lines:
+        for index, line in thin(lines, brief) if brief is not None else lines:
             record = self._take(line, index)
             if record is not None:
                 yield record
@@ -147,7 +162,7 @@ class _File:
         if record is None:
             self.damaged += fault == "damaged" and bool(line) and not self.is_again
             return None
-        if record.writer != self.writer or not (checked or not self.life or record.seq == index):
+        if f"{record.writer}{_SUFFIX}" != self.name or not (checked or not self.life or record.seq == index):
             # Without a checksum a line is believed in a file of an earlier version; after that only in its own place,
             # because an earlier version may have continued the run.
             self.foreign += not self.is_again
@@ -167,12 +182,13 @@ class _File:
         return record
 
 
-def thin_progress(lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers, but of consecutive Progress lines only the first and the last."""
+def thin(lines: Iterable[tuple[int, bytes]], brief: Brief) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers, but of consecutive lines of the kinds in `brief` only the first and the last."""
+    is_brief = re.compile(b'"kind":"(?:' + "|".join(sorted(kind.kind for kind in brief)).encode() + b')"').search
     held: tuple[int, bytes] | None = None
     is_series = False
     for pair in lines:
-        if _PROGRESS in pair[1]:
+        if is_brief(pair[1]):
             if is_series:
                 held = pair
             else:

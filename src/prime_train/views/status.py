@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB, counted, format_count, format_seconds
-from prime_train.events import read
+from prime_train.events.damage import Damage, describe
 from prime_train.programs import recorded
-from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.lock import find_holder
+from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import ActiveAlarm, Attempt, State, TaskScore
 from prime_train.views.text import pick
 
@@ -44,6 +44,7 @@ class Status(NamedTuple):
     is_stopped: bool = False  # Ctrl-Z or SIGSTOP stopped the supervisor, so nothing supervises the run
     scheduled: Literal["", "queued", "starting"] = ""  # a scheduler will start the run, or its job has begun
     place: str = ""  # in the queue of the scheduler
+    damage: tuple[Damage, ...] = ()  # events that are not used
 
     @property
     def name(self) -> str:
@@ -78,12 +79,12 @@ class Status(NamedTuple):
 
 def fold_events(run_dir: RunDir) -> State:
     """The state of a run from all its events up to now."""
-    return fold_all(read(run_dir.events))
+    return read_state(run_dir).state
 
 
 def read_status(run_dir: RunDir, now_s: float) -> Status:
     """The status of a run. Reads events, /proc, the lock and the checkpoint folders."""
-    state = fold_events(run_dir)
+    state, damage = read_state(run_dir)
     held_by = find_holder(run_dir)
     here = held_by is None or held_by.here
     living = state.live.children if state.live else ()
@@ -104,6 +105,7 @@ def read_status(run_dir: RunDir, now_s: float) -> Status:
         free_gib=free_gib,
         now_s=now_s,
         is_stopped=held_by is not None and held_by.here and held_by.identity.is_stopped,
+        damage=damage,
     )
 
 
@@ -191,7 +193,7 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     lines.extend(("held-out tasks", _score_text(score)) for score in state.task_scores)
     if state.rollouts_failed:
         lines.append(("rollouts", f"{counted(state.rollouts_failed, 'rollout')} failed in an environment"))
-    if state.tokens_per_s is not None:
+    if state.tokens_per_s is not None and math.isfinite(state.tokens_per_s):
         lines.append(("speed", f"{format_count(round(state.tokens_per_s))} tokens/s"))
     if status.silent_s is not None:
         lines.append(("last activity", f"{format_seconds(status.silent_s)} ago"))
@@ -213,6 +215,8 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     lines.append(("checkpoint", "none complete" if newest is None else f"step {newest:,} is the newest complete one"))
     if status.free_gib is not None:
         lines.append(("disk", f"{status.free_gib:.1f} GiB free"))
+    if damage := describe(status.damage):
+        lines.append(("events", f"some cannot be used: {damage}"))
     lines.append(("directory", str(status.path)))
     return lines
 

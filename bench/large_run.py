@@ -1,0 +1,156 @@
+"""Measures status, ckpt list, logs and report of a run with millions of events and thousands of checkpoints.
+
+    python bench/large_run.py [--events 2000000] [--checkpoints 10000] [--source SRC] [--keep FOLDER]
+
+The run is made by hand: one attempt whose trainer wrote the events, small checkpoints, a log, and one line of
+metrics.jsonl for each step. "mixed" has as many events, every fifth no progress. Each command runs twice: the first
+call may build an index. CPU is user and system time of the process; memory its largest resident set. `--source`: a
+`src` folder of another version, for comparison; its figures are printed and not recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import count, islice
+from pathlib import Path
+
+import record
+
+import prime_train
+from prime_train.checkpoints.layout import write_manifest
+from prime_train.core.rundir import RunDir
+from prime_train.events import (
+    AttemptEnded,
+    CheckpointDeleted,
+    CheckpointSaved,
+    ChildStarted,
+    Event,
+    LaunchAsked,
+    LogNoticed,
+    Phase,
+    Progress,
+    Record,
+    RunClosed,
+    RunOpened,
+    TrainerStarted,
+    encode,
+)
+from prime_train.programs.base import absolute
+from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source, to_json
+
+BEGAN_S = 1_790_000_000.0
+TRAINER = "trainer-001-rank0"
+GONE = 2**22 + 1  # no such process
+COMMANDS = (("status",), ("status", "--json"), ("ckpt", "list"), ("logs",), ("report",))
+LIMITS = {"report": (5.0, 150)}  # CPU-seconds, MiB; all others 1 s and 150 MiB
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--checkpoints", type=int, default=10_000)
+    parser.add_argument("--source", type=Path, default=Path(prime_train.__file__).parents[1])
+    parser.add_argument("--keep", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.keep or Path(temporary)
+        rows = []
+        for name, is_mixed in (("progress", False), ("mixed", True)):
+            run_dir = RunDir(folder / "runs" / name)
+            if not run_dir.path.exists():
+                write_run(run_dir, given.events, given.checkpoints, is_mixed=is_mixed)
+            rows += list(measure(run_dir, given.source))
+        if given.source == Path(prime_train.__file__).parents[1]:
+            record.write("large_run", rows)
+
+
+def measure(run_dir: RunDir, source: Path) -> Iterator[dict[str, object]]:
+    for command in COMMANDS:
+        most_cpu_s, most_mib = LIMITS.get(command[0], (1.0, 150))
+        for time in ("first", "again"):
+            cpu_s, peak_mib = run(run_dir, source, command)
+            what = f"{run_dir.path.name}: {' '.join(command)}, {time}"
+            yield record.emit(f"{what}: CPU", [cpu_s], unit="s", asked=most_cpu_s)
+            yield record.emit(f"{what}: memory", [peak_mib], unit="MiB", asked=most_mib)
+
+
+def run(run_dir: RunDir, source: Path, command: tuple[str, ...]) -> tuple[float, float]:
+    """CPU-seconds and peak MiB of one command."""
+    arguments = [*command, run_dir.path.name]
+    program = [sys.executable, "-c", "from prime_train.cli.entry import main; main()", *arguments]
+    process = subprocess.Popen(
+        program,
+        cwd=run_dir.path.parents[1],
+        env=os.environ | {"PYTHONPATH": str(source)},
+        stdout=subprocess.DEVNULL,
+    )
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, (command, process.returncode)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def write_run(run_dir: RunDir, events: int, checkpoints: int, *, is_mixed: bool) -> None:
+    """A run of one attempt with so many events of its trainer, and so many checkpoints on the disk."""
+    run_dir.events.mkdir(parents=True)
+    spec = RunSpec(
+        run=Run(name=run_dir.path.name, max_steps=events, dir=str(run_dir.path.parent)),
+        data=Data(sources=(Source(kind="python-stdlib"),)),
+        checkpoint=Checkpoint(interval_steps=max(1, events // checkpoints)),
+    )
+    run_dir.resolved.write_text(to_json(absolute(spec, run_dir)))
+    written = islice(_events(events // checkpoints, is_mixed=is_mixed), events)
+    last_s = _write(run_dir, TRAINER, written, BEGAN_S + 2)
+    opened = (RunOpened(run_dir.path.name, GONE, events, "0"), LaunchAsked(1, 0))
+    _write(run_dir, "supervisor", (*opened, ChildStarted(1, "trainer", GONE, 1, "trainer.log")), BEGAN_S)
+    ended = (AttemptEnded(1, 0, "stopped", "", "", "", "", "", 0), RunClosed("stopped", 75, "SIGTERM"))
+    _write(run_dir, "supervisor", ended, last_s + 1, first=3)
+    _write_metrics(run_dir, events)
+    run_dir.attempt(1).mkdir(parents=True)
+    run_dir.log(1, "trainer").write_text("a line of the trainer\n" * events)
+    for number in range(1, checkpoints + 1):
+        folder = run_dir.checkpoint(number * max(1, events // checkpoints))
+        folder.mkdir(parents=True)
+        (folder / "model.distcp").write_bytes(bytes(1000))
+        (folder / ".metadata").write_bytes(bytes(100))
+        write_manifest(folder, int(folder.name.removeprefix("step_")))
+
+
+def _events(interval: int, *, is_mixed: bool) -> Iterator[Event]:
+    yield from (TrainerStarted(1, GONE, 0, 1, "cpu", "fp32", 1000, 4096, 0), Phase(1, "train"))
+    for step in count(1):
+        yield Progress(1, step, 2.5 + 1 / step, 1e5, step * 8192)
+        if is_mixed and step % 4 == 0:
+            yield LogNoticed(1, f"X{step % 40}", "a slow line", "trainer.log", step)
+        if step % interval == 0:
+            yield CheckpointSaved(1, step, 1100, 0.01, 0.3)
+            yield CheckpointDeleted(1, step - interval, "superseded")
+
+
+def _write(
+    run_dir: RunDir, writer: str, events: Iterator[Event] | tuple[Event, ...], at_s: float, first: int = 0
+) -> float:
+    """Append these events, 50 ms apart. Returns the time of the last one."""
+    with open(run_dir.events / f"{writer}.jsonl", "a", encoding="utf-8") as file:
+        for number, event in enumerate(events, first):
+            at_s += 0.05
+            file.write(encode(Record(at_s, writer, number, event)) + "\n")
+    return at_s
+
+
+def _write_metrics(run_dir: RunDir, steps: int) -> None:
+    with open(run_dir.metrics, "w", encoding="utf-8") as file:
+        file.writelines(
+            f'{{"step": {step}, "loss": {2.5 + 1 / step:.6f}, "tokens_per_s": 100000.0, "step_s": 0.05, '
+            f'"data_s": 0.001, "forward_backward_s": 0.04, "optimizer_s": 0.005, "peak_memory_gib": 1.5}}\n'
+            for step in range(1, steps + 1)
+        )
+
+
+if __name__ == "__main__":
+    main()
