@@ -11,11 +11,12 @@ call may build an index. CPU is user and system time of the process; memory its 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
 
@@ -31,7 +32,6 @@ from prime_train.events import (
     ChildStarted,
     Event,
     LaunchAsked,
-    LogNoticed,
     Phase,
     Progress,
     Record,
@@ -126,15 +126,13 @@ def _events(interval: int, *, is_mixed: bool) -> Iterator[Event]:
     for step in count(1):
         yield Progress(1, step, 2.5 + 1 / step, 1e5, step * 8192)
         if is_mixed and step % 4 == 0:
-            yield LogNoticed(1, f"X{step % 40}", "a slow line", "trainer.log", step)
+            yield Phase(1, "train")
         if step % interval == 0:
             yield CheckpointSaved(1, step, 1100, 0.01, 0.3)
             yield CheckpointDeleted(1, step - interval, "superseded")
 
 
-def _write(
-    run_dir: RunDir, writer: str, events: Iterator[Event] | tuple[Event, ...], at_s: float, first: int = 0
-) -> float:
+def _write(run_dir: RunDir, writer: str, events: Iterable[Event], at_s: float, first: int = 0) -> float:
     """Append these events, 50 ms apart. Returns the time of the last one."""
     with open(run_dir.events / f"{writer}.jsonl", "a", encoding="utf-8") as file:
         for number, event in enumerate(events, first):
@@ -143,13 +141,13 @@ def _write(
     return at_s
 
 
+_METRICS = {"tokens_per_s": 1e5, "step_s": 0.05, "data_s": 0.001, "forward_backward_s": 0.04, "optimizer_s": 0.005}
+
+
 def _write_metrics(run_dir: RunDir, steps: int) -> None:
+    rest = json.dumps(_METRICS | {"peak_memory_gib": 1.5})[1:]
     with open(run_dir.metrics, "w", encoding="utf-8") as file:
-        file.writelines(
-            f'{{"step": {step}, "loss": {2.5 + 1 / step:.6f}, "tokens_per_s": 100000.0, "step_s": 0.05, '
-            f'"data_s": 0.001, "forward_backward_s": 0.04, "optimizer_s": 0.005, "peak_memory_gib": 1.5}}\n'
-            for step in range(1, steps + 1)
-        )
+        file.writelines(f'{{"step": {step}, "loss": {2.5 + 1 / step:.6f}, {rest}\n' for step in range(1, steps + 1))
 
 
 if __name__ == "__main__":

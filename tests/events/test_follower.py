@@ -118,6 +118,9 @@ def test_whatever_is_in_the_file_the_next_events_come_back(pieces: list[int], is
         assert is_read_back(Path(folder))
 
 
+HEAD = '{"v":2,"t":1,"w":"supervisor","n":1,"id":"x",'
+
+
 def checked(text: str) -> bytes:
     """A line with a fitting checksum, as an attacker can write it."""
     body = text.encode()
@@ -129,17 +132,17 @@ def checked(text: str) -> bytes:
     [
         pytest.param('{"v":2,"t":1e999,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"', id="time"),
         pytest.param('{"v":2,"t":-5,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"x"', id="past"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":["x"]', id="list"),
+        pytest.param(HEAD + '"kind":"stop_asked","by":["x"]', id="list"),
         pytest.param('{"v":2,"t":1,"w":"supervisor","n":1.5,"id":"x","kind":"stop_asked","by":"x"', id="position"),
         pytest.param('{"v":2,"t":1,"w":"supervisor","n":true,"id":"x","kind":"stop_asked","by":"x"', id="truth"),
         pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":{},"kind":"stop_asked","by":"x"', id="life"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":["stop_asked"],"by":"x"', id="kind"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":Infinity', id="infinity"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"clock_jumped","jump_s":"5"', id="text"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"launch_asked","attempt":1,"resume_step":0,"roles":[[]]', id="roles"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":' + "[" * 200_000, id="depth"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"stop_asked","by":"' + "x" * (1 << 20) + '"', id="length"),
-        pytest.param('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"exited","code":' + "9" * 5000, id="digits"),
+        pytest.param(HEAD + '"kind":["stop_asked"],"by":"x"', id="kind"),
+        pytest.param(HEAD + '"kind":"clock_jumped","jump_s":Infinity', id="infinity"),
+        pytest.param(HEAD + '"kind":"clock_jumped","jump_s":"5"', id="text"),
+        pytest.param(HEAD + '"kind":"launch_asked","attempt":1,"resume_step":0,"roles":[[]]', id="roles"),
+        pytest.param(HEAD + '"kind":"stop_asked","by":' + "[" * 200_000, id="depth"),
+        pytest.param(HEAD + '"kind":"stop_asked","by":"' + "x" * (1 << 20) + '"', id="length"),
+        pytest.param(HEAD + '"kind":"exited","code":' + "9" * 5000, id="digits"),
     ],
 )  # fmt: skip
 def test_a_line_of_wrong_types_numbers_or_depth_is_damaged(tmp_path: Path, body: str) -> None:
@@ -154,7 +157,7 @@ def test_a_line_of_wrong_types_numbers_or_depth_is_damaged(tmp_path: Path, body:
 def test_kinds_and_versions_of_later_are_counted_and_no_loss(tmp_path: Path) -> None:
     path = write(tmp_path, "a")
     with path.open("ab") as file:
-        file.write(checked('{"v":2,"t":1,"w":"supervisor","n":1,"id":"x","kind":"moved"'))
+        file.write(checked(HEAD + '"kind":"moved"'))
         file.write(checked('{"v":3,"t":1,"w":"supervisor","n":2,"id":"x","kind":"stop_asked","by":7'))
     (found,) = damage_of(tmp_path)
     assert (found, found.is_lost, describe([found])) == (Damage("supervisor.jsonl", unknown=2), False, "")

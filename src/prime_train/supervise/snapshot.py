@@ -88,7 +88,7 @@ def _read_state_json(raw: dict[str, Any]) -> State:
 
 
 def _edges(events: Path, name: str, file: ReadFile) -> int:
-    """A checksum of the first and the last bytes of what was read of a file. Raises OSError, ValueError if it is shorter."""
+    """A checksum of the first and last bytes that were read of a file. Raises OSError; ValueError if it is shorter."""
     with open_regular(events / name, events) as opened:
         if os.fstat(opened.fileno()).st_size < file.offset:
             raise ValueError
