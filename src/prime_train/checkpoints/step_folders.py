@@ -102,6 +102,16 @@ def checkpoints(folders: Sequence[Path], form: Layout) -> list[Checkpoint]:
     return [_checkpoint(step, found[step], form) for step in sorted(found, reverse=True)]
 
 
+def find_newest_complete(folders: Sequence[Path], form: Layout) -> Checkpoint | None:
+    """The newest complete checkpoint below `folders`. Older ones are not inspected: there may be thousands."""
+    found = steps(folders, form)
+    for step in sorted(found, reverse=True):
+        checkpoint = layout.inspect(found[step][0]) if form.manifest else _checkpoint(step, found[step], form)
+        if checkpoint.complete:
+            return checkpoint
+    return None
+
+
 def _checkpoint(step: int, parts: Sequence[Path], form: Layout) -> Checkpoint:
     pinned = any((part / PIN).exists() for part in parts)
     return Checkpoint(step, parts[0], sum(map(size_bytes, parts)), problem(parts, form), pinned)

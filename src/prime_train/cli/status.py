@@ -94,20 +94,24 @@ def status(
         else:
             typer.echo(labelled(found.name, [*as_lines(found), *job_lines(job, found_dir)], sys.stdout))
         return
-    found_all = []
+    found_all, unread = [], []
     for name in runs.run_names(here):
         try:
             found_dir = RunDir(here / runs.RUNS / name)
             found_all.append(joined(read_status(found_dir, time.time()), jobs.of(found_dir)))
         except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
+            unread.append((name, "unreadable", *[""] * (len(OVERVIEW) - 2)))
+        except OSError as error:  # another user's run, or a file system that does not answer
+            unread.append((name, f"unreadable: {error.strerror or error}", *[""] * (len(OVERVIEW) - 2)))
     if as_json:
         typer.echo(json.dumps(all_as_json(found_all), indent=1))
         return
     for name in list_records(here / runs.RUNS):
         typer.echo(f"{name} is a managed job: prime-train status {name}", err=True)
-    if found_all:
-        typer.echo(table(as_rows(found_all), OVERVIEW, right=frozenset({2, 3, 4, 5})))
+    if found_all or unread:
+        rows = sorted([*as_rows(found_all), *unread])
+        typer.echo(table(rows, OVERVIEW, right=frozenset({2, 3, 4, 5})))
     else:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)
 

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from prime_train.core import outside
-from prime_train.core.outside import RECORD_BYTES, OutsideError
+from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_seconds
 from prime_train.events import (
     CheckpointDeleted,
     CheckpointSaved,
+    CheckpointStarted,
     Evaluated,
+    Follower,
     LaunchAsked,
+    Phase,
+    Progress,
     Record,
     RolloutsFailed,
     RunOpened,
+    Sampled,
     TasksEvaluated,
     WatchEvent,
-    read,
 )
 from prime_train.programs import recorded
-from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch.run_directory import find_newest_complete
+from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import Attempt, State
 
 PHASES = ("rollouts_s", "data_s", "forward_backward_s", "optimizer_s", "weights_s", "checkpoint_s")
 ROLLOUTS = ("reward", "answer_tokens", "truncated", "failed", "too_old", "rollouts", "zero_groups", "groups", "entropy",
             "clip_ratio", "reference_kl", "mismatch_kl", "behind_steps")  # fmt: skip
 _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu", *ROLLOUTS)
+
+_BRIEF = (Progress, Phase, CheckpointStarted, Sampled)  # the report shows them from the state, if at all
+_WHOLE_BYTES = 32 << 20  # a longer metrics.jsonl is shown by this many of its lines:
+SAMPLED_LINES = 20_000
+_LONGEST_BYTES = 64 << 10  # of a line
 
 Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan if a line has none
 
@@ -81,8 +91,8 @@ class History(NamedTuple):
 
 def gather(run_dir: RunDir) -> History:
     """Everything the report shows, up to now."""
-    records = read(run_dir.events)
-    state = fold_all(records)
+    records = Follower(run_dir.events, brief=_BRIEF).poll()
+    state = read_state(run_dir).state
     saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
     return History(
         name=state.run or run_dir.path.name,
@@ -130,14 +140,30 @@ def read_metrics(path: Path) -> Metrics:
     """The columns of metrics.jsonl that the report shows. If a step occurs twice, the later line counts."""
     by_step: dict[int, list[float]] = {}
     try:
-        for line in outside.read_lines(path, within=path.parent):
-            row = _row(line)
-            if row is not None:
-                by_step[int(row[0])] = row
+        with open_regular(path, path.parent) as file:
+            for line in _sample_lines(file):
+                row = _row(line)
+                if row is not None:
+                    by_step[int(row[0])] = row
     except (FileNotFoundError, IsADirectoryError, OutsideError):
         pass
     rows = [by_step[step] for step in sorted(by_step)]
     return {column: [row[index] for row in rows] for index, column in enumerate(_COLUMNS)}
+
+
+def _sample_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Every line; of a long file lines at equal distances, the first and the last included."""
+    size = os.fstat(file.fileno()).st_size
+    if size <= _WHOLE_BYTES:
+        yield from iter(lambda: file.readline(_LONGEST_BYTES), b"")
+        return
+    yield file.readline(_LONGEST_BYTES)
+    for number in range(1, SAMPLED_LINES):
+        file.seek(size * number // SAMPLED_LINES)
+        file.readline(_LONGEST_BYTES)  # the rest of a line
+        yield file.readline(_LONGEST_BYTES)
+    file.seek(max(0, size - _LONGEST_BYTES))
+    yield from file.read(_LONGEST_BYTES).splitlines()[-1:]
 
 
 def _row(line: bytes) -> list[float] | None:
@@ -146,7 +172,7 @@ def _row(line: bytes) -> list[float] | None:
         raw = outside.parse_json(line)
         values = [raw.get(column) for column in _COLUMNS]
         return None if values[0] is None else [math.nan if value is None else float(value) for value in values]
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
 

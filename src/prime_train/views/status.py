@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from prime_train.checkpoints.step_folders import find_newest_complete
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB, counted, format_count, format_seconds
 from prime_train.events.damage import Damage, describe
 from prime_train.programs import recorded
-from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.lock import find_holder
 from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import ActiveAlarm, Attempt, State, TaskScore
@@ -89,7 +89,8 @@ def read_status(run_dir: RunDir, now_s: float) -> Status:
     here = held_by is None or held_by.here
     living = state.live.children if state.live else ()
     program, run = recorded(run_dir, strict=False)
-    newest = find_newest_complete(program.checkpoints(run, run_dir))
+    places = program.places(run, run_dir)
+    newest = find_newest_complete(places.checkpoints, places.layout)
     try:
         free_gib: float | None = shutil.disk_usage(run_dir.path).free / GIB
     except OSError:
