@@ -24,7 +24,7 @@ from prime_train.events import Event, EventLog, Follower, Record
 from prime_train.events.damage import describe
 from prime_train.events.transient import retry
 from prime_train.spec import RunSpec
-from prime_train.supervise import actions, launch_limit, process
+from prime_train.supervise import actions, launch_limit, process, snapshot
 from prime_train.supervise.attempt_end import (
     build_end_event,
     collect_evidence,
@@ -110,6 +110,7 @@ class _Supervision:
         self._launches: tuple[Launch, ...] = ()
         self._oom_kills = 0
         self._launched = launch_limit.Launched()
+        self._saved_bytes = 0
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -219,6 +220,10 @@ class _Supervision:
         for record in records:
             self.state = fold(self.state, record)
             self._services.handle_record(self.state, record)
+        if self._follower.read_bytes - self._saved_bytes >= snapshot.SAVED_BYTES * 8:
+            self._saved_bytes = self._follower.read_bytes
+            with contextlib.suppress(OSError):  # a cache
+                snapshot.save(self._run_dir, self.state, self._follower)
         self._show(self.state, records)
         return records
 

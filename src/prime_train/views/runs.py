@@ -26,7 +26,15 @@ def run_names(directory: Path) -> list[str]:
     root = directory / RUNS
     if not root.is_dir():
         return []
-    return sorted(path.name for path in root.iterdir() if is_run(path))
+    return sorted(path.name for path in root.iterdir() if _may_be_run(path))
+
+
+def _may_be_run(path: Path) -> bool:
+    """Also a folder that may not be read: its row says so, and the others are shown."""
+    try:
+        return is_run(path)
+    except OSError:
+        return True
 
 
 def find(name: str, directory: Path) -> RunDir:
