@@ -139,6 +139,7 @@ def test_a_run_of_another_user_hides_none_of_ones_own(tmp_path: Path) -> None:
         write_run(tmp_path / "runs" / name, WHOLE_LIFE)
     done = _python(_NOT_OURS, "status", cwd=tmp_path)
     assert "small" in done.stdout
+    assert "theirs  unreadable" in done.stdout
     assert "may not be read" in done.stderr
     assert done.returncode == 0
 

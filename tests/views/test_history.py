@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,22 @@ def test_a_run_without_events_or_metrics_has_an_empty_history(tmp_path: Path) ->
     assert found.evaluations == ()
     assert found.restarts == ()
     assert (found.began_s, found.vocab_loss, found.worked_s) == (None, None, 0.0)
+
+
+def test_a_long_metrics_file_is_shown_by_a_part_of_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}, "loss": 1.0}}\n' for step in range(1, 10_001)))
+    whole = history.read_metrics(path)
+    monkeypatch.setattr(history, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(history, "SAMPLED_LINES", 100)
+    steps = history.read_metrics(path)["step"]
+    assert (len(whole["step"]), steps[0], steps[-1]) == (10_000, 1, 10_000)
+    assert 100 <= len(steps) <= 102
+    assert max(after - before for before, after in pairwise(steps)) < 120
+
+
+def test_hostile_lines_of_metrics_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    bad = ("[" * 200_000, '{"step": 1e999}', '{"step": {}}', '{"step": "x"}', "9" * 5000, "\x00" * 50)
+    path.write_text("\n".join((*bad, '{"step": 3, "loss": 2.5}')) + "\n")
+    assert history.read_metrics(path)["step"] == [3.0]

@@ -98,7 +98,7 @@ def _event(raw: dict[str, Any], *, known: bool) -> Event:
     if cls is None:
         return Unrecognised(name=str(raw["kind"])[:64])
     values = {}
-    for name, kinds, is_required in _fields_of(cls):
+    for name, kinds, is_required in _fields_of(cls.kind):
         if name in raw:
             values[name] = _value(name, raw[name], kinds)
         elif is_required:
@@ -129,8 +129,9 @@ def _is_count(value: object) -> bool:
 
 
 @cache
-def _fields_of(cls: type[Any]) -> tuple[tuple[str, tuple[Any, ...], bool], ...]:
-    """Name, types and whether it is required, of each field."""
+def _fields_of(kind: str) -> tuple[tuple[str, tuple[Any, ...], bool], ...]:
+    """Name, types and whether it is required, of each field of a kind of event."""
+    cls = _KINDS[kind]
     hints = get_type_hints(cls)
     return tuple((f.name, _kinds_of(hints[f.name]), f.default is MISSING) for f in fields(cls))
 

@@ -171,7 +171,9 @@ def _row(line: bytes) -> list[float] | None:
     try:
         raw = outside.parse_json(line)
         values = [raw.get(column) for column in _COLUMNS]
-        return None if values[0] is None else [math.nan if value is None else float(value) for value in values]
+        if not isinstance(values[0], int | float) or not math.isfinite(values[0]):
+            return None
+        return [math.nan if value is None else float(value) for value in values]
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
