@@ -23,6 +23,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AttemptEnded,
     ChildStarted,
+    EventsDamaged,
     HangFound,
     LaunchAsked,
     Record,
@@ -170,6 +171,38 @@ def test_a_run_that_is_finished_already_can_go_further(start: Callable[..., Supe
     assert start("finish", "max_steps=60").end() == 0
     assert [launch.resume_step for launch in launches(run_dir)] == [0, 40]
     assert state_of(run_dir).step == 60
+
+
+def delete_a_line(content: bytes) -> bytes:
+    first, _, *rest = content.splitlines(keepends=True)
+    return b"".join((first, *rest))
+
+
+def cut_the_front(content: bytes) -> bytes:
+    return b"".join(content.splitlines(keepends=True)[-2:])
+
+
+def add_a_foreign_line(content: bytes) -> bytes:
+    return content + b'{"v":1,"t":1,"w":"supervisor","n":1000000,"kind":"stop_asked","by":"foreign"}\n'
+
+
+def flip_a_bit(content: bytes) -> bytes:
+    at = content.index(b"run_closed")
+    return content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("damage", [delete_a_line, cut_the_front, add_a_foreign_line, flip_a_bit])
+def test_a_run_whose_events_were_damaged_goes_on(
+    start: Callable[..., Supervised], run_dir: RunDir, damage: Callable[[bytes], bytes]
+) -> None:
+    assert start("finish").end() == 0
+    path = run_dir.events / "supervisor.jsonl"
+    path.write_bytes(damage(path.read_bytes()))
+    before = len(launches(run_dir))
+    assert start("finish", "max_steps=60").end() == 0
+    assert len(launches(run_dir)) == before + 1
+    assert (state_of(run_dir).state, state_of(run_dir).step) == ("finished", 60)
+    assert [record for record in read(run_dir.events) if isinstance(record.event, EventsDamaged)]
 
 
 @pytest.mark.parametrize(
