@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from prime_train.checkpoints import packing_plan
-from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
+from prime_train.checkpoints.layout import MANIFEST, Checkpoint, entries, inspect
 from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
@@ -212,10 +212,11 @@ def verify_json(run: str, results: Iterable[VerifyResult]) -> dict[str, Any]:
 def _packing(checkpoint: Checkpoint) -> Packing | None:
     folder = checkpoint.path
     try:
-        packing = Packing(packing_plan.measure(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
+        if not any(entry.segments or entry.sha256_as_saved for entry in entries(folder)):
+            return None  # most are not, and there may be thousands
+        return Packing(packing_plan.measure(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
     except FileNotFoundError:  # retention deleted it
         return None
-    return packing if packing.packed or packing.lossy else None
 
 
 def _written_s(checkpoint: Checkpoint) -> float:
