@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.events import AttemptEnded, Evaluated, RunOpened, StopAsked
+from prime_train.events import AttemptEnded, Evaluated, EventsDamaged, RunOpened, StopAsked
 from prime_train.views import history
+from prime_train.views.incidents import changes
 from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
 
 
@@ -78,3 +79,9 @@ def test_hostile_lines_of_metrics_are_left_out(tmp_path: Path) -> None:
     bad = ("[" * 200_000, '{"step": 1e999}', '{"step": {}}', '{"step": "x"}', "9" * 5000, "\x00" * 50)
     path.write_text("\n".join((*bad, '{"step": 3, "loss": 2.5}')) + "\n")
     assert history.read_metrics(path)["step"] == [3.0]
+
+
+def test_events_that_could_not_be_used_are_in_the_report(tmp_path: Path) -> None:
+    damaged = (24.2, "supervisor", EventsDamaged("supervisor.jsonl: 1 missing record"))
+    found = history.gather(write_run(tmp_path, (*WHOLE_LIFE, damaged)))
+    assert any("1 missing record" in line for line in changes(found.records, tmp_path))

@@ -126,3 +126,12 @@ def test_changed_settings_are_shown() -> None:
     assert document["micro_batch"] == 4
     assert document["gpus"] == [{"uuid": "GPU-1", "attempts_ended": [1], "left_out": True}]
     assert {"micro-batch", "left out"} <= {label for label, _ in status.as_lines(found)}
+
+
+def test_events_that_cannot_be_used_are_noted(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path, WHOLE_LIFE)
+    path = run_dir.events / "supervisor.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join((*lines[:2], *lines[3:])))
+    noted = dict(status.as_lines(status.read_status(run_dir, BEGAN_S)))["events"]
+    assert noted == "some cannot be used: supervisor.jsonl: 1 missing record"

@@ -16,6 +16,7 @@ from prime_train.events import (
     CheckpointDeleted,
     CheckpointPacked,
     CheckpointRestored,
+    EventsDamaged,
     EvidenceKept,
     GpuLeftOut,
     LogNoticed,
@@ -38,6 +39,8 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
         match record.event:
             case BatchShrunk(attempt=attempt, micro_batch=micro_batch):
                 yield f"After attempt {attempt} the micro-batch is {micro_batch}, because memory ran out."
+            case EventsDamaged(what=what):
+                yield f"Some events could not be used, and the run went on from the rest: {plain(what)}."
             case GpuLeftOut(gpu=gpu, reason=reason):
                 yield f"`{plain(gpu)}` is left out if enough other GPUs remain: {plain(reason)}."
             case EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
