@@ -114,4 +114,4 @@ def _code() -> int:
         *(here / name for name in ("fold.py", "state.py", "event_text.py", "snapshot.py")),
         here / "watches" / "hang" / "silence_limits.py",
     )
-    return reduce(lambda found, path: zlib.crc32(path.read_bytes(), found), sources, 0)
+    return reduce(lambda found, path: zlib.crc32(read_bytes(path, _LIMIT_BYTES), found), sources, 0)
