@@ -172,7 +172,8 @@ class _Supervision:
         """End every process. Each step runs even if the loop or another step raised."""
         with contextlib.ExitStack() as last:
             last.callback(self._log.close)
-            last.callback(process.sweep, self._run_dir.path, self._foreign_children)
+            # Another supervisor may hold the run by then, if the lock was deleted: its processes stay.
+            last.callback(process.sweep, self._run_dir.path, self._foreign_children, supervisor=own_identity())
             last.callback(self._end_services)
             last.callback(self._flush_backup)
             self._children.end_rest(gently=False)
@@ -303,9 +304,6 @@ class _Supervision:
 
     def _end_stale(self) -> None:
         """End the processes of an attempt whose supervisor died, and write the event of its end."""
-        live = self.state.live
-        for child in live.children if live else ():
-            process.signal_tree(Identity(child.pid, child.start_ticks), signal.SIGKILL)
         stuck = process.sweep(self._run_dir.path, self._foreign_children)
         self._read()
         live = self.state.live
