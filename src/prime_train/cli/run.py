@@ -37,6 +37,7 @@ from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.lock import find_holder, hold_run, unwritable_error
 from prime_train.supervise.state import State
+from prime_train.supervise.stop_request import STOP_SIGNALS
 from prime_train.views import history, report, status
 from prime_train.views.console import open_console
 from prime_train.views.findings import validate_json
@@ -198,8 +199,8 @@ def _write_verdict(checked: CheckedConfig) -> None:
 
 @contextmanager
 def _ignore_signals() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM: a second Ctrl-C must not prevent the report and the exit code of an ended run."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ignore stop requests: a second Ctrl-C must not prevent the report and the exit code of an ended run."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
     try:
         yield
     finally:

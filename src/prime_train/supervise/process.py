@@ -61,7 +61,7 @@ def become_subreaper() -> None:
         raise OSError(error, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(error)}")
 
 
-_NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # the system has no room for a process or a file
+NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # the system has no room for a process or a file
 _START_LIMIT_S, _START_PAUSE_S = 10.0, 0.2  # while it has none
 _REPORT_LIMIT_S = 60.0  # for the guard to start the program
 
@@ -83,7 +83,7 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object], group: Path 
             process, identity = _start_below_guard(launch, group)
             break
         except OSError as error:
-            if error.errno not in _NO_ROOM or time.monotonic() > give_up_s:
+            if error.errno not in NO_ROOM or time.monotonic() > give_up_s:
                 raise
         time.sleep(_START_PAUSE_S)
 
