@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -22,6 +23,7 @@ from prime_train.cli.render import labelled
 from prime_train.cli.run_backup import restore, with_defaults
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
+from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact, secrets
@@ -158,7 +160,7 @@ def _supervise(
         program = checked.program(writes=True)
         _write_verdict(checked)
         for note in (*opened.notes, *program.notes(opened.run)):
-            typer.echo(note, err=True)
+            write_note(note)
         code = ExitCode.OK
         if not opened.finished:
             _start_mirror(opened.run, run_dir)
@@ -184,7 +186,7 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
     try:
         wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
-        typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
+        write_note(f"warning: the mirror at W&B cannot be started: {error}")
 
 
 def _write_verdict(checked: CheckedConfig) -> None:
@@ -213,14 +215,17 @@ def _close(run_dir: RunDir, command: Command, longer: str, as_json: bool) -> Non
     try:
         report.write(run_dir)
     except OSError as error:  # a full disk must not hide how the run ended
-        typer.echo(f"warning: the report could not be written: {error}", err=True)
+        write_note(f"warning: the report could not be written: {error}")
     if as_json:
         text = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
     else:
         title, lines = history.summarize(run_dir, command.text(), longer)
         text = labelled(title, lines, sys.stdout)
-    with suppress(OSError):  # a closed terminal or pipe must not change the exit code
+    with suppress(OSError):
         typer.echo(text)
+    error = take_output_error()  # a closed terminal, a pipe without a reader or a full disk changes no exit code
+    if error is not None and error.errno not in (errno.EPIPE, errno.EIO):
+        write_note(f"warning: the summary could not be printed: {error.strerror}")
 
 
 Line = tuple[str, str]

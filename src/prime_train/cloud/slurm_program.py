@@ -1,7 +1,7 @@
 """The program of a job on Slurm: `python -m prime_train.cloud.slurm_program RUN_DIR --max-fruitless N -- ARGUMENTS`.
 
-Starts `prime-train run ARGUMENTS`, passes stop requests on to it as SIGTERM, and requeues the job if that is worth it. It replaces the
-shell of the script, so that Slurm's signal reaches it. It never trains and never kills the run.
+Starts `prime-train run ARGUMENTS`, passes stop requests on to it as SIGTERM, and requeues the job if that is worth it.
+It replaces the shell of the script, so that Slurm's signal reaches it. It never trains and never kills the run.
 """
 
 from __future__ import annotations

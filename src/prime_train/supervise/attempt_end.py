@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
@@ -112,11 +113,12 @@ def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -
 
 
 def unwritable_run_error(error: OSError, run_dir: RunDir) -> UserError:
+    found = explain_disk_error(error.errno or 0, run_dir.path)
     return UserError(
-        what=f"the run directory cannot be written: {error.strerror}",
+        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
         where=str(error.filename or run_dir.path),
-        why="a run without its events cannot be resumed safely, so the trainer was ended",
-        fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
+        why=f"{found.why}; a run without its events cannot be resumed safely, so the trainer was ended",
+        fix=f"{found.fix}; then give the same command again: the run goes on from its newest checkpoint",
         exit_code=ExitCode.RUN_FAILED,
     )
 

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Holder, live_holder, own_mark
 from prime_train.core.rundir import RunDir
@@ -64,11 +65,12 @@ def find_holder(run_dir: RunDir) -> Holder | None:
 
 def unwritable_error(error: OSError, run_dir: RunDir) -> UserError:
     """The error before a trainer is started."""
+    found = explain_disk_error(error.errno or 0, run_dir.path)
     return UserError(
-        what=f"the run directory cannot be written: {error.strerror}",
+        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
         where=str(run_dir.path),
-        why="events, logs and checkpoints of the run are kept there",
-        fix="make it writable, free some space, or choose another place with run.dir",
+        why=f"{found.why}; events, logs and checkpoints of the run are kept there",
+        fix=f"{found.fix}; or choose another place with run.dir",
     )
 
 

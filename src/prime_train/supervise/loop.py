@@ -7,7 +7,6 @@ has the same state.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import time
@@ -16,6 +15,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
+from prime_train.core.disk_error import UNWRITABLE
 from prime_train.core.errors import ExitCode
 from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.redaction import secrets
@@ -50,7 +50,6 @@ from prime_train.supervise.watches.watch import Watches
 
 TICK_S = 0.5
 WRITER = "supervisor"
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 Show = Callable[[State, Sequence[Record]], None]
 
@@ -80,7 +79,7 @@ def supervise(
             finally:
                 supervision.release()
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in UNWRITABLE:
             raise
         raise unwritable_run_error(error, run_dir) from error
     return ExitCode(supervision.state.exit_code or 0)
@@ -271,7 +270,7 @@ class _Supervision:
             write_atomic(self._run_dir.launch(attempt, role), to_json(environment.hide(launch, self._secrets)))
             child = self._children.start(launch, attempt).identity
         except OSError as error:
-            if error.errno in _UNWRITABLE:
+            if error.errno in UNWRITABLE:
                 raise
             self._children.end_rest(gently=False)
             self._end_attempt(None, start_failure(error, self._run_dir.launch(attempt, role)))

@@ -196,7 +196,7 @@ def _writes_to_log(pid: int, run_path: Path) -> bool:
     """
     attempts = f"{run_path}/attempts/"
     for number in (1, 2):
-        place = os.readlink(f"/proc/{pid}/fd/{number}")
+        place = str(Path(f"/proc/{pid}/fd/{number}").readlink())
         if not place.startswith(attempts) or not place.endswith(".log"):
             return False
         flags = re.search(r"^flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{number}").read_text("ascii"), re.MULTILINE)
@@ -237,8 +237,8 @@ def sweep(
             living.append(process)
             with contextlib.suppress(psutil.Error, PermissionError):
                 signal_checked(process.pid, process.is_running, signal.SIGKILL)  # by its start time
-        has_gone = all([control_group.remove_group(group) for group in groups])
-        if (not living and has_gone) or time.monotonic() > give_up_s:
+        used = [group for group in groups if not control_group.remove_group(group)]
+        if not (living or used) or time.monotonic() > give_up_s:
             return living
         time.sleep(0.01)
 

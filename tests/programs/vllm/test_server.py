@@ -131,7 +131,7 @@ def test_a_guard_ends_everything_with_a_supervisor_of_many_threads() -> None:
             found.send_signal(signal.SIGUSR1)
         assert all(process.is_running() for process in begun)
         supervisor.kill()
-    gone, left = psutil.wait_procs(begun, timeout=30)
+    _, left = psutil.wait_procs(begun, timeout=30)
     assert [process.pid for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
 

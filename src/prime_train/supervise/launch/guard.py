@@ -2,10 +2,10 @@
 
 python -I -S guard.py [--report FD SUPERVISOR_PID] PROGRAM [ARGUMENT...]
 
-Without it a daemon of the trainer, prime-rl's processes and vLLM's engine core outlive a killed supervisor and hold their
-GPUs, because only their own signal handlers end them (prime-rl, entrypoints/rl.py). The kernel signals this process when
-the supervisor ends, and gives it every orphan below it, so it can end them all. SIGTERM and SIGINT go only to the
-child, as prime-rl expects. This process exits with the exit code of the child.
+Without it a daemon of the trainer, prime-rl's processes and vLLM's engine core outlive a killed supervisor and hold
+their GPUs, because only their own signal handlers end them (prime-rl, entrypoints/rl.py). The kernel signals this
+process when the supervisor ends, and gives it every orphan below it, so it can end them all. SIGTERM and SIGINT go only
+to the child, as prime-rl expects. This process exits with the exit code of the child.
 
 With --report the child leads a session of its own, and FD gets "PID:START_TICKS" of the child, or "errno NUMBER" if it
 cannot be forked.
