@@ -135,7 +135,7 @@ def _run() -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        unprinted = take_output_error()
+        unprinted = take_output_error(error)
         if unprinted is not None:
             return _report_output(unprinted)
         _report_bug(error)

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -221,11 +221,12 @@ def _close(run_dir: RunDir, command: Command, longer: str, as_json: bool) -> Non
     else:
         title, lines = history.summarize(run_dir, command.text(), longer)
         text = labelled(title, lines, sys.stdout)
-    with suppress(OSError):
+    try:
         typer.echo(text)
-    error = take_output_error()  # a closed terminal, a pipe without a reader or a full disk changes no exit code
-    if error is not None and error.errno not in (errno.EPIPE, errno.EIO):
-        write_note(f"warning: the summary could not be printed: {error.strerror}")
+    except OSError as error:  # a closed terminal, a pipe without a reader or a full disk changes no exit code
+        take_output_error(error)
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            write_note(f"warning: the summary could not be printed: {error.strerror}")
 
 
 Line = tuple[str, str]

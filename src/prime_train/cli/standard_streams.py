@@ -5,10 +5,12 @@ Standard library only, because every command starts here.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TextIO
 
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE, errno.EBADF)
 _STREAMS = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w"))
 
 
@@ -35,11 +37,17 @@ def write_note(text: str) -> None:
         _discard(sys.stderr)
 
 
-def take_output_error() -> OSError | None:
+def take_output_error(raised: OSError | None = None) -> OSError | None:
     """Why what was printed does not reach standard output; None if it does. What cannot be written is discarded, so
-    that the interpreter does not fail on it at its end."""
+    that the interpreter does not fail on it at its end.
+
+    `raised`: an error that may be one of standard output. An unbuffered stream keeps nothing that fails again, so a
+    line break is written.
+    """
     try:
         sys.stdout.flush()
+        if raised is not None and raised.errno in _OUTPUT_ERRORS and raised.filename is None:
+            os.write(sys.stdout.fileno(), b"\n")
     except OSError as error:
         _discard(sys.stdout)
         return error
