@@ -119,10 +119,9 @@ def collect(
     first += [Item("flight-recorder.txt", _ask_program("files", str(folder.parent), _FLIGHT_RECORDER))]
     results = writer.write_all(first, give_up_s - logs_s)
     results += [f"{len(left_out)} more processes were left out"] if left_out else []
-    request = partial(
-        _request_dumps, folder.parents[2], logs=logs, limit_s=min(_DUMPED_S, deadline_s * _LOGS_SHARE / 2)
-    )
-    results = _merge_stack_failures(results, found, request)
+    dumped_s = min(_DUMPED_S, deadline_s * _LOGS_SHARE / 2)
+    request = partial(_request_dumps, folder.parents[2], logs=logs, limit_s=dumped_s)
+    results = _merge_stack_failures(results, found, request, dumped_s)
 
     last = [Item(WHERE, lambda _: _find_places(found, dumps) or NotKnown("no stack of a rank could be taken"))]
     last += [Item(f"last-lines-{log.name}", _read_last_lines(log, _LOG_LINES, writer.redact)) for log in logs]
@@ -227,7 +226,7 @@ def _read_last_lines(path: Path, count: int, redact: Callable[[str], str]) -> Ca
 
 
 def _merge_stack_failures(
-    results: list[str], found: Sequence[ProcessFound], request: Callable[[Sequence[int]], None]
+    results: list[str], found: Sequence[ProcessFound], request: Callable[[Sequence[int]], None], limit_s: float
 ) -> list[str]:
     """One result for all stacks with the same problem; faulthandler writes the stacks that py-spy could not."""
     reasons: dict[str, list[ProcessFound]] = {}
@@ -245,7 +244,7 @@ def _merge_stack_failures(
         if pids:
             waiter = threading.Thread(target=request, args=(pids,), name="evidence", daemon=True)
             waiter.start()
-            waiter.join(_DUMPED_S)  # a log on a dead mount blocks only that thread
+            waiter.join(limit_s)  # a log on a dead mount blocks only that thread
     return rest
 
 

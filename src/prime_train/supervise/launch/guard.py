@@ -100,7 +100,7 @@ def fork() -> int:
         time.sleep(_FORK_PAUSE_S)
 
 
-def become(command: list[str], guard: int, mask: set[signal.Signals], *, own_session: bool) -> None:
+def become(command: list[str], guard: int, mask: set[int | signal.Signals], *, own_session: bool) -> None:
     """In the child: become the program, which the kernel ends with this process's parent."""
     try:
         call_prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
