@@ -1,6 +1,6 @@
 """Names what keeps a file from being written: no space, no inode, a quota, a read-only mount. Writes nothing.
 
-The kernel has one error for a disk without space and one without inodes; only the counts of the disk tell them apart.
+The kernel has one error for a disk without space and one without inodes; only the counts of the disk distinguish them.
 """
 
 from __future__ import annotations
