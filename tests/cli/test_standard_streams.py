@@ -53,9 +53,9 @@ def test_a_run_ends_as_it_would_with_a_terminal(tmp_path: Path, out: str) -> Non
     small.write(tmp_path)
     ours, its = os.pipe()
     os.close(ours)  # a pipe without a reader
-    out = f">&{its}" if out == "pipe" else out
+    stdout, out = (its, "") if out == "pipe" else (None, out)
     command = [sys.executable, "-c", _MAIN, "run", "run.toml", "--no-validate"]
-    done = subprocess.run(["sh", "-c", f'exec "$@" {out}', "sh", *command], cwd=tmp_path, pass_fds=(its,), check=False)
+    done = subprocess.run(["sh", "-c", f'exec "$@" {out}', "sh", *command], cwd=tmp_path, stdout=stdout, check=False)
     os.close(its)
     assert done.returncode == 0
     assert (tmp_path / "runs" / "small" / "report.md").exists()
