@@ -4,6 +4,7 @@ The module of a command is imported when the command is chosen, so that --help a
 """
 
 import errno
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
@@ -138,12 +139,12 @@ def _run() -> int:
         unprinted = take_output_error(error)
         if unprinted is not None:
             return _report_output(unprinted)
+        if refused := _refusal(error):
+            write_note(message(refused, sys.stderr))
+            return refused.exit_code
         _report_bug(error)
         return ExitCode.BUG
     except Exception as error:  # any exception that is no UserError is a bug of prime-train
-        if isinstance(error, OSError) and (refused := _refusal(error)):
-            typer.echo(message(refused, sys.stderr), err=True)
-            return refused.exit_code
         _report_bug(error)
         return ExitCode.BUG
     return ExitCode.OK
