@@ -64,14 +64,20 @@ class Job:
             text=True,
         )
 
-    def ended(self, *arguments: str, restarts: int = 0, max_fruitless: int = 3) -> tuple[int, str, str]:
-        """Exit code, output and messages; SIGTERM is sent if the run waits for it."""
+    def ended(
+        self,
+        *arguments: str,
+        restarts: int = 0,
+        max_fruitless: int = 3,
+        notice: signal.Signals = signal.SIGTERM,
+    ) -> tuple[int, str, str]:
+        """Exit code, output and messages; `notice` is sent if the run waits for SIGTERM."""
         with self.start(*arguments, restarts=restarts, max_fruitless=max_fruitless) as process:
             assert process.stdout is not None
             first = process.stdout.readline()
             if "wait" in arguments:
                 assert process.stdout.readline() == "ready\n"
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(notice)
             rest, messages = process.communicate(timeout=60)
         return process.returncode, first + rest, messages
 
@@ -81,8 +87,9 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_a_signal_of_slurm_reaches_the_run_and_requeues_the_job(job: Job) -> None:
-    code, _, messages = job.ended("wait", "0")
+@pytest.mark.parametrize("notice", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_of_slurm_reaches_the_run_and_requeues_the_job(job: Job, notice: signal.Signals) -> None:
+    code, _, messages = job.ended("wait", "0", notice=notice)
     assert code == 75
     assert job.commands.calls("scontrol") == [["requeue", "12"]]
     assert "is requeued: the time limit is near" in messages

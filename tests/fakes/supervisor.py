@@ -116,8 +116,9 @@ def main() -> None:
     watch_runner.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
     watches = Watches(others=(Early(answer),) if answer is not None else ())
     try:
-        with hold_run(run_dir):
-            sys.exit(supervise(fake_run(run_dir.path, max_steps), run_dir, lambda *_: None, program, policy, watches))
+        with hold_run(run_dir) as lock:
+            run = fake_run(run_dir.path, max_steps)
+            sys.exit(supervise(run, run_dir, lambda *_: lock.keep(), program, policy, watches))
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)

@@ -15,8 +15,10 @@ import pytest
 
 from prime_train.core.process_id import identify
 from prime_train.core.redaction import MASK
+from prime_train.core.rundir import RunDir
 from prime_train.supervise.evidence import Tools, collect, find_tools, read_stuck_place
 from prime_train.supervise.evidence_items import find_program_line, format_places
+from prime_train.supervise.launch.environment import RUN
 from prime_train.supervise.state import Child
 from tests import fakes
 
@@ -55,7 +57,8 @@ def sleeper(log: Path, *, dumps: bool = False, rank: str = "0") -> contextlib.Ab
         + ("faulthandler.register(signal.SIGUSR1, file=sys.stderr)\n" if dumps else "")
         + "def waits_for_ever():\n    print('waits', flush=True)\n    time.sleep(3600)\nwaits_for_ever()\n"
     )
-    return started([sys.executable, "-c", code, f"--token={_SECRET}"], log, "waits", {"RANK": rank})
+    variables = {"RANK": rank, RUN: str(log.parent)}
+    return started([sys.executable, "-c", code, f"--token={_SECRET}"], log, "waits", variables)
 
 
 def text_of(folder: Path) -> str:
@@ -182,14 +185,15 @@ def without_ptrace() -> tuple[str, ...]:
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can give capabilities away")
 def test_where_ptrace_is_denied_one_item_says_so_and_faulthandler_is_asked(tmp_path: Path) -> None:
     log, other = tmp_path / "trainer.log", tmp_path / "other.log"
+    folder = RunDir(tmp_path).evidence(1)
     with sleeper(log, dumps=True) as child, sleeper(other, rank="1") as deaf:
-        items = collect(tmp_path / "evidence", [child, deaf], [log], (), tools=Tools(without_ptrace()))
+        items = collect(folder, [child, deaf], [log], (), tools=Tools(without_ptrace()))
         assert psutil.Process(deaf.pid).status() == "sleeping"  # it has no handler: the signal would have ended it
     told = [item for item in items if item.startswith("stacks")]
     assert len(told) == 1
     assert "not permitted" in told[0]
     assert f"faulthandler writes to the log instead (pid {child.pid})" in told[0]
-    assert "waits_for_ever" in (tmp_path / "evidence" / "last-lines-trainer.log").read_text()
+    assert "waits_for_ever" in (folder / "last-lines-trainer.log").read_text()
 
 
 @pytest.mark.slow
@@ -220,3 +224,13 @@ def test_both_ranks_of_a_collective_that_hangs_show_where_they_stand(tmp_path: P
     text = "".join((tmp_path / "evidence" / item).read_text() for item in stacks)
     assert "the_collective_that_hangs" in text
     assert "all_reduce" in text
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can give capabilities away")
+def test_a_stranger_that_an_event_names_gets_no_signal(tmp_path: Path) -> None:
+    """It handles SIGUSR1 in its own way, and has not the mark of the run."""
+    log = tmp_path / "stranger.log"
+    with sleeper(log, dumps=True) as child:
+        collect(RunDir(tmp_path / "run").evidence(1), [child], [log], (), tools=Tools(without_ptrace()))
+    assert "waits_for_ever" not in log.read_text(encoding="utf-8")

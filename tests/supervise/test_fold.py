@@ -454,6 +454,9 @@ def test_a_server_without_a_trainer_runs_once_it_answers() -> None:
         ),
         (StopAsked("full", saves=False), StopAsked("SIGTERM", saves=False), 9.0, None),
         (StopAsked("full"), StopAsked("SIGTERM"), 9.0, None),
+        (StopAsked("SIGXCPU"), StopAsked("SIGXCPU"), 9.0, {}),  # every second
+        (StopAsked("SIGTERM"), StopAsked("SIGUSR1"), 9.0, {}),
+        (StopAsked("SIGUSR1"), StopAsked("SIGTERM"), 9.0, None),
     ],
 )
 def test_a_second_wish_to_stop(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.process_id import own_identity
+from prime_train.core.process_id import own_identity, own_mark
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder, hold_run
 
@@ -131,6 +131,31 @@ def test_a_holder_on_another_machine_is_believed(tmp_path: Path) -> None:
     found = find_holder(RunDir(tmp_path))
     assert found is not None
     assert not found.here
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(tmp_path: Path) -> None:
+    target = tmp_path / "thesis.tex"
+    target.write_text("a year of work")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").symlink_to(target)
+    with pytest.raises(UserError, match="the lock is a symbolic link"), hold_run(RunDir(tmp_path / "run")):
+        pass
+    assert find_holder(RunDir(tmp_path / "run")) is None
+    assert target.read_text() == "a year of work"
+
+
+def test_a_lock_that_is_a_pipe_is_refused_and_never_waits(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    assert find_holder(RunDir(tmp_path)) is None
+    with pytest.raises(UserError, match="no regular file"), hold_run(RunDir(tmp_path)):
+        pass
+
+
+def test_a_live_process_that_does_not_hold_the_lock_is_no_holder(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(own_mark())
+    assert find_holder(RunDir(tmp_path)) is None
+    with open(tmp_path / "lock", encoding="utf-8"):
+        assert find_holder(RunDir(tmp_path)) is not None
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "1 2 3", "x:y z", "4194305:1 "])

@@ -23,6 +23,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AttemptEnded,
     ChildStarted,
+    EventLog,
     EventsDamaged,
     HangFound,
     LaunchAsked,
@@ -35,6 +36,7 @@ from prime_train.events import (
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.launch import environment
 from prime_train.supervise.state import State
+from prime_train.supervise.stop_request import STOP_SIGNALS
 from tests import fakes
 
 pytestmark = pytest.mark.slow  # real processes, each test
@@ -319,7 +321,7 @@ def test_kill_9_of_the_trainer_costs_the_steps_since_the_checkpoint(start: Calla
     assert supervised.end() == 75
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_to_the_supervisor_stops_the_run_with_a_checkpoint(
     start: Callable[..., Supervised], run_dir: RunDir, number: signal.Signals
 ) -> None:
@@ -367,12 +369,76 @@ def test_what_a_killed_supervisor_leaves_behind_is_ended_by_the_next(
     supervised = start("finish", *SLOWLY, "orphan=yes")
     state = supervised.until(training)
     trainer = identify(trainer_pid(state))
+    supervised.process.send_signal(signal.SIGSTOP)
+    assert trainer is not None
+    guard = psutil.Process(trainer.pid).parent()
+    assert guard is not None
+    guard.kill()  # otherwise it would end them all
+    await_end(trainer)
     supervised.process.kill()
     supervised.process.wait()
-    await_end(trainer)
     assert [process.name() for process in belonging(run_dir)] == ["sleep"]
     assert start("config").end() == 5
     assert belonging(run_dir) == []
+
+
+def test_orphans_of_a_killed_supervisor_end_with_it(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("finish", *SLOWLY, "orphan=yes")
+    supervised.until(training)
+    left = [identify(process.pid) for process in belonging(run_dir)]
+    assert len(left) >= 3  # the trainer, its guard, the orphan
+    supervised.process.kill()
+    for process in left:
+        await_end(process)
+
+
+def test_an_event_that_names_a_stranger_ends_nothing(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    """The pid and the start time are those of another program of the user, in a session with a child of its own."""
+    supervised = start("finish", *SLOWLY)
+    supervised.until(training)
+    with stranger() as other:
+        identity = identify(other.pid)
+        assert identity is not None
+        with contextlib.closing(EventLog(run_dir.events, "supervisor")) as log:
+            supervised.process.kill()
+            supervised.process.wait()
+            log.append(ChildStarted(1, "trainer", other.pid, identity.start_ticks, str(run_dir.log(1, "trainer"))))
+        assert start("config").end() == 5
+        assert other.poll() is None
+        assert len(psutil.Process(other.pid).children()) == 1
+
+
+@contextlib.contextmanager
+def stranger() -> Iterator[subprocess.Popen[str]]:
+    """A program that is not the run's, with a child, in a session of its own."""
+    with subprocess.Popen(
+        ["sh", "-c", "sleep 600 & echo begun; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_supervisor_that_lost_its_lock_spares_the_trainer_of_its_successor(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
+    first = start("finish", *SLOWLY)
+    first.until(training)
+    first.process.send_signal(signal.SIGSTOP)
+    run_dir.lock.unlink()
+    second = start("finish", *SLOWLY)
+    state = second.until(lambda state: training(state) and state.attempt_number == 2)
+    trainer = identify(trainer_pid(state))
+    assert trainer is not None
+    first.process.send_signal(signal.SIGCONT)
+    assert first.end() == 2
+    assert trainer.alive
+    second.process.terminate()
+    assert second.end() == 75
+    assert len(launches(run_dir)) == 2
 
 
 def test_orphans_in_another_session_end_with_their_attempt(start: Callable[..., Supervised], run_dir: RunDir) -> None:

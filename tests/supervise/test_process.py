@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -132,28 +132,146 @@ def test_a_signal_to_a_process_that_is_gone_reaches_nobody() -> None:
     assert own.alive
 
 
-def test_a_sweep_finds_what_lost_its_mark_by_its_session(tmp_path: Path) -> None:
+_LEAVES_AN_ENGINE = "env -i sleep 600 & sleep 600 & echo $! > {ready}; wait"
+
+
+@contextlib.contextmanager
+def _killed_server(run_path: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server with the mark that was killed, and its two children, one without the mark. Both write to `log`."""
+    ready = run_path / "ready"
+    log.parent.mkdir(parents=True)
+    marked = os.environ | {environment.RUN: str(run_path)}
+    with open(log, "ab") as out:
+        leader = subprocess.Popen(
+            ["bash", "-c", _LEAVES_AN_ENGINE.format(ready=ready)],
+            env=marked,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    wait_until(lambda: ready.exists() and len(_names_in(leader.pid)) == 3 and "env" not in _names_in(leader.pid))
+    left = [process for process in psutil.process_iter() if _session_of(process) == leader.pid != process.pid]
+    leader.kill()
+    leader.wait()
+    try:
+        yield leader
+    finally:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def test_a_sweep_finds_what_lost_its_mark_by_its_log(tmp_path: Path) -> None:
     """As vLLM's engine core does, which is left when its API server is killed together with the supervisor."""
     bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
     spared = process.list_own_children()
-    script = "env -i sleep 600 & sleep 600 & echo $!; wait"
-    marked = os.environ | {environment.RUN: str(tmp_path)}
-    leader = subprocess.Popen(
-        ["bash", "-c", script], env=marked, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert leader.stdout is not None
-    leader.stdout.readline()
     try:
-        wait_until(lambda: len(_names_in(leader.pid)) == 3 and "env" not in _names_in(leader.pid))
-        leader.kill()
-        leader.wait()
-        assert sweep(tmp_path, spared) == []
-        wait_until(lambda: not _names_in(leader.pid))
+        with _killed_server(tmp_path, tmp_path / "attempts" / "001" / "inference.log") as leader:
+            assert sweep(tmp_path, spared) == []
+            wait_until(lambda: not _names_in(leader.pid))
         assert bystander.poll() is None
     finally:
-        leader.stdout.close()
         bystander.kill()
         bystander.wait()
+
+
+def test_a_sweep_spares_what_only_shares_a_session_with_the_run(tmp_path: Path) -> None:
+    with _killed_server(tmp_path, tmp_path / "elsewhere" / "screen.log") as leader:
+        assert len(_names_in(leader.pid)) == 2
+        assert sweep(tmp_path, process.list_own_children()) == []
+        wait_until(lambda: len(_names_in(leader.pid)) == 1)  # the one with the mark has ended
+
+
+def test_a_sweep_spares_who_reads_the_log_of_the_run(tmp_path: Path) -> None:
+    log = tmp_path / "attempts" / "001" / "trainer.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one line\n")
+    with open(log, encoding="utf-8") as read:
+        reader = subprocess.Popen(["sleep", "600"], stdout=read, stderr=read)
+    assert not process._is_marked(psutil.Process(reader.pid), tmp_path, None)
+    reader.kill()
+    reader.wait()
+
+
+def test_a_sweep_of_one_supervisor_spares_the_trainer_of_another(tmp_path: Path) -> None:
+    """A supervisor that lost its lock while it was stopped: its successor's trainer has the same mark."""
+    other = subprocess.Popen(["sleep", "600"])
+    successor = Identity(other.pid, identify_ticks(other.pid))
+    marked = os.environ | {environment.RUN: str(tmp_path), environment.SUPERVISOR: str(successor)}
+    trainer = subprocess.Popen(["sleep", "600"], env=marked)
+    mine = subprocess.Popen(["sleep", "600"], env=marked | {environment.SUPERVISOR: str(own_identity())})
+    found = {one.pid for one in psutil.process_iter() if _carries(one, tmp_path, own_identity())}
+    assert found == {mine.pid}
+    assert {one.pid for one in psutil.process_iter() if _carries(one, tmp_path, None)} == {mine.pid, trainer.pid}
+    for child in (trainer, mine, other):
+        child.kill()
+        child.wait()
+
+
+def _carries(one: psutil.Process, run_path: Path, supervisor: Identity | None) -> bool:
+    try:
+        return process._is_marked(one, run_path, supervisor)
+    except (psutil.Error, OSError):
+        return False
+
+
+_DAEMON = """
+import os, subprocess, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        out = os.open(os.devnull, os.O_RDWR)
+        for number in (1, 2):
+            os.dup2(out, number)
+        os.execve("/bin/sleep", ["sleep", "600"], {})
+    os._exit(0)
+os.wait()
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+_SUPERVISOR = """
+import sys, time
+from pathlib import Path
+from queue import SimpleQueue
+from prime_train.supervise import process
+from prime_train.supervise.launch.launch import Launch, Variable
+path = Path(sys.argv[1])
+launch = Launch("trainer", (sys.executable, "-c", sys.argv[2]), path, path / "log", ())
+process.become_subreaper()
+running = process.spawn(launch, 1, SimpleQueue())
+while "begun" not in (path / "log").read_text():
+    time.sleep(0.01)
+print(running.identity.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_daemon_without_the_mark_ends_with_a_killed_supervisor(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _SUPERVISOR, str(tmp_path), _DAEMON], stdout=subprocess.PIPE, text=True
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        trainer = int(supervisor.stdout.readline())
+        below = psutil.Process(supervisor.pid).children(recursive=True)
+        (daemon,) = (one for one in below if one.name() == "sleep")
+        assert trainer in {one.pid for one in below}
+        assert daemon.environ() == {}
+        assert os.getsid(daemon.pid) != os.getsid(trainer)
+        supervisor.kill()
+    wait_until(lambda: not any(_lives(one) for one in below))
+
+
+def _lives(one: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def _session_of(one: psutil.Process) -> int:
+    with contextlib.suppress(OSError):
+        return os.getsid(one.pid)
+    return 0
 
 
 def _names_in(session: int) -> list[str]:

@@ -3,14 +3,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder
-from prime_train.supervise.stop_request import request_stop
+from prime_train.supervise.stop_request import request_stop, signals_into
 from tests.supervise.test_lock import close, start_holder
 
 
@@ -41,6 +44,33 @@ def test_a_supervisor_elsewhere_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="process 17 on elsewhere") as raised:
         request_stop(RunDir(tmp_path))
     assert raised.value.exit_code == ExitCode.OUT_OF_REACH
+
+
+def test_a_stranger_that_the_lock_names_gets_no_signal(tmp_path: Path) -> None:
+    """The lock names a live process of the user by pid and start time, and that process does not hold it."""
+    stranger = subprocess.Popen(["sleep", "600"])
+    (tmp_path / "lock").write_text(f"{identify(stranger.pid)} {socket.gethostname()}\n")
+    with pytest.raises(UserError, match="no supervisor runs it"):
+        request_stop(RunDir(tmp_path))
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_a_notice_is_a_stop_request_unless_it_was_ignored_before(number: signal.Signals) -> None:
+    inbox: SimpleQueue[object] = SimpleQueue()
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with signals_into(inbox):
+            signal.raise_signal(number)
+        assert inbox.get_nowait() == number
+        signal.signal(number, signal.SIG_IGN)
+        with signals_into(inbox):
+            signal.raise_signal(number)
+        assert inbox.empty()
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_process_that_only_has_the_pid_is_left_alone(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from prime_train.checkpoints.packed import (
 )
 from prime_train.checkpoints.packing_plan import DEFAULT, Sizes, list_leftovers, list_to_pack
 from prime_train.core import outside
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import sync
 from prime_train.core.units import format_bytes
@@ -225,12 +226,13 @@ def _start_work(folder: Path) -> Iterator[ThreadPoolExecutor]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         free_bytes = shutil.disk_usage(folder).free
+        found = explain_disk_error(error.errno or 0, folder)
         raise UserError(
-            what=f"the work on {folder.name} stopped: {error.strerror}",
+            what=f"the work on {folder.name} stopped: {error.strerror}: {found.what}",
             where=str(folder),
             why=f"one segment at a time needs {format_bytes(DEFAULT.segment_bytes)} beside the checkpoint, "
             f"and the disk has {format_bytes(free_bytes)} free; the checkpoint is as complete as before",
-            fix="free space and run the same command again: it continues where it stopped",
+            fix=f"{found.fix}; then run the same command again: it continues where it stopped",
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
 

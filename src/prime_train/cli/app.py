@@ -16,6 +16,7 @@ from typer.main import get_group
 from prime_train import __version__
 from prime_train.cli.options import NoColor
 from prime_train.cli.render import message
+from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, as_user_error
 
@@ -101,14 +102,25 @@ for _name, _summary in _COMMANDS.items():
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code (docs/exit-codes.md)."""
     code = _run()
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EIO):  # the reader of a pipe, or the terminal, is gone
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes it again
-        code = code or _SIGPIPE_EXIT
+    error = take_output_error()
+    if error is not None:
+        code = code or _report_output(error)
     sys.exit(code)
+
+
+def _report_output(error: OSError) -> int:
+    """The exit code of a command whose result could not be printed."""
+    if error.errno in (errno.EPIPE, errno.EIO):  # the reader of a pipe, or the terminal, is gone
+        return _SIGPIPE_EXIT
+    report = UserError(
+        what=f"the result could not be printed: {error.strerror}",
+        where="standard output",
+        why="it goes to a file or device that accepts no more",
+        fix="see `df -h` and `quota -s` for its disk, or send the output elsewhere",
+        exit_code=ExitCode.OUT_OF_REACH,
+    )
+    write_note(message(report, sys.stderr))
+    return report.exit_code
 
 
 def _run() -> int:
@@ -119,14 +131,20 @@ def _run() -> int:
             return _SIGPIPE_EXIT
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        typer.echo(message(error, sys.stderr), err=True)
+        write_note(message(error, sys.stderr))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # any exception that is no UserError is a bug of prime-train
-        if isinstance(error, OSError) and (refused := _refusal(error)):
-            typer.echo(message(refused, sys.stderr), err=True)
+    except OSError as error:
+        unprinted = take_output_error(error)
+        if unprinted is not None:
+            return _report_output(unprinted)
+        if refused := _refusal(error):
+            write_note(message(refused, sys.stderr))
             return refused.exit_code
+        _report_bug(error)
+        return ExitCode.BUG
+    except Exception as error:  # any exception that is no UserError is a bug of prime-train
         _report_bug(error)
         return ExitCode.BUG
     return ExitCode.OK
@@ -158,4 +176,4 @@ def _report_bug(error: Exception) -> None:
         fix=f"report it with {path} (traceback, versions, redacted environment)",
         exit_code=ExitCode.BUG,
     )
-    typer.echo(message(report, sys.stderr), err=True)
+    write_note(message(report, sys.stderr))

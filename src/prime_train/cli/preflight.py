@@ -12,6 +12,7 @@ import tomli
 import typer
 
 from prime_train.cli.render import painter
+from prime_train.cli.standard_streams import write_note
 from prime_train.config import detect
 from prime_train.config.detect import read_config
 from prime_train.config.parsed_config import Reading
@@ -83,7 +84,7 @@ def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKE
             program = program_of(named[0])
             facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
         elif unchecked:
-            typer.echo(f"warning: {unchecked}", err=True)
+            write_note(f"warning: {unchecked}")
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
     _show_findings(verdict, command.config)
     if named is None or not verdict.ok:
@@ -143,9 +144,9 @@ def _show_findings(verdict: Verdict, config: str) -> None:
     loud = tuple(finding for finding in verdict.findings if finding.severity is not Severity.NOTE)
     text = full(verdict._replace(findings=loud, skipped=()), painter(sys.stderr))
     if text:
-        typer.echo(text, err=True)
+        write_note(text)
     if notes:
-        typer.echo(f"{counted(notes, 'note')}: prime-train validate {shlex.quote(config)}", err=True)
+        write_note(f"{counted(notes, 'note')}: prime-train validate {shlex.quote(config)}")
 
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -9,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -22,6 +23,7 @@ from prime_train.cli.render import labelled
 from prime_train.cli.run_backup import restore, with_defaults
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
+from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact, secrets
@@ -37,6 +39,7 @@ from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.lock import find_holder, hold_run, unwritable_error
 from prime_train.supervise.state import State
+from prime_train.supervise.stop_request import STOP_SIGNALS
 from prime_train.views import history, report, status
 from prime_train.views.console import open_console
 from prime_train.views.findings import validate_json
@@ -157,7 +160,7 @@ def _supervise(
         program = checked.program(writes=True)
         _write_verdict(checked)
         for note in (*opened.notes, *program.notes(opened.run)):
-            typer.echo(note, err=True)
+            write_note(note)
         code = ExitCode.OK
         if not opened.finished:
             _start_mirror(opened.run, run_dir)
@@ -183,7 +186,7 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
     try:
         wandb_mirror.start(run_dir)
     except OSError as error:  # the run goes on without its mirror
-        typer.echo(f"warning: the mirror at W&B cannot be started: {error}", err=True)
+        write_note(f"warning: the mirror at W&B cannot be started: {error}")
 
 
 def _write_verdict(checked: CheckedConfig) -> None:
@@ -198,8 +201,8 @@ def _write_verdict(checked: CheckedConfig) -> None:
 
 @contextmanager
 def _ignore_signals() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM: a second Ctrl-C must not prevent the report and the exit code of an ended run."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ignore stop requests: a second Ctrl-C must not prevent the report and the exit code of an ended run."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -212,14 +215,18 @@ def _close(run_dir: RunDir, command: Command, longer: str, as_json: bool) -> Non
     try:
         report.write(run_dir)
     except OSError as error:  # a full disk must not hide how the run ended
-        typer.echo(f"warning: the report could not be written: {error}", err=True)
+        write_note(f"warning: the report could not be written: {error}")
     if as_json:
         text = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
     else:
         title, lines = history.summarize(run_dir, command.text(), longer)
         text = labelled(title, lines, sys.stdout)
-    with suppress(OSError):  # a closed terminal or pipe must not change the exit code
+    try:
         typer.echo(text)
+    except OSError as error:  # a closed terminal, a pipe without a reader or a full disk changes no exit code
+        take_output_error(error)
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            write_note(f"warning: the summary could not be printed: {error.strerror}")
 
 
 Line = tuple[str, str]

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-import typer
-
+from prime_train.cli.standard_streams import write_note
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
@@ -46,7 +45,7 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
     store, where = open_store(backup), describe(backup)
     if resume != "auto":
         return
-    typer.echo(f"backups: {where}/{run.run.name}", err=True)
+    write_note(f"backups: {where}/{run.run.name}")
     places = program_of(run).places(run, run_dir)
     prune.put_back(places)
     here = prune.newest_local(places)
@@ -65,13 +64,13 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
                 fix="repeat when the bucket answers, or start from the beginning with --resume never",
                 exit_code=ExitCode.OUT_OF_REACH,
             ) from None
-        typer.echo(f"warning: {error.what} ({error.why}): the run continues from step {here:,} on this disk", err=True)
+        write_note(f"warning: {error.what} ({error.why}): the run continues from step {here:,} on this disk")
         return
     if found is not None:
         from prime_train.events import CheckpointRestored, EventLog
 
         seconds = round(time.monotonic() - began_s, 3)
-        typer.echo(f"step {found.step:,} restored from {where}", err=True)
+        write_note(f"step {found.step:,} restored from {where}")
         log = EventLog(run_dir.events, "backup")
         try:
             log.append(CheckpointRestored(found.step, found.size_bytes, seconds, where))

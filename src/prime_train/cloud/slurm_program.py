@@ -1,7 +1,7 @@
 """The program of a job on Slurm: `python -m prime_train.cloud.slurm_program RUN_DIR --max-fruitless N -- ARGUMENTS`.
 
-Starts `prime-train run ARGUMENTS`, passes SIGTERM on to it, and requeues the job if that is worth it. It replaces the
-shell of the script, so that Slurm's signal reaches it. It never trains and never kills the run.
+Starts `prime-train run ARGUMENTS`, passes stop requests on to it as SIGTERM, and requeues the job if that is worth it.
+It replaces the shell of the script, so that Slurm's signal reaches it. It never trains and never kills the run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
 from prime_train.supervise.launch.run_directory import find_newest_complete
+from prime_train.supervise.stop_request import STOP_SIGNALS
 
 RUN = (sys.executable, "-P", "-c", "from prime_train.cli.entry import main; main()", "run")
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     assert (option, separator) == ("--max-fruitless", "--"), "the script is written by prime-train"
     run_dir, max_fruitless = RunDir(Path(directory)), int(number)
     job = _own_job(os.environ)
-    child = _Child()  # from here on SIGTERM is kept for the run
+    child = _Child()  # from here on a stop request is kept for the run
     progress = _record_start(run_dir, job, _restarts(os.environ))
     decision = refuses_start(progress, max_fruitless)
     if decision is None:
@@ -50,7 +51,8 @@ class _Child:
     def __init__(self) -> None:
         self.signalled = False
         self._process: subprocess.Popen[bytes] | None = None
-        signal.signal(signal.SIGTERM, self._pass_on)
+        for number in STOP_SIGNALS:  # `#SBATCH --signal` may name another one than SIGTERM
+            signal.signal(number, self._pass_on)
 
     def run(self, argv: Sequence[str]) -> int:
         """Its exit code, or minus the signal that killed it."""

@@ -6,13 +6,14 @@ A pid alone may belong to another process later. The lock of a run and the IN_US
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core import outside
-from prime_train.core.outside import MARK_BYTES, OutsideError
+from prime_train.core.outside import MARK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,28 @@ def parse_holder(text: str) -> Holder:
 
 
 def live_holder(lock: Path) -> Holder | None:
-    """The live process that a lock file names; None if there is none."""
+    """The live process that holds a lock file; None if there is none. A process on another host is believed.
+
+    The text alone proves nothing, because anyone who may write the file can name any process in it.
+    """
     try:
         found = parse_holder(outside.read_text(lock, MARK_BYTES, lock.parent))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, OutsideError, ValueError):
+    except (OSError, ValueError):
         return None
-    return found if found.counts else None
+    return found if found.counts and (not found.here or has_open(found.identity, lock)) else None
+
+
+def has_open(identity: Identity, path: Path) -> bool:
+    """Whether the process has the file open. True for a process whose files may not be listed: another user's."""
+    try:
+        wanted = path.stat(follow_symlinks=False)
+        names = os.listdir(f"/proc/{identity.pid}/fd")
+    except PermissionError:
+        return identity.alive
+    except OSError:
+        return False
+    for name in names:
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            if os.path.samestat(os.stat(f"/proc/{identity.pid}/fd/{name}"), wanted):  # noqa: PTH116 - of many files
+                return identity.alive
+    return False

@@ -8,17 +8,17 @@ from pathlib import Path
 import psutil
 
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded
-from prime_train.events.transient import TRANSIENT
 from prime_train.supervise.diagnose import Cause, Evidence, is_disk_full, read_tail
 from prime_train.supervise.evidence import read_stuck_place
 from prime_train.supervise.launch.run_directory import choose_checkpoint
 from prime_train.supervise.log_follower import LogReader
 from prime_train.supervise.policy import Policy
-from prime_train.supervise.process import Exited
+from prime_train.supervise.process import NO_ROOM, Exited
 from prime_train.supervise.state import Live, State
 
 
@@ -77,15 +77,12 @@ def _log_of(live: Live, run_dir: RunDir, role: str) -> Path:
 
 
 def start_failure(error: OSError, launch: Path) -> Cause:
-    return Cause(
-        "failed",
-        "env",
-        f"it could not be started: {error.strerror}",
-        "the system refused to start a process",
-        f"see {launch}",
-        str(launch),
-        retry="yes" if error.errno in TRANSIENT else "",
-    )
+    what = f"it could not be started: {error.strerror}"
+    if error.errno in NO_ROOM:
+        why = "the system has no room for another process, file or memory; that passes when other programs end"
+        fix = f"see `ulimit -u`, `ulimit -n` and `free -h`; the launch is in {launch}"
+        return Cause("failed", "env", what, why, fix, str(launch), retry="yes")
+    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
 
 
 def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> Cause:
@@ -116,11 +113,12 @@ def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -
 
 
 def unwritable_run_error(error: OSError, run_dir: RunDir) -> UserError:
+    found = explain_disk_error(error.errno or 0, run_dir.path)
     return UserError(
-        what=f"the run directory cannot be written: {error.strerror}",
+        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
         where=str(error.filename or run_dir.path),
-        why="a run without its events cannot be resumed safely, so the trainer was ended",
-        fix="free some space, then give the same command again: the run goes on from its newest checkpoint",
+        why=f"{found.why}; a run without its events cannot be resumed safely, so the trainer was ended",
+        fix=f"{found.fix}; then give the same command again: the run goes on from its newest checkpoint",
         exit_code=ExitCode.RUN_FAILED,
     )
 

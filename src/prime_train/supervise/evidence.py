@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import sys
@@ -16,14 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import psutil
 
 from prime_train.core import outside
 from prime_train.core.outside import MARK_BYTES
 from prime_train.core.process_id import Identity
+from prime_train.core.process_signal import signal_checked
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import Answer, run_probe
 from prime_train.supervise.evidence_items import EvidenceWriter, Item, find_program_line, format_places
+from prime_train.supervise.launch import environment
 from prime_train.supervise.state import Child
 
 _PROGRAM = Path(__file__).with_name("evidence_program.py")
@@ -115,7 +119,9 @@ def collect(
     first += [Item("flight-recorder.txt", _ask_program("files", str(folder.parent), _FLIGHT_RECORDER))]
     results = writer.write_all(first, give_up_s - logs_s)
     results += [f"{len(left_out)} more processes were left out"] if left_out else []
-    results = _merge_stack_failures(results, found, logs, min(_DUMPED_S, deadline_s * _LOGS_SHARE / 2))
+    dumped_s = min(_DUMPED_S, deadline_s * _LOGS_SHARE / 2)
+    request = partial(_request_dumps, folder.parents[2], logs=logs, limit_s=dumped_s)
+    results = _merge_stack_failures(results, found, request, dumped_s)
 
     last = [Item(WHERE, lambda _: _find_places(found, dumps) or NotKnown("no stack of a rank could be taken"))]
     last += [Item(f"last-lines-{log.name}", _read_last_lines(log, _LOG_LINES, writer.redact)) for log in logs]
@@ -220,7 +226,7 @@ def _read_last_lines(path: Path, count: int, redact: Callable[[str], str]) -> Ca
 
 
 def _merge_stack_failures(
-    results: list[str], found: Sequence[ProcessFound], logs: Sequence[Path], limit_s: float
+    results: list[str], found: Sequence[ProcessFound], request: Callable[[Sequence[int]], None], limit_s: float
 ) -> list[str]:
     """One result for all stacks with the same problem; faulthandler writes the stacks that py-spy could not."""
     reasons: dict[str, list[ProcessFound]] = {}
@@ -236,7 +242,7 @@ def _merge_stack_failures(
         instead = f"; faulthandler writes to the log instead (pid {_join(pids)})" if pids else ""
         rest.append(f"stacks of pid {_join(one.pid for one in processes)}: {reason}{instead}")
         if pids:
-            waiter = threading.Thread(target=_request_dumps, args=(pids, logs, limit_s), name="evidence", daemon=True)
+            waiter = threading.Thread(target=request, args=(pids,), name="evidence", daemon=True)
             waiter.start()
             waiter.join(limit_s)  # a log on a dead mount blocks only that thread
     return rest
@@ -246,18 +252,28 @@ def _join(pids: Iterable[int]) -> str:
     return ", ".join(str(pid) for pid in pids)
 
 
-def _request_dumps(pids: Sequence[int], logs: Sequence[Path], limit_s: float) -> None:
-    """Send SIGUSR1, for which the bundled trainer's faulthandler writes stacks; wait until the logs stop growing."""
+def _request_dumps(run_path: Path, pids: Sequence[int], logs: Sequence[Path], limit_s: float) -> None:
+    """Send SIGUSR1, for which the bundled trainer's faulthandler writes stacks; wait until the logs stop growing.
+
+    Only a process with the run's mark gets it: the pids come from an event, which proves nothing.
+    """
     give_up_s = time.monotonic() + limit_s
     first = sizes = _sizes(logs)
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGUSR1)
+        with contextlib.suppress(PermissionError):
+            signal_checked(pid, partial(_has_mark, pid, run_path), signal.SIGUSR1)
     while time.monotonic() < give_up_s:
         time.sleep(0.1)
         before, sizes = sizes, _sizes(logs)
         if sizes != first and sizes == before:
             return
+
+
+def _has_mark(pid: int, run_path: Path) -> bool:
+    try:
+        return psutil.Process(pid).environ().get(environment.RUN) == str(run_path)
+    except (psutil.Error, OSError):
+        return False
 
 
 def _sizes(logs: Sequence[Path]) -> tuple[int, ...]:

@@ -126,10 +126,16 @@ def _fold_attempt(state: State, live: Live, record: Record) -> State:
             return state
 
 
+NOTICES = frozenset({"SIGUSR1", "SIGUSR2", "SIGXCPU"})  # a program sends them, and never in a hurry
+
+
 def _request_stop(state: State, event: events.StopAsked, time_s: float) -> State:
     if state.stop_requested_s is None or (state.stop_saves and not event.saves):
         return evolve(state, stop_requested_s=time_s, stop_by=event.by, stop_saves=event.saves)
-    if not state.stop_by.startswith("SIG"):  # the first request was a watch's: a person's first request is no hurry
+    if event.by in NOTICES:  # the kernel repeats SIGXCPU every second, and a scheduler may send its notice twice
+        return state
+    # The first request was a watch's or a notice: a person's first request is no hurry.
+    if not state.stop_by.startswith("SIG") or state.stop_by in NOTICES:
         return evolve(state, stop_requested_s=time_s, stop_by=f"{event.by}, after {state.stop_by}")
     return evolve(state, stop_at_once=state.stop_at_once or time_s - state.stop_requested_s > SAME_WISH_S)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Holder, live_holder, own_mark
 from prime_train.core.rundir import RunDir
@@ -63,11 +65,12 @@ def find_holder(run_dir: RunDir) -> Holder | None:
 
 def unwritable_error(error: OSError, run_dir: RunDir) -> UserError:
     """The error before a trainer is started."""
+    found = explain_disk_error(error.errno or 0, run_dir.path)
     return UserError(
-        what=f"the run directory cannot be written: {error.strerror}",
+        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
         where=str(run_dir.path),
-        why="events, logs and checkpoints of the run are kept there",
-        fix="make it writable, free some space, or choose another place with run.dir",
+        why=f"{found.why}; events, logs and checkpoints of the run are kept there",
+        fix=f"{found.fix}; or choose another place with run.dir",
     )
 
 
@@ -76,7 +79,9 @@ def _acquire(run_dir: RunDir) -> int:
     while True:
         try:
             run_dir.path.mkdir(parents=True, exist_ok=True)
-            fd = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _refuse_other_kinds(run_dir)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(run_dir.lock, flags, 0o644)
         except OSError as error:
             raise unwritable_error(error, run_dir) from None
         try:
@@ -94,10 +99,26 @@ def _acquire(run_dir: RunDir) -> int:
         os.close(fd)
 
 
+def _refuse_other_kinds(run_dir: RunDir) -> None:
+    """Raise UserError if the lock is a link, a pipe or a device: its text would be written somewhere else."""
+    try:
+        mode = run_dir.lock.stat(follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
+        raise UserError(
+            what=f"the lock is {kind}",
+            where=str(run_dir.lock),
+            why="prime-train writes the lock, and a link or a device leads to something else",
+            fix=f"look at it with `ls -l {run_dir.lock}`, and remove it if no run uses it",
+        )
+
+
 def _is_current(fd: int, run_dir: RunDir) -> bool:
     """Whether the open file is still the one at the lock's path, because its last holder may have deleted it."""
     try:
-        return os.path.samestat(os.fstat(fd), run_dir.lock.stat())
+        return os.path.samestat(os.fstat(fd), run_dir.lock.stat(follow_symlinks=False))
     except FileNotFoundError:
         return False
 

@@ -7,7 +7,6 @@ has the same state.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import time
@@ -16,6 +15,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
+from prime_train.core.disk_error import UNWRITABLE
 from prime_train.core.errors import ExitCode
 from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.redaction import secrets
@@ -53,7 +53,6 @@ from prime_train.supervise.watches.watch import Watches
 
 TICK_S = 0.5
 WRITER = "supervisor"
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 Show = Callable[[State, Sequence[Record]], None]
 
@@ -83,7 +82,7 @@ def supervise(
             finally:
                 supervision.release()
     except OSError as error:
-        if error.errno not in _UNWRITABLE:
+        if error.errno not in UNWRITABLE:
             raise
         raise unwritable_run_error(error, run_dir) from error
     return ExitCode(supervision.state.exit_code or 0)
@@ -180,7 +179,8 @@ class _Supervision:
         """End every process. Each step runs even if the loop or another step raised."""
         with contextlib.ExitStack() as last:
             last.callback(self._log.close)
-            last.callback(process.sweep, self._run_dir.path, self._foreign_children)
+            # Another supervisor may hold the run by then, if the lock was deleted: its processes stay.
+            last.callback(process.sweep, self._run_dir.path, self._foreign_children, supervisor=own_identity())
             last.callback(self._end_services)
             last.callback(self._flush_backup)
             self._children.end_rest(gently=False)
@@ -292,7 +292,7 @@ class _Supervision:
             write_atomic(self._run_dir.launch(attempt, role), to_json(environment.hide(launch, self._secrets)))
             child = retry(lambda: self._children.start(launch, attempt)).identity  # fork may fail with EAGAIN
         except OSError as error:
-            if error.errno in _UNWRITABLE:
+            if error.errno in UNWRITABLE:
                 raise
             self._children.end_rest(gently=False)
             self._end_attempt(None, start_failure(error, self._run_dir.launch(attempt, role)))
@@ -325,9 +325,6 @@ class _Supervision:
 
     def _end_stale(self) -> None:
         """End the processes of an attempt whose supervisor died, and write the event of its end."""
-        live = self.state.live
-        for child in live.children if live else ():
-            process.signal_tree(Identity(child.pid, child.start_ticks), signal.SIGKILL)
         stuck = process.sweep(self._run_dir.path, self._foreign_children)
         self._read()
         live = self.state.live

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -21,10 +24,12 @@ from queue import Empty, SimpleQueue
 
 import psutil
 
-from prime_train.core.process_id import Identity, identify
+from prime_train.core.process_id import Identity, identify, own_identity, parse_identity
+from prime_train.core.process_signal import signal_checked, signal_identity
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import SHIM, Launch
+from prime_train.supervise.launch import control_group, environment
+from prime_train.supervise.launch.control_group import list_members
+from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard
 from prime_train.supervise.launch.run_directory import set_aside
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -56,28 +61,31 @@ def become_subreaper() -> None:
         raise OSError(error, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(error)}")
 
 
-def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
-    """Start `launch` in a session of its own and append its output to its log. Raises OSError.
+NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # the system has no room for a process or a file
+_START_LIMIT_S, _START_PAUSE_S = 10.0, 0.2  # while it has none
+_REPORT_LIMIT_S = 60.0  # for the guard to start the program
 
-    A small shim sets the parent-death signal and the file limit and then becomes the trainer. subprocess's preexec_fn
-    would run Python between fork and exec, which may deadlock in a process with threads. Call it only from the main
-    thread, because the kernel sends the parent-death signal when the *thread* that forked ends.
+
+def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object], group: Path | None = None) -> Running:
+    """Start `launch` below a guard and append its output to its log. Raises OSError.
+
+    A small shim sets the parent-death signal and the file limit, joins the control group `group`, and becomes the
+    guard. subprocess's preexec_fn would run Python between fork and exec, which may deadlock in a process with threads.
+    Call it only from the main thread, because the kernel sends the parent-death signal when the *thread* that forked
+    ends.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("the parent-death signal is bound to the thread that forks: spawn from the main thread")
     launch.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(launch.log, "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), *launch.argv],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=launch.cwd,
-            env=os.environ | {variable.name: variable.value for variable in launch.variables},
-            start_new_session=True,
-        )
-    identity = identify(process.pid)
-    assert identity is not None, "a child that has not been waited for has an entry in /proc"
+    give_up_s = time.monotonic() + _START_LIMIT_S
+    while True:
+        try:
+            process, identity = _start_below_guard(launch, group)
+            break
+        except OSError as error:
+            if error.errno not in NO_ROOM or time.monotonic() > give_up_s:
+                raise
+        time.sleep(_START_PAUSE_S)
 
     def wait() -> None:
         inbox.put(Exited(attempt, launch.role, process.wait()))
@@ -86,79 +94,151 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
     return Running(attempt, identity, launch.log)
 
 
+def _start_below_guard(launch: Launch, group: Path | None) -> tuple[subprocess.Popen[bytes], Identity]:
+    """The guard, and the identity of the program: of the guard itself if the launch has one of its own."""
+    ours, its = os.pipe()
+    try:
+        command = add_reporting_guard(launch.argv, its)
+        with open(launch.log, "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(group or ""), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=launch.cwd,
+                env=os.environ | {variable.name: variable.value for variable in launch.variables},
+                start_new_session=True,
+                pass_fds=(its,),
+            )
+        if command == launch.argv:
+            identity = identify(process.pid)
+            assert identity is not None, "a child that has not been waited for has an entry in /proc"
+            return process, identity
+        os.close(its)
+        its = -1
+        return process, _read_report(ours, process)
+    finally:
+        os.close(ours)
+        if its >= 0:
+            os.close(its)
+
+
+def _read_report(ours: int, process: subprocess.Popen[bytes]) -> Identity:
+    """The identity that the guard writes. Raises OSError, after the end of the guard, if there is none."""
+    ready, _, _ = select.select([ours], [], [], _REPORT_LIMIT_S)
+    text = os.read(ours, 256).decode("ascii", "replace").strip() if ready else ""  # one write of the guard
+    with contextlib.suppress(ValueError):
+        return parse_identity(text)
+    process.kill()
+    process.wait()
+    number = int(text.removeprefix("errno ")) if text.startswith("errno ") else errno.ECHILD
+    raise OSError(number, os.strerror(number) if text else "its guard ended before it started the program")
+
+
 def signal_tree(child: Identity, number: signal.Signals) -> None:
-    """Send a signal to the child's group, and to its descendants in other sessions."""
+    """Send a signal to a process that was started here, to its descendants and to the rest of its session."""
     if not child.alive:
         return
-    descendants = _descendants(child.pid)
-    group = child.pid  # the child leads its session
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-    for process in descendants:
-        with contextlib.suppress(psutil.Error, ProcessLookupError):
-            if os.getpgid(process.pid) != group:
-                process.send_signal(number)
+    for identity in (child, *_list_tree(child)):
+        _signal_quietly(identity, number)
 
 
 def signal_root(child: Identity, number: signal.Signals) -> None:
     """Send a signal only to the child, which ends the rest of its tree itself."""
-    if child.alive:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, number)
+    _signal_quietly(child, number)
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
+def _signal_quietly(identity: Identity, number: signal.Signals) -> None:
+    with contextlib.suppress(PermissionError):  # a program that became another user's
+        signal_identity(identity, number)
 
 
-def find_run_processes(run_path: Path) -> list[psutil.Process]:
-    """Processes of the run, without the ancestors of this process.
+def _list_tree(child: Identity) -> list[Identity]:
+    """The processes below `child`, and the others of the session that it leads. Its number is its pid, so no other
+    session has that number while `child` lives."""
+    pids: list[int] = []
+    with contextlib.suppress(psutil.Error):
+        pids += [process.pid for process in psutil.Process(child.pid).children(recursive=True)]
+    pids += [pid for pid in psutil.pids() if pid not in pids and _session(pid) == child.pid]
+    return [found for pid in pids if pid != child.pid and (found := identify(pid)) is not None]
 
-    They have the run's mark, or were adopted as orphans, or belong to a session of a process with the mark: vLLM's
-    engine core overwrites its environment with its title, and outlives an API server that was killed (vLLM 0.32).
+
+def find_run_processes(run_path: Path, supervisor: Identity | None = None) -> list[psutil.Process]:
+    """Processes of the run, without the ancestors of this process. With `supervisor`, only those that it started.
+
+    A process belongs to the run if it has the run's mark in its environment, if it is in a control group of the run, if
+    it is below this process, or if its output goes to a log of the run: vLLM's engine core overwrites its environment
+    with its title, and outlives an API server and a guard that were killed (vLLM 0.32). A pid in a file proves nothing.
     """
     own = psutil.Process()
     spared = {own.pid, *(process.pid for process in own.parents())}
-    mark = str(run_path)
-    marked: dict[int, psutil.Process] = {}
-    others: dict[int, psutil.Process] = {}
+    grouped = {pid for group in control_group.find_groups(run_path, supervisor) for pid in list_members(group)}
+    found = {process.pid: process for process in own.children(recursive=True)}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            (marked if process.environ().get(environment.RUN) == mark else others)[process.pid] = process
-    sessions = {session for pid in marked if (session := _session(pid)) is not None} - {os.getsid(0)}
-    of_the_run = {session for session in sessions if session in marked or not psutil.pid_exists(session)}
-    unmarked = {pid: process for pid, process in others.items() if _session(pid) in of_the_run}
-    orphans = {process.pid: process for process in own.children(recursive=True)}
-    return [process for pid, process in (orphans | marked | unmarked).items() if pid not in spared]
+            if process.pid in grouped or _is_marked(process, run_path, supervisor):
+                found[process.pid] = process
+    return [process for pid, process in found.items() if pid not in spared]
+
+
+def _is_marked(process: psutil.Process, run_path: Path, supervisor: Identity | None) -> bool:
+    """Whether the process has the run's mark, or writes to a log of the run. Raises psutil.Error, OSError."""
+    variables = process.environ()
+    if variables.get(environment.RUN) == str(run_path):
+        return supervisor is None or variables.get(environment.SUPERVISOR) == str(supervisor)
+    return supervisor is None and environment.RUN not in variables and _writes_to_log(process.pid, run_path)
+
+
+def _writes_to_log(pid: int, run_path: Path) -> bool:
+    """Whether standard output and standard error of a process go to a log of an attempt. Raises OSError.
+
+    Only a process that was started there has that: who reads a log does not have it open for writing.
+    """
+    attempts = f"{run_path}/attempts/"
+    for number in (1, 2):
+        place = str(Path(f"/proc/{pid}/fd/{number}").readlink())
+        if not place.startswith(attempts) or not place.endswith(".log"):
+            return False
+        flags = re.search(r"^flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{number}").read_text("ascii"), re.MULTILINE)
+        if flags is None or int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY:
+            return False
+    return True
 
 
 def _session(pid: int) -> int | None:
-    """The session of `pid`. Its number is the pid of its first process, and is not reused while the session exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         return os.getsid(pid)
     return None
 
 
-def sweep(run_path: Path, spare: Iterable[Identity] = (), deadline_s: float = 10.0) -> list[psutil.Process]:
+def sweep(
+    run_path: Path,
+    spare: Iterable[Identity] = (),
+    deadline_s: float = 10.0,
+    *,
+    supervisor: Identity | None = None,
+) -> list[psutil.Process]:
     """End and reap every process of the run. Returns those that are alive `deadline_s` seconds after SIGKILL.
 
-    `spare`: children of this process that do not belong to the run.
+    `spare`: children of this process that do not belong to the run. `supervisor`: end only the processes that this one
+    started. Without it, those of every supervisor: only the holder of the run's lock may do that.
     """
     spared = {identity.pid for identity in spare if identity.alive}
     give_up_s = time.monotonic() + deadline_s
     while True:
-        left = [process for process in find_run_processes(run_path) if process.pid not in spared]
+        groups = control_group.find_groups(run_path, supervisor)
+        for group in groups:
+            control_group.kill_group(group)
+        left = [process for process in find_run_processes(run_path, supervisor) if process.pid not in spared]
         living = []
         for process in left:
             if _reap(process):
                 continue
             living.append(process)
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        if not living or time.monotonic() > give_up_s:
+            with contextlib.suppress(psutil.Error, PermissionError):
+                signal_checked(process.pid, process.is_running, signal.SIGKILL)  # by its start time
+        used = [group for group in groups if not control_group.remove_group(group)]
+        if not (living or used) or time.monotonic() > give_up_s:
             return living
         time.sleep(0.01)
 
@@ -199,7 +279,8 @@ class Children:
     def start(self, launch: Launch, attempt: int) -> Running:
         """Start one process. Raises OSError. Call it from the main thread: see `spawn`."""
         _prepare_files(launch)
-        running = spawn(launch, attempt, self._inbox)
+        group = control_group.create_group(self._run_dir.path, own_identity(), attempt)
+        running = spawn(launch, attempt, self._inbox, group)
         self._running[launch.role] = running
         return running
 
@@ -222,7 +303,7 @@ class Children:
             self.signal(signal.SIGTERM, roots=True)
             self._await(SERVICE_GRACE_S)
         self.signal(signal.SIGKILL)
-        stuck = sweep(self._run_dir.path, self._list_spared())
+        stuck = sweep(self._run_dir.path, self._list_spared(), supervisor=own_identity())
         if not stuck:
             self._await(EXIT_LIMIT_S)
         self._running.clear()

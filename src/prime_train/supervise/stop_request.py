@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 from queue import SimpleQueue
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import Holder
+from prime_train.core.process_signal import signal_checked
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder
+
+# SIGUSR1 and SIGUSR2 are the notices of schedulers (sbatch --signal), SIGXCPU that of a limit on CPU time. The default
+# action of each would end this process without a save.
+STOP_SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
+)
 
 
 def request_stop(run_dir: RunDir) -> Holder:
@@ -33,16 +40,12 @@ def request_stop(run_dir: RunDir) -> Holder:
             exit_code=ExitCode.OUT_OF_REACH,
         )
     try:
-        # A pidfd belongs to one process, so the identity that is checked next stays valid until the signal is sent.
-        fd = os.pidfd_open(found.identity.pid)
-        try:
-            if found.identity.alive:
-                signal.pidfd_send_signal(fd, signal.SIGTERM)
-                signal.pidfd_send_signal(fd, signal.SIGCONT)  # a process that Ctrl-Z stopped does not handle signals
-        finally:
-            os.close(fd)
-    except ProcessLookupError:
-        pass  # it has ended already
+        signal_checked(
+            found.identity.pid,
+            lambda: find_holder(run_dir) == found,
+            signal.SIGTERM,
+            signal.SIGCONT,  # a process that Ctrl-Z stopped does not handle signals
+        )
     except PermissionError:
         raise UserError(
             what=f"process {found.identity.pid} belongs to another user",
@@ -58,11 +61,10 @@ def request_stop(run_dir: RunDir) -> Holder:
 def signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
     """Put the signals that request a stop into the inbox. A signal handler may call SimpleQueue.put, but not Queue.put.
 
-    SIGHUP stays ignored if it was ignored before (nohup).
+    A signal that was ignored before stays ignored (SIGHUP under nohup), except SIGINT and SIGTERM.
     """
-    names = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        names.append(signal.SIGHUP)
+    always = (signal.SIGINT, signal.SIGTERM)
+    names = [one for one in STOP_SIGNALS if one in always or signal.getsignal(one) is not signal.SIG_IGN]
     before = {name: signal.signal(name, lambda number, _: inbox.put(signal.Signals(number))) for name in names}
     try:
         yield

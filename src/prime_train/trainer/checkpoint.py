@@ -7,6 +7,7 @@ before it changes a weight.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -25,12 +26,13 @@ from torch import nn
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import find_superseded
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.spans import Spans
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.failure import disk_cause
+from prime_train.trainer.failure import disk_cause, disk_errno
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import Staging, State, size_bytes
 from prime_train.trainer.step_spans import lane_of
@@ -178,7 +180,7 @@ class Checkpointer:
                 with suppress(OSError):  # the error of the save is raised instead
                     removal.remove(folder)
             if cause := disk_cause(error):
-                raise _disk_error(cause, folder, size_bytes(state)) from error
+                raise _disk_error(cause, disk_errno(error), folder, size_bytes(state)) from error
             raise
         now = time.perf_counter()
         stall_s = save.stall_s + (0.0 if save.waiting_since is None else now - save.waiting_since)
@@ -220,13 +222,16 @@ def _write(state: State, folder: Path, world: World) -> None:
         raise RuntimeError(f"{folder.name} could not be written") from error
 
 
-def _disk_error(cause: str, folder: Path, needed_bytes: int) -> UserError:
-    free_bytes = shutil.disk_usage(folder.parents[1]).free  # of the run directory
+def _disk_error(cause: str, number: int, folder: Path, needed_bytes: int) -> UserError:
+    """The error of a save that `cause` ended. `number`: its errno; 0 if it is not known."""
+    run_path = folder.parents[1]
+    free_bytes = shutil.disk_usage(run_path).free
+    found = explain_disk_error(number or errno.ENOSPC, run_path)
     return UserError(
-        what=f"checkpoint {folder.name} could not be written: {cause}",
+        what=f"checkpoint {folder.name} could not be written: {cause}: {found.what}",
         where=str(folder),
-        why=f"it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
-        fix="free space, or lower checkpoint.keep_last; the same command resumes from the previous checkpoint",
+        why=f"{found.why}; it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
+        fix=f"{found.fix}; checkpoint.keep_last decides how many stay; the same command resumes from the previous one",
     )
 
 

@@ -9,10 +9,11 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from prime_train.core.disk_error import UNWRITABLE, explain_disk_error
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.events import TrainerFailed
 
-_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+_DISK = UNWRITABLE - {errno.EIO}  # an input/output error may be that of a GPU or a socket
 _CRASHED = 1
 _DEEPEST = 10  # causes of causes; a longer chain is circular
 
@@ -23,12 +24,26 @@ def disk_cause(error: BaseException) -> str | None:
     torch's writer raises its own error while the system's error is handled, and DCP collects the errors of all ranks
     in `failures`: those of other ranks have no cause attached.
     """
-    chain = list(_chain(error))
-    for found in chain:
-        if isinstance(found, OSError) and found.errno in _DISK:
-            return os.strerror(found.errno)
-    cut_short = any(isinstance(found, RuntimeError) and "inline_container" in str(found) for found in chain)
+    if number := disk_errno(error):
+        return os.strerror(number)
+    cut_short = any(isinstance(found, RuntimeError) and "inline_container" in str(found) for found in _chain(error))
     return "a write was cut short" if cut_short else None
+
+
+def disk_errno(error: BaseException) -> int:
+    """The errno of the write that caused an error; 0 where it is not known."""
+    found = (one.errno for one in _chain(error) if isinstance(one, OSError) and one.errno in _DISK)
+    return next((number for number in found if number is not None), 0)
+
+
+def _explain_disk(error: BaseException) -> tuple[str, str]:
+    """Why a write failed, and what to do."""
+    number = disk_errno(error)
+    if number == 0:
+        return "the disk cannot be written", "free space on that disk; the same command resumes"
+    written = next((one.filename for one in _chain(error) if isinstance(one, OSError) and one.errno == number), None)
+    problem = explain_disk_error(number, Path(written).parent if isinstance(written, str) else Path.cwd())
+    return f"{problem.what}: {problem.why}", f"{problem.fix}; the same command resumes"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -90,7 +105,7 @@ def describe(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFail
         return failed, ExitCode.RUN_FAILED
     match kind:
         case "disk":
-            why, fix = "the disk cannot be written", "free space on that disk; the same command resumes"
+            why, fix = _explain_disk(error)
         case "oom":
             why = "the memory is full"
             fix = 'prime_train.recovery.on_oom = "shrink" retries with less memory; a new run: lower batch.micro_batch'

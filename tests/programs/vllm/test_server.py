@@ -106,23 +106,33 @@ def test_a_run_without_a_server_has_no_plan() -> None:
         vllm.plan(replace(run(None)), RUN_DIR, 1)
 
 
-def test_a_guard_that_is_told_twice_ends_everything_all_the_same() -> None:
-    """The kernel tells it once for each thread of the supervisor that ends."""
+def test_a_guard_ends_everything_with_a_supervisor_of_many_threads() -> None:
+    """The kernel signals it once for each thread of the supervisor that ends. Before, it takes the signal from others,
+    as Slurm sends it, for none of its own."""
     guard = vllm.plan(run(Server(model="m")), RUN_DIR, 1).argv[:4]
     tree = "for n in 1 2 3 4 5 6 7 8; do (sleep 600 & sleep 600 & wait) & done; echo begun; wait"
-    supervisor = {environment.SUPERVISOR: f"{os.getpid()}:0"}
-    with subprocess.Popen(
-        [*guard, "bash", "-c", tree], env=os.environ | supervisor, stdout=subprocess.PIPE, start_new_session=True
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        begun = psutil.Process(process.pid).children(recursive=True)
-        assert len(begun) > 8
+    program = (
+        "import os, subprocess, sys, threading, time\n"
+        "for _ in range(20):\n"
+        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        f"marked = os.environ | {{{environment.SUPERVISOR!r}: f'{{os.getpid()}}:0'}}\n"
+        f"guard = subprocess.Popen([*{guard!r}, 'bash', '-c', {tree!r}], env=marked, start_new_session=True,"
+        " stdout=subprocess.PIPE)\n"
+        "guard.stdout.readline()\n"
+        "print(guard.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        found = psutil.Process(int(supervisor.stdout.readline()))
+        begun = [found, *found.children(recursive=True)]
+        assert len(begun) > 9
         for _ in range(20):
-            process.send_signal(signal.SIGUSR1)
-        assert process.wait(60) == 1
-    gone, left = psutil.wait_procs(begun, timeout=60)
-    assert (len(gone), left) == (len(begun), [])
+            found.send_signal(signal.SIGUSR1)
+        assert all(process.is_running() for process in begun)
+        supervisor.kill()
+    _, left = psutil.wait_procs(begun, timeout=30)
+    assert [process.pid for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
 
 
 def test_a_guard_looks_through_a_process_of_which_only_threads_are_left() -> None:

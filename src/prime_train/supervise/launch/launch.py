@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 SHIM = Path(__file__).with_name("shim.py")
-_GUARD = Path(__file__).with_name("guard.py")
+_GUARD_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,17 @@ class Launch:
 
 
 def add_guard(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The command run by guard.py, which ends its whole tree if the supervisor dies.
+    """The command run by guard.py, which ends its whole tree if the supervisor dies. The guard is the child that events
+    name. A launch without it is started below a guard too, and events name the program."""
+    return (*_GUARD_ARGV, *argv)
 
-    Needed for a program whose processes outlive the one that was started, and hold their GPUs.
-    """
-    return (sys.executable, "-I", "-S", str(_GUARD), *argv)
+
+def add_reporting_guard(argv: tuple[str, ...], report: int) -> tuple[str, ...]:
+    """The command run by guard.py, which writes the identity of the program to the descriptor `report`. A command that
+    has a guard already stays as it is."""
+    if argv[: len(_GUARD_ARGV)] == _GUARD_ARGV:
+        return argv
+    return (*_GUARD_ARGV, "--report", str(report), str(os.getpid()), *argv)
 
 
 def to_json(launch: Launch) -> str:

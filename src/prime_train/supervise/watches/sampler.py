@@ -55,7 +55,7 @@ class Sampler:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), *self._argv],
+                [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), "", *self._argv],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

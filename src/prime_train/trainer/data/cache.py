@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.paths import cache_path
 
@@ -26,11 +27,12 @@ def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
             if not folder.is_dir():
                 _build(folder, build)
     except OSError as error:
+        found = explain_disk_error(error.errno or 0, folder.parent)
         raise UserError(
-            what=f"cannot write the cache: {error.strerror}",
+            what=f"cannot write the cache: {error.strerror}: {found.what}",
             where=str(folder.parent),
-            why="tokenizers and tokenised text are kept there between runs",
-            fix="free space or give write access there, or set PRIME_TRAIN_CACHE to another directory",
+            why=f"{found.why}; tokenizers and tokenised text are kept there between runs",
+            fix=f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory",
         ) from error
     return folder
 

@@ -1,10 +1,11 @@
-"""The alarms of the disk watch, one function for each. Pure."""
+"""The alarms of the disk watch, one function for each. Only a refused write asks the disk for its counts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from prime_train.checkpoints.cleanup import Deletion
+from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.supervise.watches.disk.room import Doing, Limits, Refusal, Room, Sample, Space, total_bytes
 from prime_train.supervise.watches.watch import Alarm, Answer
@@ -84,9 +85,10 @@ def report_few_inodes(disk: Space) -> Alarm:
 
 
 def report_refusal(refusal: Refusal, answer: Answer) -> Alarm:
-    what = f"{refusal.path} accepts no file: {refusal.message}"
-    why = "the next checkpoint would fail there, and logs and events too"
-    fix = f"see `df -h {refusal.path}`, `quota -s` and `mount`; then give the same command again"
+    found = explain_disk_error(refusal.errno, refusal.path)
+    what = f"{refusal.path} accepts no file: {refusal.message}: {found.what}"
+    why = f"{found.why}; the next checkpoint would fail there, and logs and events too"
+    fix = f"{found.fix}; then give the same command again"
     return Alarm(WATCH, REFUSES, refusal.path, answer, "disk", what, why, fix, refusal.path)
 
 
