@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from prime_train.checkpoints import dcp
@@ -84,3 +87,33 @@ def test_metadata_that_is_no_regular_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"x")
     (step / dcp.METADATA).symlink_to(tmp_path / "elsewhere")
     assert problem([step.parent], layout(orchestrated=False)) == ".metadata is unreadable: it is a symbolic link"
+
+
+def test_the_stand_ins_are_those_of_the_classes_that_dcp_writes(saved: Path) -> None:
+    root = dcp.parse((saved / dcp.METADATA).read_bytes())
+    assert root.qualified == "torch.distributed.checkpoint.metadata.Metadata"
+    assert set(root.state["state_dict_metadata"]) == {"w", "deep.b", "step"}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"cbuiltins\neval\n.",
+        b"ctorch.distributed.checkpoint.metadata\nos.system\n.",
+        b"ctorch\nload\n.",
+        b"\x80\x04\x8c\x05torch\x94\x8c\x10serialization.os\x94\x93.",
+    ],
+)
+def test_every_other_name_is_refused(harm: bytes) -> None:
+    with pytest.raises(dcp.UnlikeError, match="which no checkpoint of tensors needs"):
+        dcp.parse(harm)
+
+
+@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
+def test_a_damaged_pickle_is_refused_or_read(saved: Path, position: int, change: bytes) -> None:
+    """Never another exception."""
+    content = (saved / dcp.METADATA).read_bytes()
+    position %= len(content)
+    with contextlib.suppress(dcp.UnlikeError):
+        dcp.parse(content[:position] + change + content[position + len(change) :])

@@ -31,3 +31,66 @@ def test_the_manifest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_to_remove_is_fine(tmp_path: Path) -> None:
     removal.remove(tmp_path / "step_5")
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """A folder of the user's outside the run, with the files of a complete checkpoint."""
+    folder = tmp_path / "archive" / "step_5"
+    (folder / "trainer").mkdir(parents=True)
+    for name in ("0.distcp", "STABLE", "trainer/.metadata"):
+        (folder / name).write_bytes(b"0123")
+    layout.write_manifest(folder, 5)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("name", ["step_5", ".going-step_5.1"])
+def test_no_deletion_follows_a_link(tmp_path: Path, stranger: Path, name: str) -> None:
+    before = names(stranger)
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    link = root / name
+    link.symlink_to(stranger)
+    for delete in (removal.remove, removal.finish, lambda path: removal.remove_unless([path], lambda _: "")):
+        with pytest.raises(OSError, match="symbolic link"):
+            delete(link)
+    assert removal.put_back(root) == removal.list_set_aside(root) == []
+    assert removal.list_links(root) == [link]
+    assert link.samefile(stranger)
+    assert names(stranger) == before
+
+
+def test_no_deletion_follows_a_link_in_the_folder(tmp_path: Path, stranger: Path) -> None:
+    before = names(stranger)
+    folder = tmp_path / "checkpoints" / "step_7"
+    folder.mkdir(parents=True)
+    (folder / "trainer").symlink_to(stranger / "trainer")
+    (folder / "file").symlink_to(stranger / "0.distcp")
+    removal.remove(folder)
+    assert list(folder.parent.iterdir()) == []
+    assert names(stranger) == before
+
+
+def test_a_linked_checkpoint_is_named_and_not_resumed_from(tmp_path: Path, stranger: Path) -> None:
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    (root / "step_5").symlink_to(stranger)
+    (found,) = layout.scan(root)
+    assert (found.problem, found.size_bytes) == (layout.LINK, 0)
+    with pytest.raises(ValueError, match="symbolic link"):
+        layout.mark_damaged(root / "step_5", "no reason")
+    assert layout.problem(stranger) == ""
+
+
+def test_a_link_gives_its_name_to_a_save(tmp_path: Path, stranger: Path) -> None:
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    for expected in ("step_5.set_aside", "step_5.set_aside.2"):
+        (root / "step_5").symlink_to(stranger)
+        kept = removal.set_link_aside(root / "step_5")
+        assert kept.name == expected
+        assert kept.readlink() == stranger

@@ -17,12 +17,13 @@ from prime_train import spec
 from prime_train.checkpoints import layout
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, TrainerFailed
+from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, SpaceFreed, TrainerFailed
 from prime_train.trainer import resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, train_step
 from tests.trainer import tiny
+from tests.undeletable import undeletable
 
 ALONE = World(rank=0, size=1)
 
@@ -198,3 +199,63 @@ def test_a_full_disk_leaves_no_part_of_the_checkpoint(run_dir: RunDir, run: spec
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert caught.value.where == str(run_dir.checkpoint(1))
     assert not run_dir.checkpoint(1).exists()
+
+
+def test_a_checkpoint_that_cannot_be_deleted_costs_only_its_space(
+    run_dir: RunDir, run: spec.RunSpec, training: Training
+) -> None:
+    saving = checkpointer(run_dir, run)
+    saving.save(training.model, training.optimizer, TrainPosition(1))
+    saving.finish()
+    with undeletable(run_dir.checkpoint(1)):
+        for step in (2, 3, 4):
+            saving.save(training.model, training.optimizer, TrainPosition(step))
+            saving.finish()
+        assert [found.step for found in layout.scan(run_dir.checkpoints) if found.complete] == [4, 3]
+        (failed,) = (event for event in tiny.events(run_dir) if isinstance(event, SpaceFreed))
+        assert Path(failed.path) == run_dir.checkpoint(1)
+        assert failed.failed.startswith("[Errno ")
+        clear_unfinished(tiny.attempt(run_dir, run, number=2))  # the next attempt reports it and starts
+        *_, again = (event for event in tiny.events(run_dir) if isinstance(event, SpaceFreed))
+        assert again.attempt == 2
+        assert ".going-step_1" in again.path
+
+
+def test_the_rest_of_a_killed_save_that_cannot_be_deleted_is_moved_away(
+    run_dir: RunDir, run: spec.RunSpec, training: Training
+) -> None:
+    saving = checkpointer(run_dir, run)
+    run_dir.checkpoint(1).mkdir(parents=True)
+    with undeletable(run_dir.checkpoint(1)):
+        saving.save(training.model, training.optimizer, TrainPosition(1))
+        saving.finish()
+        assert layout.inspect(run_dir.checkpoint(1), hashes=True).complete
+        assert [type(event) for event in tiny.events(run_dir)].count(SpaceFreed) == 1
+
+
+def test_links_are_reported_and_lose_nothing(
+    run_dir: RunDir, run: spec.RunSpec, training: Training, tmp_path: Path
+) -> None:
+    """An unfinished save, the checkpoint that retention would delete next, and the rest of a deletion."""
+    saving = checkpointer(run_dir, run)
+    archive = tmp_path / "archive"
+    for step in (1, 2):
+        saving.save(training.model, training.optimizer, TrainPosition(step))
+        saving.finish()
+        run_dir.checkpoint(step).rename(archive / f"step_{step}" if archive.exists() else archive)
+    complete, unfinished = archive, archive / "step_2"
+    (unfinished / layout.MANIFEST).unlink()
+    before = sorted(archive.rglob("*"))
+    links = {run_dir.checkpoint(1): complete, run_dir.checkpoint(3): unfinished}
+    links[run_dir.checkpoints / ".going-step_9.1"] = unfinished
+    for link, target in links.items():
+        link.symlink_to(target)
+    clear_unfinished(tiny.attempt(run_dir, run, number=2))
+    reported = {Path(event.path) for event in tiny.events(run_dir) if isinstance(event, SpaceFreed)}
+    assert reported == set(links)
+    for step in (3, 4, 5, 6):
+        saving.save(training.model, training.optimizer, TrainPosition(step))
+    saving.finish()
+    assert sorted(archive.rglob("*")) == before
+    assert [found.step for found in layout.scan(run_dir.checkpoints, hashes=True) if found.complete] == [6, 5]
+    assert (run_dir.checkpoints / "step_3.set_aside").readlink() == unfinished

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +15,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from prime_train import spec
-from prime_train.checkpoints import archive, layout, packing_plan, removal
+from prime_train.checkpoints import archive, dcp, layout, packing_plan, removal
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
@@ -223,6 +226,86 @@ def test_a_flipped_bit_condemns_the_checkpoint(saved: RunDir) -> None:
 def test_a_checkpoint_of_another_model_is_a_config_error(saved: RunDir) -> None:
     with pytest.raises(UserError, match=r"embedding\.weight is \(64, 32\) in it, and \(65, 32\) in the config"):
         load(saved, build(replace(tiny.CONFIG, vocab_size=65), 1))
+
+
+class Evil:
+    """A pickle of it creates a folder when it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.folder),)
+
+
+def rewrite(checkpoint: Path, name: str, content: bytes) -> None:
+    """Replace a file, and write a manifest that fits it, as the author of a download can."""
+    (checkpoint / name).write_bytes(content)
+    layout.write_manifest(checkpoint, 5)
+
+
+def hide(saved: RunDir, value: object) -> None:
+    """Put a pickle of `value` into the shard, where the text "reached" is."""
+    checkpoint = saved.checkpoint(5)
+    stored, _ = dcp.entries((checkpoint / dcp.METADATA).read_bytes())
+    entry = next(one for one in stored if one.name == "reached")
+    hidden = io.BytesIO()
+    torch.save(value, hidden, _use_new_zipfile_serialization=False)
+    assert len(hidden.getvalue()) <= entry.length
+    content = bytearray((checkpoint / entry.file).read_bytes())
+    content[entry.offset : entry.offset + entry.length] = hidden.getvalue().ljust(entry.length, b"\0")
+    rewrite(checkpoint, entry.file, bytes(content))
+
+
+def condemned(run_dir: RunDir) -> list[str]:
+    return [event.reason for event in tiny.events(run_dir) if isinstance(event, CheckpointUnreadable)]
+
+
+def test_a_pickle_in_the_metadata_does_not_run(saved: RunDir, tmp_path: Path) -> None:
+    rewrite(saved.checkpoint(5), dcp.METADATA, pickle.dumps(Evil(tmp_path / "harm")))
+    with pytest.raises(archive.DamagedError, match=r"posix\.mkdir"):
+        load(saved)
+    assert not (tmp_path / "harm").exists()
+    assert "posix.mkdir" in condemned(saved)[0]
+
+
+def test_a_pickle_beside_the_tensors_does_not_run(saved: RunDir, tmp_path: Path) -> None:
+    hide(saved, Evil(tmp_path / "harm"))
+    with pytest.raises(archive.DamagedError, match="does not load"):
+        load(saved)
+    assert not (tmp_path / "harm").exists()
+    assert len(condemned(saved)) == 1
+
+
+def test_the_metadata_names_no_file_outside_the_checkpoint(saved: RunDir, tmp_path: Path) -> None:
+    folder = saved.checkpoint(5)
+    shutil.copy(folder / "__0_0.distcp", tmp_path / "stranger")
+    metadata = pickle.loads((folder / dcp.METADATA).read_bytes())
+    metadata.storage_data = {
+        index: replace(place, relative_path="../../../stranger") for index, place in metadata.storage_data.items()
+    }
+    rewrite(folder, dcp.METADATA, pickle.dumps(metadata))
+    with pytest.raises(archive.DamagedError, match="is no file of this checkpoint"):
+        load(saved)
+
+
+@pytest.mark.parametrize("reached", ['{"unheard": 1}', "[", '{"step": {}, "tokens_seen": 1, "data": 5, "more": []}'])
+def test_an_exception_that_nobody_lists_condemns_the_checkpoint(saved: RunDir, reached: str) -> None:
+    hide(saved, reached)
+    with pytest.raises(archive.DamagedError, match="step_5 is as it was saved, but does not load"):
+        load(saved)
+    assert len(condemned(saved)) == 1
+    assert layout.inspect(saved.checkpoint(5), hashes=True).complete, "its bytes are not at fault"
+
+
+def test_memory_that_runs_out_condemns_nothing(saved: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out(*_: object, **_options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(torch, "load", run_out)
+    with pytest.raises(RuntimeError, match="step_5 does not load"):
+        load(saved)
+    assert condemned(saved) == []
 
 
 @pytest.mark.slow

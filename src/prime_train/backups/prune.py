@@ -6,6 +6,7 @@ when each object of its backup is proved by hash.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,11 +126,12 @@ def put_back(places: Places) -> None:
 
 
 def finish_deletions(places: Places) -> None:
-    """Complete deletions that were decided and interrupted. Raises OSError."""
+    """Complete deletions that were decided and interrupted. What cannot be deleted stays; the trainer reports it."""
     for root in sources.root_names(places).values():
         for aside in removal.list_set_aside(root):
             if removal.is_decided(aside):
-                removal.finish(aside)
+                with contextlib.suppress(OSError):
+                    removal.finish(aside)
 
 
 def newest_local(places: Places) -> int:

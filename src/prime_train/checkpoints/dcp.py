@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,10 @@ from prime_train.core.outside import OutsideError
 
 METADATA = ".metadata"
 METADATA_BYTES = 2**29  # a model of 1 T parameters on 4,096 ranks has a tenth of this
-_TOO_MUCH = (OverflowError, MemoryError, RecursionError)  # a pickle can name any size
+_BROKEN = (  # what the unpickler and the code below raise for a file that torch did not write
+    *(pickle.UnpicklingError, AttributeError, LookupError, TypeError, ValueError, EOFError, ImportError),
+    *(OverflowError, MemoryError, RecursionError),  # a pickle can name any size
+)
 
 
 class UnlikeError(Exception):
@@ -37,6 +41,8 @@ class Entry(NamedTuple):
 class StandIn:
     """An object of any class as its pickle describes it: the constructor's arguments, and its state."""
 
+    qualified = ""  # of a subclass: module and name in the pickle
+
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
         self.state: Any = None
@@ -48,8 +54,50 @@ class StandIn:
 class _Inert(pickle.Unpickler):
     """Imports and calls nothing that a pickle names."""
 
-    def find_class(self, _module: str, name: str) -> type[StandIn]:
-        return type(name, (StandIn,), {})
+    def find_class(self, module: str, name: str) -> type[StandIn]:
+        return type(name, (StandIn,), {"qualified": f"{module}.{name}"})
+
+
+_DCP = "torch.distributed.checkpoint"
+_KNOWN = frozenset(
+    {f"{_DCP}.filesystem._StorageInfo", "torch.serialization._get_layout", "torch.Size"}
+    | {f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "PurePosixPath")}
+    | {
+        f"{_DCP}.metadata.{name}"
+        for name in (
+            "Metadata",
+            "TensorStorageMetadata",
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "TensorProperties",
+            "MetadataIndex",
+            "StorageMeta",
+            "_MEM_FORMAT_ENCODING",
+        )
+    }
+)
+_DTYPE = re.compile(r"torch\.(bool|(bfloat|u?int|float|complex)\d+(_e\d+m\d+\w*)?)")
+
+
+class _Restricted(_Inert):
+    """Refuses every name that torch.distributed.checkpoint does not write itself."""
+
+    def find_class(self, module: str, name: str) -> type[StandIn]:
+        found = super().find_class(module, name)
+        if found.qualified not in _KNOWN and not _DTYPE.fullmatch(found.qualified):
+            raise pickle.UnpicklingError(f"it names {found.qualified[:80]!r}, which no checkpoint of tensors needs")
+        return found
+
+
+def parse(metadata: bytes) -> StandIn:
+    """The root of `.metadata` as stand-ins. UnlikeError where it names anything but the classes of DCP itself."""
+    try:
+        found = _Restricted(io.BytesIO(metadata)).load()
+    except _BROKEN as error:
+        raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
+    if not isinstance(found, StandIn):
+        raise UnlikeError(f"{METADATA} is not as torch writes it: it holds no Metadata")
+    return found
 
 
 def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
@@ -57,7 +105,7 @@ def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
     try:
         found = _Inert(io.BytesIO(metadata)).load().state
         return [_entry(*stored) for stored in found["storage_data"].items()], dict(found["state_dict_metadata"])
-    except (pickle.UnpicklingError, AttributeError, LookupError, TypeError, ValueError, EOFError, *_TOO_MUCH) as error:
+    except _BROKEN as error:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
 
 

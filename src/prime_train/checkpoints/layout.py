@@ -20,9 +20,10 @@ from typing import Any
 from prime_train.checkpoints.packed import Entry, Read, find_changed_content, find_size_difference, parse_entry
 from prime_train.core import outside
 from prime_train.core.outside import RECORD_BYTES
-from prime_train.core.rundir import write_atomic
+from prime_train.core.rundir import sync, write_atomic
 
 MANIFEST = "COMPLETE.json"
+LINK = "it is a symbolic link, which prime-train never follows"
 PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions
 _STEP = re.compile(r"step_(\d+)\Z")
 
@@ -53,12 +54,17 @@ def write_manifest(folder: Path, step: int) -> int:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "sha256": digest}
+    for directory, _, _ in os.walk(folder, topdown=False):
+        sync(Path(directory))
+    sync(folder.parent)  # retention deletes older checkpoints next, so this one must not lose its name
     write_atomic(folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1))
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
 def mark_damaged(folder: Path, problem: str) -> None:
-    """Mark a checkpoint as damaged in its manifest, so that no later start resumes from it."""
+    """Mark a checkpoint as damaged in its manifest, so that no later start resumes from it. Not behind a link."""
+    if folder.is_symlink():
+        raise ValueError(LINK)
     write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1))
 
 
@@ -93,6 +99,8 @@ def _text(folder: Path) -> bytes | None:
 
 
 def _problem(folder: Path, on_read: Read | None, part: int, parts: int) -> str:
+    if folder.is_symlink():
+        return LINK
     try:
         manifest = _manifest(folder)
         written_for = int(manifest["step"])
@@ -142,6 +150,8 @@ def _step(folder: Path) -> int:
 
 def size_bytes(folder: Path) -> int:
     total = 0
+    if folder.is_symlink():
+        return total  # os.walk would follow it
     for directory, _, names in os.walk(folder):  # unlike rglob, os.walk skips folders that vanish
         for name in names:
             with contextlib.suppress(FileNotFoundError):

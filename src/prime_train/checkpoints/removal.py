@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from prime_train.checkpoints.layout import MANIFEST
+from prime_train.checkpoints.layout import LINK, MANIFEST
 
 ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
 # Files that make a folder count as complete: manifest, torch's metadata, progress, the mark of complete weights.
 MARKERS = (MANIFEST, "trainer/.metadata", ".metadata", "orchestrator/progress.pt", "progress.pt", "STABLE")
 
 
+def refuse_link(folder: Path) -> None:
+    """Raise OSError where the folder is a symbolic link: the files behind it may be the user's own."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, LINK, str(folder))
+
+
 def remove(folder: Path) -> None:
     """Delete the folder, its manifest first, so that a half-deleted folder is incomplete. It need not exist.
 
     The folder is renamed before its files are deleted. Otherwise a process that packs it could add a file, which would
-    make the deletion fail, or a manifest.
+    make the deletion fail, or a manifest. Raises OSError where a file cannot be deleted, and for a symbolic link.
     """
+    refuse_link(folder)
     (folder / MANIFEST).unlink(missing_ok=True)
     aside = _aside(folder)
     with contextlib.suppress(FileNotFoundError):
@@ -38,6 +46,8 @@ def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Pat
     the folders are then incomplete.
     """
     renamed: list[tuple[Path, Path]] = []
+    for folder in folders:
+        refuse_link(folder)
     try:
         for folder in folders:
             aside = _aside(folder)
@@ -67,7 +77,10 @@ def _rename_back(renamed: Sequence[tuple[Path, Path]]) -> None:
 
 def finish(aside: Path) -> None:
     """Delete a renamed folder: its markers first, then the rest. It need not exist."""
+    refuse_link(aside)
     for marker in MARKERS:
+        if (aside / marker).parent.is_symlink():
+            continue  # what is behind a link is not part of the folder; rmtree deletes the link
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             (aside / marker).unlink()
     with contextlib.suppress(FileNotFoundError):
@@ -75,11 +88,28 @@ def finish(aside: Path) -> None:
 
 
 def list_set_aside(root: Path) -> list[Path]:
-    """The folders under `root` that were renamed for a deletion that did not finish."""
+    """The folders under `root` that were renamed for a deletion that did not finish. A link is not one of them."""
+    return sorted(Path(entry.path) for entry in _scan(root, ASIDE) if not entry.is_symlink())
+
+
+def list_links(root: Path) -> list[Path]:
+    """Symbolic links under `root` with the name of a checkpoint or of an interrupted deletion. None is followed."""
+    return sorted(Path(entry.path) for entry in _scan(root, ASIDE, "step_") if entry.is_symlink())
+
+
+def _scan(root: Path, *prefixes: str) -> list[os.DirEntry[str]]:
     try:
-        return sorted(Path(entry.path) for entry in os.scandir(root) if entry.name.startswith(ASIDE))
+        return [entry for entry in os.scandir(root) if entry.name.startswith(prefixes)]
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def set_link_aside(link: Path) -> Path:
+    """Give a link another name, because a save needs its own. Returns the new path; nothing behind it changes."""
+    names = (link.with_name(f"{link.name}.set_aside{suffix}") for suffix in ("", *(f".{n}" for n in range(2, 10**6))))
+    target = next(name for name in names if not os.path.lexists(name))
+    link.rename(target)
+    return target
 
 
 def is_decided(aside: Path) -> bool:

@@ -15,6 +15,7 @@ from prime_train.trainer import device as devices
 from prime_train.trainer import hf, lora, parallel, resume, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
+from prime_train.trainer.data import cache
 from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
 from prime_train.trainer.step import Training, adamw
 from prime_train.trainer.step_spans import StepSpans
@@ -71,6 +72,8 @@ def set_up_training(
 ) -> tuple[Training, TrainPosition]:
     """The wrapped model and its optimizer, as new or from the checkpoint of the attempt, and the position reached."""
     run = attempt.run
+    for remade in cache.take_remade():
+        attempt.emit(Phase(attempt.number, "data", remade))
     attempt.emit(Phase(attempt.number, "setup", "model"))
     fresh = build_model(run, config, device, resumes=attempt.resume_step > 0)
     model = parallel.spread(fresh, world, run.parallel, device)

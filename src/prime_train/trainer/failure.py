@@ -61,11 +61,20 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
             waiting += [failed[0] for failed in failures.values()]
 
 
+def find_reason(error: BaseException) -> BaseException:
+    """The first error that DCP collected from a rank, where there is one; else the error itself."""
+    for found in _chain(error):
+        failures = getattr(found, "failures", None)
+        if isinstance(failures, dict) and failures:
+            return next(iter(failures.values()))[0]  # type: ignore[no-any-return]
+    return error
+
+
 def cause_class(error: BaseException) -> str:
     """ "disk", "oom", "env", "config" or "unknown"; the supervisor's decision depends on it."""
     if disk_cause(error):
         return "disk"
-    if isinstance(error, MemoryError) or _is_torch_out_of_memory(error):
+    if any(isinstance(found, MemoryError) or _is_torch_out_of_memory(found) for found in _chain(error)):
         return "oom"
     if _denied(error) or _lacks_compiler(error) or any(isinstance(e, ModuleNotFoundError) for e in _chain(error)):
         return "env"

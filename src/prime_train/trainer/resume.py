@@ -16,6 +16,7 @@ from prime_train.events import CheckpointUnreadable, Phase
 from prime_train.trainer import seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition
+from prime_train.trainer.failure import cause_class, find_reason
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import State
 
@@ -24,15 +25,42 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     """Load model, optimizer and generators from the checkpoint of `attempt.resume_step`.
 
     Checkpoints of another number of processes, or of DDP instead of FSDP2, load too; ranks that the checkpoint does not
-    have get newly seeded generators.
+    have get newly seeded generators. A checkpoint that does not load is condemned: DamagedError.
     """
     _prepare_files(attempt, world)
+    try:
+        return _load(attempt, model, optimizer, world)
+    except OSError:
+        raise  # the disk may answer at the next attempt
+    except Exception as error:
+        # No rank waits for another one in here, so the end of another rank condemns nothing.
+        if cause_class(error) != "unknown":
+            raise
+        raise _condemn(attempt, error) from error
+
+
+def _condemn(attempt: Attempt, error: Exception) -> DamagedError:
+    """Record that the checkpoint does not load; returns the error to raise. The next attempt takes the one before.
+
+    Its manifest stays as it is, because every byte is as it was saved: the cause may lie outside the checkpoint, and
+    the next `prime-train run` tries it again.
+    """
+    inner = find_reason(error)
+    text = next(iter(str(inner).strip().splitlines()), "")
+    problem = f"it raises {type(inner).__name__}: {text[:200]}"
+    attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
+    return DamagedError(f"step_{attempt.resume_step} is as it was saved, but does not load: {problem}")
+
+
+def _load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> TrainPosition:
     from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load as read
 
-    reader = FileSystemReader(attempt.run_dir.checkpoint(attempt.resume_step))
+    from prime_train.trainer.dcp_reader import Planner, Reader  # imports DCP, which takes half a second
+
+    folder = attempt.run_dir.checkpoint(attempt.resume_step)
+    reader = Reader(folder, {entry.name for entry in layout.entries(folder)})
     saved = reader.read_metadata().state_dict_metadata
     options = StateDictOptions(ignore_frozen_params=True, strict=all(each.requires_grad for each in model.parameters()))
     weights, optimizer_state = get_state_dict(model, optimizer, options=options)
@@ -42,9 +70,10 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
     if generators in saved:
         state[generators] = ""
     try:
-        read(state, storage_reader=reader, process_group=world.saving, no_dist=world.size == 1)
+        # Each rank reads its own shards from the shared folder; the ranks have nothing to agree on.
+        read(state, storage_reader=reader, planner=Planner(), no_dist=True)
     except CheckpointException as error:  # a BaseException (torch 2.13), which `except Exception` does not catch
-        raise RuntimeError(f"step_{attempt.resume_step} is as it was written, but does not load") from error
+        raise RuntimeError(f"{folder.name} does not load") from error
     set_state_dict(
         model,
         optimizer,

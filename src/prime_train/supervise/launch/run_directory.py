@@ -97,7 +97,7 @@ def set_newer_aside(
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
     saved = step_folders.steps(places.checkpoints, places.layout)
     notes = []
-    for path in (path for checkpoint in newer for path in saved[checkpoint.step]):
+    for path in (path for checkpoint in newer for path in saved.get(checkpoint.step, [])):  # links are left alone
         target = set_aside(path, (rename(path.name, number) for number in count(1)))
         notes.append(f"{path} is newer than the step to resume from: kept as {target.name}")
     return notes

@@ -168,7 +168,10 @@ class DiskWatch:
     def _record(self, one: Deletion, failed: str) -> None:
         path = one.item.paths[0]
         if failed:
+            _, reported = self._failed.get(str(path), (0.0, ""))
             self._failed[str(path)] = (time.monotonic(), failed)
+            if failed == reported:
+                return  # it is retried every ten minutes, and reported once
         self._freed.append(Freed(one.item.kind, one.item.step, path, one.item.size_bytes, one.reason, failed))
 
     def _close_removal(self) -> None:

@@ -1,0 +1,91 @@
+"""Reads a checkpoint of torch.distributed.checkpoint (DCP) into memory, and runs no code that it names.
+
+DCP itself unpickles `.metadata`, and every value that is not a tensor, with pickle.load. Here `.metadata` becomes
+stand-ins first (checkpoints/dcp.py), from which this module makes DCP's values field by field, and other values are
+read with weights_only. Source: torch/distributed/checkpoint/{filesystem,default_planner}.py, torch 2.13.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import ReadItem
+
+from prime_train.checkpoints import dcp
+from prime_train.checkpoints.dcp import StandIn, UnlikeError
+
+
+class Reader(FileSystemReader):
+    """DCP's reader of a folder. UnlikeError where `.metadata` is not DCP's, or names a file that is not in `files`."""
+
+    def __init__(self, folder: Path, files: Collection[str]) -> None:
+        super().__init__(folder)
+        self._metadata = parse(dcp.read_metadata(folder), files)
+
+    def read_metadata(self, *_: Any, **_options: Any) -> Metadata:
+        return self._metadata
+
+
+class Planner(DefaultLoadPlanner):
+    """DCP's planner, which reads texts with weights_only. The texts are at the top of our states."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        name, text = read_item.dest_index.fqn, torch.load(value, weights_only=True)
+        if name not in self.original_state_dict or not isinstance(text, str):
+            raise UnlikeError(f"{name} is no text, which every value besides tensors is")
+        self.original_state_dict[name] = text
+
+
+def parse(metadata: bytes, files: Collection[str]) -> Metadata:
+    """DCP's value of `.metadata`, as far as a load needs it. Raises UnlikeError."""
+    try:
+        root = dcp.parse(metadata).state
+        tensors = {str(name): _stored(value) for name, value in root["state_dict_metadata"].items()}
+        places = {_index(index): _place(info, files) for index, info in root["storage_data"].items()}
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise UnlikeError(f"{dcp.METADATA} is not as torch writes it: {error!r}") from error
+    return Metadata(tensors, storage_data=places, version=None)
+
+
+def _stored(value: StandIn) -> TensorStorageMetadata | BytesStorageMetadata:
+    if value.qualified.endswith(".BytesStorageMetadata"):
+        return BytesStorageMetadata()
+    chunks = [ChunkStorageMetadata(_size(c.state["offsets"]), _size(c.state["sizes"])) for c in value.state["chunks"]]
+    dtype = getattr(torch, value.state["properties"].state[0].qualified.removeprefix("torch."))
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{dtype} is no dtype")
+    return TensorStorageMetadata(TensorProperties(dtype), _size(value.state["size"]), chunks)
+
+
+def _size(value: StandIn) -> torch.Size:
+    return torch.Size(int(number) for number in value.arguments[0])
+
+
+def _index(value: StandIn) -> MetadataIndex:
+    offset, index = value.state.get("offset"), value.state.get("index")
+    return MetadataIndex(
+        str(value.state["fqn"]), None if offset is None else _size(offset), None if index is None else int(index)
+    )
+
+
+def _place(value: StandIn, files: Collection[str]) -> _StorageInfo:
+    file, offset, length = (value.state[name] for name in ("relative_path", "offset", "length"))
+    if file not in files:
+        raise ValueError(f"{str(file)[:80]!r} is no file of this checkpoint")
+    if value.state.get("transform_descriptors"):
+        raise ValueError("its tensors are transformed, which the trainer never does")
+    return _StorageInfo(str(file), int(offset), int(length))
