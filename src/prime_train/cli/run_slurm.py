@@ -21,7 +21,8 @@ from prime_train.cloud.slurm_record import SlurmJob
 from prime_train.cloud.slurm_resources import Known, Plan
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.estimate import estimate
@@ -69,7 +70,7 @@ def submit(
 
 def _refuse_secrets(text: str, run: RunSpec) -> None:
     """Raise UserError if a secret of this environment is in the script."""
-    if redact(text, secrets(os.environ, (run.prime_train.alerts.webhook_env,))) != text:
+    if redact(text, own_secrets((run.prime_train.alerts.webhook_env,))) != text:
         raise UserError(
             what="a path or value of the job contains a secret of this environment",
             where="--slurm",

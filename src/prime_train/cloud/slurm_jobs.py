@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from prime_train.cloud import slurm_record
 from prime_train.cloud.slurm_record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import unwritable_error
 from prime_train.views.text import sanitize
@@ -177,7 +178,7 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _failed(argv: list[str], done: subprocess.CompletedProcess[str]) -> UserError:
-    printed = redact(_shorten(done.stderr or done.stdout), secrets(os.environ))
+    printed = redact(_shorten(done.stderr or done.stdout), own_secrets())
     fix = "squeue --me lists your jobs"
     if argv[0] == "sbatch":
         fix = "sinfo lists partitions and limits; --partition, --time-limit and --sbatch KEY=VALUE change the job"

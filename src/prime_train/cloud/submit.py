@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from prime_train.cloud.sky_queue import ManagedJob, parse_queue
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)\.(\d+)")
 _WANTED = (0, 14)
@@ -139,7 +140,7 @@ def _decode(output: bytes) -> str:
 
 
 def _failure(sky: Sky, command: str, answer: _Answer) -> UserError | Unreachable:
-    text = redact(answer.output, secrets(sky.environment))
+    text = redact(answer.output, own_secrets(environment=sky.environment))
     if _NO_LOGIN.search(text):
         return Unreachable("SkyPilot has no credentials for a cloud")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
 from prime_train.core.errors import UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.events.schema import Event, Progress, Unrecognised
 
 VERSION = 1
@@ -89,7 +90,7 @@ class EventLog:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{writer}.jsonl"
         self._writer = writer
-        self._hidden = secrets(os.environ)
+        self._hidden = own_secrets()
         self._lock = threading.Lock()
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         newlines, last = 0, b"\n"

@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
 from prime_train.core.errors import ExitCode
+from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, own_identity
-from prime_train.core.redaction import secrets
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Event, EventLog, Follower, Record
 from prime_train.spec import RunSpec
@@ -101,7 +101,7 @@ class _Supervision:
         self._policy = policy
         self._log = EventLog(run_dir.events, WRITER)
         self._follower = Follower(run_dir.events)
-        self._secrets = secrets(os.environ, [run.prime_train.alerts.webhook_env])
+        self._secrets = own_secrets([run.prime_train.alerts.webhook_env])
         self._services = Services(run, run_dir, program, watches, self.inbox, self._secrets)
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._launches: tuple[Launch, ...] = ()

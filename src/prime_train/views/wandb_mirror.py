@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import RECORD_BYTES, OutsideError
-from prime_train.core.redaction import secrets
+from prime_train.core.outside import OutsideError, RECORD_BYTES
+from prime_train.core.own_secrets import own_secrets
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.lock import find_holder
@@ -138,7 +138,7 @@ def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
     """The run at W&B, continued under the id it had; None if there is no login or no connection."""
     import wandb
 
-    config = rows.config(_resolved(run_dir), secrets(os.environ))
+    config = rows.config(_resolved(run_dir), own_secrets())
     settings = _settings(config)
     try:
         run = wandb.init(
