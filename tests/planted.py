@@ -1,4 +1,4 @@
-"""Random secrets of many kinds, in the forms that their issuers give them, and texts around them. None was ever valid."""
+"""Random secrets of many kinds, in the forms that their issuers give them, and texts around them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _drawn(chance: random.Random, length: int, letters: str = _LETTERS) -> str:
     return "".join(chance.choices(letters, k=length - 1)) + chance.choice(string.digits)
 
 
-def _encoded(chance: random.Random, document: object) -> str:
+def _encoded(document: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(document).encode()).rstrip(b"=").decode()
 
 
 def _json_web_token(chance: random.Random) -> str:
-    header = _encoded(chance, {"alg": chance.choice(("HS256", "RS256")), "typ": "JWT"})
-    return f"{header}.{_encoded(chance, {'sub': _drawn(chance, 20)})}.{_drawn(chance, 43, _URL_SAFE)}"
+    header = _encoded({"alg": chance.choice(("HS256", "RS256")), "typ": "JWT"})
+    return f"{header}.{_encoded({'sub': _drawn(chance, 20)})}.{_drawn(chance, 43, _URL_SAFE)}"
 
 
 # Kind -> the secret, and a text that holds it as programs write it: "" where the secret is known alone.
