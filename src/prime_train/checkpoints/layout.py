@@ -53,13 +53,15 @@ def write_manifest(folder: Path, step: int) -> int:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "sha256": digest}
-    write_atomic(folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1))
+    write_atomic(
+        folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1), is_private=False
+    )
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
 def mark_damaged(folder: Path, problem: str) -> None:
     """Mark a checkpoint as damaged in its manifest, so that no later start resumes from it."""
-    write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1))
+    write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1), is_private=False)
 
 
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
@@ -123,7 +125,7 @@ def update_entry(folder: Path, entry: Entry) -> None:
     """Replace the manifest's entry of one file; it is on the disk when this returns."""
     manifest = _manifest(folder)
     manifest["files"][entry.name] = entry.as_json()
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1))
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1), is_private=False)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

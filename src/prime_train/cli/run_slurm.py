@@ -23,7 +23,7 @@ from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.model import shape as shapes
@@ -219,7 +219,8 @@ def _refuse_held(run_dir: RunDir) -> None:
 def _write(run_dir: RunDir, script: Path, text: str, config: str | None) -> None:
     """Write the script, and the folder for the output of the job: Slurm does not create it. Raises UserError."""
     try:
-        run_dir.slurm.mkdir(parents=True, exist_ok=True)
+        run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir.slurm)
         script.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(script, text)
         if config is not None:

@@ -1,21 +1,19 @@
 """Collects the secrets that this process can read: in its environment, and in files that the environment names.
 
-Reads at most 64 KiB of each file, and skips what is not a regular file. Keeps nothing.
+Skips what is no regular file, or larger than 64 KiB. Keeps nothing.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from prime_train.core import redaction
 
-# ruff: noqa: PTH118 - a lint has no time to import pathlib
+# ruff: noqa: PTH113, PTH118 - a lint has no time to import pathlib
 
 _MOST_BYTES = 64 * 1024
 _NAMES_A_FILE = re.compile(r"(?P<name>.+)_(?:FILE|PATH)\Z", re.IGNORECASE)
@@ -70,14 +68,15 @@ def _paths(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _read(path: str) -> str:
-    """The start of a file; "" for what is missing, unreadable or no regular file, such as a pipe that blocks."""
+    """A file; "" for what is missing, unreadable, too large or no regular file, such as a pipe that blocks."""
+    if not os.path.isfile(path):
+        return ""
+    from pathlib import Path
+
+    from prime_train.core.outside import read_text
+
     with suppress(OSError, ValueError):
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        try:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return os.read(fd, _MOST_BYTES).decode("utf-8", "replace")
-        finally:
-            os.close(fd)
+        return read_text(Path(path), _MOST_BYTES, errors="replace")
     return ""
 
 
@@ -85,10 +84,12 @@ def _values(text: str) -> Iterator[str]:
     """The secrets of a file: its only word, or what has the name of a secret in JSON, in netrc or in an assignment."""
     if len(text.split()) == 1:
         yield text.strip()
-        return
-    with suppress(ValueError, RecursionError):
-        yield from _named(json.loads(text))
-        return
+    if text.lstrip()[:1] in ("{", "["):
+        from prime_train.core.outside import parse_json
+
+        with suppress(ValueError):
+            yield from _named(parse_json(text))
+            return
     yield from _NETRC.findall(text)
     yield from (value for name, value in _ASSIGNED.findall(text) if redaction.is_secret_name(name))
     yield from redaction.find(text)

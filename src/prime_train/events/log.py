@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, get_args
 from prime_train.core.errors import UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
+from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.schema import Event, Progress, Unrecognised
 
 VERSION = 1
@@ -87,12 +88,12 @@ class EventLog:
     """Appends one writer's events. Thread-safe; each line is one write(2)."""
 
     def __init__(self, directory: Path, writer: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         self.path = directory / f"{writer}.jsonl"
         self._writer = writer
         self._hidden = own_secrets()
         self._lock = threading.Lock()
-        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._fd = open_private(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         newlines, last = 0, b"\n"
         with open(self.path, "rb") as file:
             while block := file.read(_BLOCK_BYTES):

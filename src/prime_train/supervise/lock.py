@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Holder, live_holder, own_mark
-from prime_train.core.rundir import RunDir
+from prime_train.core.rundir import RunDir, make_folder
 
 
 class Lock:
@@ -75,7 +75,8 @@ def _acquire(run_dir: RunDir) -> int:
     """Open and lock the lock file, and write this process's identity into it. Returns its descriptor."""
     while True:
         try:
-            run_dir.path.mkdir(parents=True, exist_ok=True)
+            run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(run_dir.path)
             fd = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise unwritable_error(error, run_dir) from None

@@ -19,7 +19,7 @@ from prime_train import __version__, events
 from prime_train.core.errors import ExitCode
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, own_identity
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Event, EventLog, Follower, Record
 from prime_train.spec import RunSpec
 from prime_train.supervise import actions, process
@@ -266,7 +266,7 @@ class _Supervision:
     def _start(self, attempt: int, role: str) -> None:
         launch = self._add_environment(next(launch for launch in self._launches if launch.role == role), attempt)
         try:
-            self._run_dir.attempt(attempt).mkdir(parents=True, exist_ok=True)
+            make_folder(self._run_dir.attempt(attempt))
             write_atomic(self._run_dir.launch(attempt, role), to_json(environment.hide(launch, self._secrets)))
             child = self._children.start(launch, attempt).identity
         except OSError as error:

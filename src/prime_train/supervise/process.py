@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 import psutil
 
 from prime_train.core.process_id import Identity, identify
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import SHIM, Launch
 from prime_train.supervise.launch.run_directory import set_aside
@@ -65,8 +65,8 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("the parent-death signal is bound to the thread that forks: spawn from the main thread")
-    launch.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(launch.log, "ab") as log:
+    make_folder(launch.log.parent)
+    with open(launch.log, "ab", opener=open_private) as log:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), *launch.argv],
             stdin=subprocess.DEVNULL,
