@@ -31,6 +31,7 @@ _PROGRESS = f'"kind":"{Progress.kind}"'.encode()
 # They may quote a program.
 _TEXT_FIELDS = frozenset(
     {"what", "why", "fix", "where", "reason", "detail", "failed", "traceback", "problem", "prompt", "text"}
+    | {"subject", "activity", "rejected", "items", "about"}
 )
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
 
@@ -78,10 +79,15 @@ def decode(line: str) -> Record | None:
 
 def mask_secrets(event: Event, hidden: tuple[str, ...]) -> Event:
     """The event with secrets masked in its text fields. Fields for programs, such as paths and names, stay the same."""
-    values = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
-    texts = {name: value for name, value in values.items() if isinstance(value, str)}  # `failed` is often a number
-    changed: dict[str, Any] = {name: redact(text, hidden) for name, text in texts.items()}
+    texts = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
+    changed: dict[str, Any] = {name: _mask(value, hidden) for name, value in texts.items()}
     return replace(event, **changed) if changed != texts else event
+
+
+def _mask(value: object, hidden: tuple[str, ...]) -> object:
+    if isinstance(value, tuple):
+        return tuple(_mask(part, hidden) for part in value)
+    return redact(value, hidden) if isinstance(value, str) else value  # `failed` is often a number
 
 
 class EventLog:
