@@ -18,8 +18,9 @@ import record
 
 sys.path.insert(0, str(record.HERE.parent))
 
-from prime_train.core.redaction import LineRedactor, redact  # noqa: E402
-from tests.planted import KINDS, draw, in_text  # noqa: E402
+from tests.planted import KINDS, draw, in_text
+
+from prime_train.core.redaction import LineRedactor, redact
 
 _SUFFIXES = frozenset({".log", ".jsonl", ".txt", ".md", ".out", ".prom", ".csv"})
 _CHUNK = 64 * 1024

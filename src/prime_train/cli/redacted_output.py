@@ -1,4 +1,4 @@
-"""Masks secrets in everything that a command prints, whichever module prints it. Writes no file."""
+"""Masks secrets in everything that a command prints, in one place for all modules. Writes no file."""
 
 from __future__ import annotations
 
