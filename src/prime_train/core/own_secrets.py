@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from prime_train.core import redaction
 
-# ruff: noqa: PTH113, PTH118 - a lint has no time to import pathlib
+# ruff: noqa: PTH118 - a lint has no time to import pathlib
 
 _MOST_BYTES = 64 * 1024
-_NAMES_A_FILE = re.compile(r"(?P<name>.+)_(?:FILE|PATH)\Z", re.IGNORECASE)
 # Where the programs of a run look for a login. Sources: huggingface.co/docs/huggingface_hub (HF_HOME, HF_TOKEN_PATH);
 # docs.aws.amazon.com/cli (AWS_SHARED_CREDENTIALS_FILE); cloud.google.com/docs, Application Default Credentials;
 # docs.npmjs.com, npmrc; docs.wandb.ai, wandb login (netrc); packaging.python.org, The .pypirc file.
@@ -30,10 +30,8 @@ _PLACES = (
     ("NPM_CONFIG_USERCONFIG", "", "", "~/.npmrc"),
     ("PYPIRC", "", "", "~/.pypirc"),
 )  # fmt: skip
-_NETRC = re.compile(r"\bpassword\s+(\S+)")
-_ASSIGNED = re.compile(
-    r"""^[ \t]*(?:export[ \t]+)?["']?([\w./:-]{1,128})["']?[ \t]*[:=][ \t]*["']?([^\s"',]{4,4096})""", re.MULTILINE
-)
+_NETRC = r"\bpassword\s+(\S+)"  # re compiles a text when it is first used: most environments name no file
+_ASSIGNED = r"""(?m)^[ \t]*(?:export[ \t]+)?["']?([\w./:-]+)["']?[ \t]*[:=][ \t]*["']?([^\s"',]{4,})"""
 
 
 def own_secrets(names: Iterable[str | None] = (), environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -62,22 +60,28 @@ def _paths(environment: Mapping[str, str]) -> Iterator[str]:
         elif environment.get("HOME"):
             yield os.path.join(environment["HOME"], usual.removeprefix("~/"))
     for name, value in environment.items():
-        named = _NAMES_A_FILE.fullmatch(name)
-        if named is not None and redaction.is_secret_name(named["name"]) and value:
+        if name.endswith(("_FILE", "_PATH")) and redaction.is_secret_name(name[:-5]) and value:
             yield value
 
 
 def _read(path: str) -> str:
-    """A file; "" for what is missing, unreadable, too large or no regular file, such as a pipe that blocks."""
-    if not os.path.isfile(path):
+    """A file; "" for what is missing, unreadable, too large or no regular file, such as a pipe that blocks.
+
+    Does not use core/outside.py, whose imports take longer than a lint may: these files are the user's own.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError):  # ValueError: a null character
         return ""
-    from pathlib import Path
-
-    from prime_train.core.outside import read_text
-
-    with suppress(OSError, ValueError):
-        return read_text(Path(path), _MOST_BYTES, errors="replace")
-    return ""
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            return ""
+        return os.read(fd, _MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
 
 
 def _values(text: str) -> Iterator[str]:
@@ -90,8 +94,8 @@ def _values(text: str) -> Iterator[str]:
         with suppress(ValueError):
             yield from _named(parse_json(text))
             return
-    yield from _NETRC.findall(text)
-    yield from (value for name, value in _ASSIGNED.findall(text) if redaction.is_secret_name(name))
+    yield from re.findall(_NETRC, text)
+    yield from (value for name, value in re.findall(_ASSIGNED, text) if redaction.is_secret_name(name))
     yield from redaction.find(text)
 
 

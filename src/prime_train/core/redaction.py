@@ -24,10 +24,10 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _WORDS = frozenset({"true", "false", "none", "null", "auto", "yes"})  # HF_HUB_DISABLE_IMPLICIT_TOKEN=true is a switch
-_PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")  # the same in JSON and in a URL; RFC 3986, section 2.3
-_USER = re.compile(r"://([^/\s:@]+)(?::([^/\s@]*))?@")
-_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-[23]:")
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-MAC:.*\n")
+_PLAIN = r"[A-Za-z0-9_.~-]*"  # the same in JSON and in a URL; RFC 3986, section 2.3
+_USER = r"://([^/\s:@]+)(?::([^/\s@]*))?@"
+_KEY_BEGINS = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-[23]:"
+_KEY_ENDS = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-MAC:.*\n"
 LONGEST_KEY = 16 * 1024  # characters of a private key: one of RSA with 16,384 bits has 12,800
 
 
@@ -78,7 +78,7 @@ def _forms_of(value: str) -> set[str]:
     """The value itself, in JSON, in a URL, in base64, and line by line."""
     lines = (line for line in value.splitlines() if len(line.strip()) >= _SHORTEST_LINE)
     written = {value, *lines, *_in_base64(value)}
-    if _PLAIN.fullmatch(value):
+    if re.fullmatch(_PLAIN, value):
         return written
     import json  # here, because a lint has no time for the imports
     from urllib.parse import quote
@@ -106,13 +106,19 @@ def _logins(value: str) -> list[str]:
     """The passwords in the URLs of a text, and the tokens in place of user names."""
     if "@" not in value:
         return []
-    from urllib.parse import unquote
-
     found = []
-    for user, password in _USER.findall(value):
-        found += [unquote(password), password] if password else []
+    for user, password in re.findall(_USER, value):
+        found += [_unquoted(password), password] if password else []
         found += [user] if not password and len(user) >= _SHORTEST_USER else []
     return found
+
+
+def _unquoted(text: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # here, because a lint has no time for the import
+
+    return unquote(text)
 
 
 def _searched(text: str) -> Iterable[re.Pattern[str]]:
@@ -177,9 +183,9 @@ def redact_all(document: Any, hidden: Iterable[str] = ()) -> Any:
 def open_key(text: str) -> int | None:
     """Where a private key begins whose end is not in the text; None if there is none."""
     begin = None
-    for match in _KEY_BEGINS.finditer(text):
+    for match in re.finditer(_KEY_BEGINS, text):
         begin = match.start()
-    return begin if begin is not None and _KEY_ENDS.search(text, begin) is None else None
+    return begin if begin is not None and re.search(_KEY_ENDS, text[begin:]) is None else None
 
 
 class LineRedactor:
