@@ -17,6 +17,7 @@ import pytest
 from prime_train.cli import crash
 from prime_train.core.rundir import RunDir, append_traceback
 from prime_train.events import AlarmRaised, AttemptEnded, EventLog, LaunchAsked, RunOpened, Sampled, read
+from prime_train.rules.explain import BASES
 from prime_train.views.report import write
 from tests.cli import small
 from tests.planted import KINDS, draw, in_text
@@ -100,7 +101,7 @@ def test_a_crash_file_and_a_log_of_ours_show_none(tmp_path: Path, monkeypatch: p
         ("diagnose", "runs/small"),
         ("diagnose", "runs/small", "--json"),
         ("lint", "run.toml"),
-        ("lint", "run.toml", "--format", "json"),
+        ("lint", "run.toml", "--json"),
         ("run", "run.toml", "--dry-run", "--no-validate"),
         ("validate", "run.toml", "--offline", "--json"),
     ],
@@ -114,7 +115,7 @@ def test_no_command_shows_one(tmp_path: Path, command: tuple[str, ...]) -> None:
     wrong = (
         ""
         if command[0] in ("run", "validate")
-        else "\n".join(f"[[tasks{number}]]\nkind = {json.dumps(text)}" for number, (_, text) in enumerate(planted))
+        else "\n".join(f"[[tasks]]\nkind = {json.dumps(text)}" for _, text in planted)
     )
     (tmp_path / "run.toml").write_text(f"{config}\n{wrong}\n", encoding="utf-8")
     shown = _command(tmp_path, *command)
@@ -133,3 +134,14 @@ def test_a_message_shows_none_of_its_arguments(tmp_path: Path) -> None:
             break
     arguments = [part for _, text in planted for part in ("--set", f"run.name={text}")]
     assert not _shown(_command(tmp_path, "run", "missing.toml", *arguments), planted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("validate", "rl.toml", "--offline"), ("run", "rl.toml", "--dry-run")])
+def test_an_interpreter_of_the_config_is_named_before_it_starts(tmp_path: Path, command: tuple[str, ...]) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho started >> started\n", encoding="utf-8")
+    python.chmod(0o700)
+    config = f'{BASES["prime-rl 2026-08"]}\n[prime_train]\npython = "{python}"\n'
+    (tmp_path / "rl.toml").write_text(config, encoding="utf-8")
+    assert f"note: the config names the interpreter {python}; it is started" in _command(tmp_path, *command)
