@@ -101,7 +101,7 @@ def test_a_crash_file_and_a_log_of_ours_show_none(tmp_path: Path, monkeypatch: p
         ("diagnose", "runs/small"),
         ("diagnose", "runs/small", "--json"),
         ("lint", "run.toml"),
-        ("lint", "run.toml", "--json"),
+        ("lint", "run.toml", "--output-format", "json"),
         ("run", "run.toml", "--dry-run", "--no-validate"),
         ("validate", "run.toml", "--offline", "--json"),
     ],
