@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import OutsideError, RECORD_BYTES
+from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened

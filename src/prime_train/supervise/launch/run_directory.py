@@ -15,7 +15,7 @@ from prime_train.checkpoints.layout import Checkpoint, inspect
 from prime_train.checkpoints.step_folders import Places
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.outside import CONFIG_BYTES, OutsideError, RECORD_BYTES
+from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import read
 from prime_train.spec import RunSpec, from_json, to_json
