@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import base64
 import json
+import random
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.core.redaction import MASK, is_secret, redact, redact_all, secrets
+from prime_train.core.redaction import MASK, LineRedactor, forms, is_secret, redact, redact_all, secrets
 from prime_train.events import AttemptEnded, EventLog, read
+from tests.planted import KINDS, draw, in_text
 
 
 def test_a_secret_is_known_by_the_name_of_its_variable() -> None:
@@ -97,3 +101,83 @@ def test_events_hold_no_secret_of_the_environment(tmp_path: Path, monkeypatch) -
     (record,) = read(tmp_path)
     assert isinstance(record.event, AttemptEnded)
     assert record.event.what == f"401 for {MASK}"
+
+
+_PLACES = (
+    "{}",
+    "401 for {}: denied",
+    "{{'key': '{}'}}",
+    "--api-key={} --steps 5",
+    '[rank0]: {{"of": "{}"}}',
+    "<{}>",
+    "a,{},b",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_secret_of_any_kind_is_left_though_no_variable_holds_it(kind: str) -> None:
+    chance = random.Random(kind)
+    for _ in range(10_000 // len(KINDS) + 1):
+        secret, text = draw(chance, kind)
+        shown = redact(chance.choice(_PLACES).format(text))
+        assert not in_text(shown, secret), shown
+        document = json.dumps(redact_all({"what": text, "argv": ["--header", text]}))
+        assert not in_text(document, secret), document
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_secret_that_the_environment_holds_in_any_variable_is_masked_alone(kind: str) -> None:
+    chance = random.Random(kind)
+    for name in ("OPTIONS", "HTTP_HEADERS"):
+        secret, text = draw(chance, kind)
+        assert not in_text(redact(f"sent {secret} to", secrets({name: text})), secret)
+
+
+def test_a_masked_text_stays_the_same() -> None:
+    chance = random.Random(4)
+    for kind in KINDS:
+        shown = redact(draw(chance, kind)[1])
+        assert redact(shown) == shown
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=12, max_size=40), st.binary(max_size=9))
+def test_no_base64_of_a_secret_is_left(secret: str, before: bytes) -> None:
+    hidden = secrets({"A_TOKEN": secret})
+    text = base64.b64encode(before + secret.encode()).decode()
+    assert text not in redact(text, hidden)
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 900), max_size=20))
+def test_pieces_of_a_log_are_masked_as_the_whole(seed: int, cuts: list[int]) -> None:
+    chance = random.Random(seed)
+    planted = [draw(chance, kind) for kind in KINDS]
+    text = "".join(f"step {number}\n{written}\nnext line\n" for number, (_, written) in enumerate(planted)) + "torn"
+    redactor, shown, at = LineRedactor(), "", 0
+    for cut in (*cuts, len(text)):
+        shown, at = shown + redactor.feed(text[at : at + cut]), at + cut
+    shown += redactor.flush()
+    assert not [kind for kind, (secret, _) in zip(KINDS, planted, strict=True) if in_text(shown, secret)]
+    assert shown == redact(text)
+
+
+def test_ordinary_lines_are_not_changed() -> None:
+    lines = (
+        "Step 12 | Time: 1.52s | Loss: 2.3456 | LR: 1.0e-06 | Throughput: 9120 tokens/s | MFU: 41.2%",
+        "commit 0123456789abcdef0123456789abcdef01234567 of https://github.com/org/repo.git@main",
+        "token type ids are not used; pad_token='<|endoftext|>', eos_token_id=151645, MAX_NEW_TOKENS=4096",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08  model-00001-of-00004.safetensors",
+        "the bearer of this letter; authorization required: no token was sent; task-specific-learning-rates",
+        "https://huggingface.co/org/hf_model/resolve/main/config.json?download=true&key=1",
+        "/tmp/ray/session_2026-11-23_07-12-53_123456_789/logs/worker-0123456789abcdef.out",
+        "Basic block 4: BEGIN PRIVATE KEYWORD; 12:30:45 a@b ssh://git@host:22/x; user@host: 10 of 12",
+    )
+    for line in lines:
+        assert redact(line) == line
+
+
+def test_every_form_has_a_source_and_a_keyword_in_what_it_finds() -> None:
+    for form in forms():
+        assert form.source
+        assert form.keywords
+        assert not form.any_case or all(word == word.lower() for word in form.keywords)
+    assert len({form.id for form in forms()}) == len(forms())

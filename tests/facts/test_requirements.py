@@ -91,3 +91,10 @@ def test_who_reports_to_wandb() -> None:
     assert not requirements.reports_to_wandb(quickstart())
     assert requirements.reports_to_wandb(replace(quickstart(), monitor=Monitor(project="mine")))
     assert not requirements.reports_to_wandb(replace(quickstart(), monitor=Monitor(project="mine", offline=True)))
+
+
+def test_the_interpreters_that_a_config_names_are_listed() -> None:
+    assert requirements.named_interpreters(quickstart()) == ()
+    run = replace(prime_rl(), launch=Launch(output_dir="outputs", run_name="mine", python="~/venv/bin/python"))
+    assert requirements.named_interpreters(run) == (str(Path("~/venv/bin/python").expanduser()),)
+    assert requirements.named_interpreters(run, "/usr/bin/python3") == ()

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
+from prime_train.core.redaction import MASK
 from prime_train.core.rundir import RunDir
 from prime_train.views import logs
 
@@ -66,3 +67,20 @@ def test_the_latest_attempt_is_taken_and_an_unknown_one_refused(tmp_path: Path) 
     assert logs.attempt_or_latest(run_dir, 2) == 2
     with pytest.raises(UserError, match="no attempt 5"):
         logs.attempt_or_latest(run_dir, 5)
+
+
+def test_a_log_is_printed_without_colours_controls_and_secrets() -> None:
+    printable = logs.Printable(("hidden-value",))
+    text = "5%\r10%\r\n\x1b[31mred\x1b[0m \x1b]0;title\x07\x07 hidden-value hf_\x1b[1m" + "a" * 34 + "\ntorn"
+    shown = "".join(printable.feed(bytes([byte])) for byte in text.encode()) + printable.flush()
+    assert shown == f"5%\n10%\nred \ufffd {MASK} {MASK}\ntorn"
+
+
+def test_the_last_lines_of_a_private_key_are_not_shown(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    body = "\n".join("MIIEpAIBAAKCAQEA" * 4 for _ in range(20))
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----"
+    _log(run_dir, 1, f"before\nkey: {key}\nafter\n".encode())
+    tail, printable = logs.Tail(run_dir.log(1, "trainer")), logs.Printable(())
+    tail.skip_to_last(4)
+    assert "".join(printable.feed(chunk) for chunk in tail.more()) + printable.flush() == f"key: {MASK}\nafter\n"

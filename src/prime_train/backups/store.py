@@ -23,7 +23,8 @@ from prime_train.backups.providers import PROVIDERS, Provider, errors_of, open_f
 from prime_train.backups.settings import describe
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.core.rundir import sync
 from prime_train.spec.run import Backup
 
@@ -143,7 +144,7 @@ class Store:
             raise self._error(what, _describe_error(error)) from None
 
     def _error(self, what: str, why: str) -> UserError:
-        hidden = secrets(os.environ)
+        hidden = own_secrets()
         return UserError(
             what=redact(what, hidden),
             where=describe(self.backup),

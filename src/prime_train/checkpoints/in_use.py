@@ -25,7 +25,7 @@ MARK = "IN_USE"
 def using(folder: Path) -> Iterator[None]:
     """Protect a folder from prime-train's deletions until the block or this process ends. Raises OSError."""
     mark = folder / f"{MARK}.{os.getpid()}"
-    write_atomic(mark, own_mark())
+    write_atomic(mark, own_mark(), is_private=False)
     try:
         yield
     finally:

@@ -57,7 +57,9 @@ def write_manifest(folder: Path, step: int) -> int:
     for directory, _, _ in os.walk(folder, topdown=False):
         sync(Path(directory))
     sync(folder.parent)  # retention deletes older checkpoints next, so this one must not lose its name
-    write_atomic(folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1))
+    write_atomic(
+        folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1), is_private=False
+    )
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
@@ -65,7 +67,7 @@ def mark_damaged(folder: Path, problem: str) -> None:
     """Mark a checkpoint as damaged in its manifest, so that no later start resumes from it. Not behind a link."""
     if folder.is_symlink():
         raise ValueError(LINK)
-    write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1))
+    write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1), is_private=False)
 
 
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
@@ -131,7 +133,7 @@ def update_entry(folder: Path, entry: Entry) -> None:
     """Replace the manifest's entry of one file; it is on the disk when this returns."""
     manifest = _manifest(folder)
     manifest["files"][entry.name] = entry.as_json()
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1))
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1), is_private=False)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from prime_train import __version__
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 
 _PACKAGES = ("typer", "rich", "pydantic", "tomli", "tree-sitter", "psutil", "torch", "matplotlib")
 # Variables that affect prime-train: the file shows their values, and only the names of all others.
@@ -22,7 +23,7 @@ _SHOWN_NAMES = frozenset({"LANG", "TERM", "NO_COLOR", "COLUMNS", "SHELL", "VIRTU
 
 def write(error: BaseException) -> Path:
     """Write a crash file with `error`, the versions and the redacted environment. Returns its path."""
-    text = redact(_text(error), secrets(os.environ))
+    text = redact(_text(error), own_secrets())
     name = time.strftime("crash-%Y%m%d-%H%M%S", time.gmtime()) + f"-{os.getpid()}.log"
     # Source: XDG base directory specification 0.8, XDG_STATE_HOME.
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
@@ -30,7 +31,8 @@ def write(error: BaseException) -> Path:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             path = directory / name
-            path.write_text(text, encoding="utf-8")
+            with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(text)
         except OSError:
             continue
         return path

@@ -20,7 +20,8 @@ from prime_train.cli.render import json_text, message, painter
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, unpack
-from prime_train.core.redaction import redact, redact_all, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact, redact_all
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.log_scanner import Scanner
@@ -69,7 +70,7 @@ def diagnose(
     with _show_progress() as count:
         result = diagnose_logs(logs, count)
     names = [scan.name for scan in result.scans]
-    hidden = secrets(os.environ)
+    hidden = own_secrets()
     if as_json:
         document = redact_all(view.as_json(result.diagnosis, names, result.unread), hidden)
         typer.echo(json_text(document))

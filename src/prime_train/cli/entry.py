@@ -6,12 +6,14 @@ Importing typer and the commands takes twice as long as a lint.
 import sys
 from typing import NoReturn
 
+from prime_train.cli import redacted_output
 from prime_train.cli.standard_streams import open_closed
 
 
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code (docs/exit-codes.md)."""
     open_closed()
+    redacted_output.install()
     code = _plain_lint(sys.argv[1:])
     if code is not None:
         sys.exit(code)

@@ -103,7 +103,7 @@ def _read(path: Path) -> str | None:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
+        write_atomic(path, text, is_private=False)
     except OSError as error:
         raise _unusable(path, f"it cannot be written: {error.strerror or error}") from None
 

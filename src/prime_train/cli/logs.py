@@ -9,10 +9,11 @@ import typer
 
 from prime_train.cli.options import NoColor, RunName
 from prime_train.cli.slurm_job import QueueWatch, output_before_attempts
+from prime_train.core.own_secrets import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder
 from prime_train.views import logs as view
-from prime_train.views.logs import Tail
+from prime_train.views.logs import Printable, Tail
 from prime_train.views.runs import find
 
 _POLL_S = 0.25
@@ -57,15 +58,17 @@ def logs(
     tail = view.Tail(view.attempt_log(run_dir, shown))
     typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
     tail.skip_to_last(lines)
-    _show(tail)
+    printable = view.Printable(own_secrets())
+    _show(tail, printable, is_all=not follow)
     while follow:
         over = find_holder(run_dir) is None and not queue.active  # before the log: its last lines are shown
-        _show(tail)
-        if attempt is None and shown < view.attempt_or_latest(run_dir, None):
+        followed = shown < view.attempt_or_latest(run_dir, None)
+        _show(tail, printable, is_all=over or followed)
+        if attempt is None and followed:
             shown += 1
             tail = view.Tail(view.attempt_log(run_dir, shown))
             typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
-        elif over or (attempt is not None and shown < view.attempt_or_latest(run_dir, None)):
+        elif over or followed:
             return
         time.sleep(_POLL_S)
 
@@ -75,15 +78,19 @@ def _show_output(run_dir: RunDir, output: Path, lines: int, queue: QueueWatch | 
     tail = view.Tail(output)
     typer.echo(f"==> {tail.path}", err=True)
     tail.skip_to_last(lines)
-    _show(tail)
+    printable = view.Printable(own_secrets())
+    _show(tail, printable, is_all=queue is None)
     while queue is not None and not view.attempts(run_dir):
         over = not queue.active
-        _show(tail)
+        _show(tail, printable, is_all=over)
         if over:
             return
         time.sleep(_POLL_S)
 
 
-def _show(tail: Tail) -> None:
+def _show(tail: Tail, printable: Printable, *, is_all: bool) -> None:
+    """Print what is new in the log. `is_all`: nothing follows, so an incomplete last line is printed, too."""
     for chunk in tail.more():
-        typer.echo(chunk, nl=False)
+        typer.echo(printable.feed(chunk), nl=False)
+    if is_all:
+        typer.echo(printable.flush(), nl=False)

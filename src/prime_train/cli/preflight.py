@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tomli
 import typer
 
+from prime_train.cli.interpreters import announce_interpreters
 from prime_train.cli.render import painter
 from prime_train.cli.standard_streams import write_note
 from prime_train.config import detect
@@ -82,6 +83,7 @@ def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKE
         named = program_of(reading.run).named(_config(verdict, ""), command.run_name)
         if validate:
             program = program_of(named[0])
+            announce_interpreters(named[0])
             facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
         elif unchecked:
             write_note(f"warning: {unchecked}")

@@ -43,10 +43,13 @@ def message(error: UserError, stream: TextIO) -> str:
 
 
 def json_text(document: Any) -> str:
-    """The text of a --json document, with letters of all languages as they are."""
+    """The text of a --json document, with letters of all languages as they are, and secrets masked in its strings."""
     import json  # here, because a plain lint does not need it
 
-    return json.dumps(document, indent=1, ensure_ascii=False)
+    from prime_train.core.own_secrets import own_secrets
+    from prime_train.core.redaction import redact_all
+
+    return json.dumps(redact_all(document, own_secrets()), indent=1, ensure_ascii=False)
 
 
 def table(rows: Iterable[Sequence[str]], header: Sequence[str], right: Container[int] = ()) -> str:

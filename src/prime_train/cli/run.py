@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shlex
 import signal
 import sys
@@ -26,7 +25,8 @@ from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output
 from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Record
 from prime_train.facts.facts import Facts, to_json
@@ -250,7 +250,7 @@ def plan_text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -
     host = environment.read_host("PID:START_TICKS")
     for launch in program.plan(run, run_dir, attempt, step):
         lines += _launch(launch, program.environment(launch.role, run, run_dir, attempt, host), run_dir, host)
-    hidden = secrets(os.environ, (run.prime_train.alerts.webhook_env,))
+    hidden = own_secrets((run.prime_train.alerts.webhook_env,))
     redacted = [(label, redact(words, hidden)) for label, words in lines]
     return labelled(f"{run.run.name}: the plan, nothing was started or written", redacted, sys.stdout)
 

@@ -21,8 +21,9 @@ from prime_train.cloud.slurm_record import SlurmJob
 from prime_train.cloud.slurm_resources import Known, Plan
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.model import shape as shapes
@@ -69,7 +70,7 @@ def submit(
 
 def _refuse_secrets(text: str, run: RunSpec) -> None:
     """Raise UserError if a secret of this environment is in the script."""
-    if redact(text, secrets(os.environ, (run.prime_train.alerts.webhook_env,))) != text:
+    if redact(text, own_secrets((run.prime_train.alerts.webhook_env,))) != text:
         raise UserError(
             what="a path or value of the job contains a secret of this environment",
             where="--slurm",
@@ -218,7 +219,8 @@ def _refuse_held(run_dir: RunDir) -> None:
 def _write(run_dir: RunDir, script: Path, text: str, config: str | None) -> None:
     """Write the script, and the folder for the output of the job: Slurm does not create it. Raises UserError."""
     try:
-        run_dir.slurm.mkdir(parents=True, exist_ok=True)
+        run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir.slurm)
         script.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(script, text)
         if config is not None:

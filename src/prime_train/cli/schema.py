@@ -95,7 +95,7 @@ def _keep(text: str, name: str) -> None:
     path = Path(cache_path("prime_rl", f"{name}.json"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
+        write_atomic(path, text, is_private=False)
     except OSError as error:
         raise UserError(
             what="the table cannot be written",

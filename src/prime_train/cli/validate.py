@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from prime_train.cli.interpreters import announce_interpreters
 from prime_train.cli.options import AsJson, Config, NoColor, Python
 from prime_train.cli.render import json_text, painter
 from prime_train.config import detect
@@ -52,6 +53,7 @@ def validate(
     reading = detect.read(*read_config(config))
     run, facts = reading.run, None
     if run is not None:
+        announce_interpreters(run, python)
         facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program_of(run).run_folder)
     verdict = judge.judge(reading, facts)
     if as_json:

@@ -14,7 +14,8 @@ from prime_train.cloud.names import bucket_fault, bucket_name, job_name
 from prime_train.cloud.skypilot import Bucket, Job, size_disk_gb
 from prime_train.cloud.task_script import write_script
 from prime_train.core.errors import UserError
-from prime_train.core.redaction import is_secret, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import is_secret
 from prime_train.estimate.cost.run_cost import Rates
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_entry
@@ -83,7 +84,7 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
 def check_portable(run: RunSpec, config: Config, environment: Mapping[str, str]) -> None:
     """Raise UserError for a config that another machine cannot use, or that holds a secret."""
     named = tuple(name for name, value in environment.items() if is_secret(name, value))
-    refusals.refuse_config(run, config.text, config.values, secrets(environment, named), config.path)
+    refusals.refuse_config(run, config.text, config.values, own_secrets(named, environment), config.path)
 
 
 def backup_provider(run: RunSpec) -> str | None:

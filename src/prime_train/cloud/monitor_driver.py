@@ -31,7 +31,8 @@ from prime_train.cloud.monitor_poll import (
     Step,
 )
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 
 _COMMAND = (sys.executable, "-c", "from prime_train.cli.entry import main; main()")
 _GITHUB_TOKENS = frozenset(("GITHUB_TOKEN", "GH_TOKEN"))  # no child needs them
@@ -113,7 +114,7 @@ class Driver:
         status = parse_status(done.output)
         if status.verdict == "unknown" and not done.output.strip():
             return status._replace(why=f"prime-train status --wandb: {self._describe(done)}")
-        return status._replace(why=redact(status.why, secrets(self.environment)))
+        return status._replace(why=redact(status.why, own_secrets(environment=self.environment)))
 
     def _read_queue(self) -> Any:
         """All jobs of all users: the run may have been started by a person, and is watched by a service account."""
@@ -140,7 +141,7 @@ class Driver:
 
     def _describe(self, done: Done) -> str:
         ended = "it did not end in time" if done.code is None else f"exit code {done.code}"
-        tail = redact(done.errors, secrets(self.environment)).strip()[-_TAIL:]
+        tail = redact(done.errors, own_secrets(environment=self.environment)).strip()[-_TAIL:]
         return f"{ended}: {tail}" if tail else ended
 
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from prime_train.cloud import slurm_record
 from prime_train.cloud.slurm_record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
-from prime_train.core.rundir import RunDir
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import RunDir, make_folder
 from prime_train.supervise.lock import unwritable_error
 from prime_train.views.text import sanitize
 
@@ -120,7 +121,7 @@ def requeue(job: SlurmJob) -> None:
 def hold_submission(run_dir: RunDir) -> Iterator[None]:
     """Hold the lock of submissions, so that two commands at once do not submit a run twice. Raises UserError."""
     try:
-        run_dir.slurm.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir.slurm)
         fd = os.open(run_dir.slurm / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise unwritable_error(error, run_dir) from None
@@ -177,7 +178,7 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _failed(argv: list[str], done: subprocess.CompletedProcess[str]) -> UserError:
-    printed = redact(_shorten(done.stderr or done.stdout), secrets(os.environ))
+    printed = redact(_shorten(done.stderr or done.stdout), own_secrets())
     fix = "squeue --me lists your jobs"
     if argv[0] == "sbatch":
         fix = "sinfo lists partitions and limits; --partition, --time-limit and --sbatch KEY=VALUE change the job"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from prime_train.cloud.slurm_requeue import Progress
 from prime_train.core import outside
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
 
 _LONGEST_BYTES = 64 * 1024
 _JOB_ID = re.compile(r"[0-9]{1,12}")
@@ -45,7 +45,7 @@ def _is_job(job_id: object, cluster: object) -> bool:
 
 
 def write_job(run_dir: RunDir, job: SlurmJob) -> None:
-    run_dir.slurm.mkdir(parents=True, exist_ok=True)
+    make_folder(run_dir.slurm)
     write_atomic(run_dir.slurm / "job.json", json.dumps({"version": 1, **job._asdict()}, indent=1))
 
 
@@ -59,7 +59,7 @@ def read_job(run_dir: RunDir) -> SlurmJob | None:
 
 
 def write_progress(run_dir: RunDir, progress: Progress) -> None:
-    run_dir.slurm.mkdir(parents=True, exist_ok=True)
+    make_folder(run_dir.slurm)
     write_atomic(run_dir.slurm / "progress.json", json.dumps({"version": 1, **progress._asdict()}, indent=1))
 
 

@@ -7,13 +7,17 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.cloud.sky_queue import ManagedJob, parse_queue
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
+from prime_train.views.logs import Printable
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)\.(\d+)")
 _WANTED = (0, 14)
@@ -83,9 +87,18 @@ def read_log(sky: Sky, job_id: int) -> str:
 
 
 def show_log(sky: Sky, job_id: int, *, follow: bool) -> int:
-    """Show the output of a job on the terminal. Returns the exit code of `sky`."""
+    """Show the output of a job on the terminal, with secrets masked. Returns the exit code of `sky`."""
     words = ["jobs", "logs", "--follow" if follow else "--no-follow", str(job_id)]
-    return subprocess.run([sky.program, *words], env=dict(sky.environment), check=False).returncode
+    printable = Printable(own_secrets(environment=sky.environment))
+    with subprocess.Popen(
+        [sky.program, *words], env=dict(sky.environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert isinstance(process.stdout, BufferedReader)
+        while chunk := process.stdout.read1():
+            sys.stdout.write(printable.feed(chunk))
+            sys.stdout.flush()
+        sys.stdout.write(printable.flush())
+    return process.returncode
 
 
 def cancel(sky: Sky, job_id: int) -> None:
@@ -139,7 +152,7 @@ def _decode(output: bytes) -> str:
 
 
 def _failure(sky: Sky, command: str, answer: _Answer) -> UserError | Unreachable:
-    text = redact(answer.output, secrets(sky.environment))
+    text = redact(answer.output, own_secrets(environment=sky.environment))
     if _NO_LOGIN.search(text):
         return Unreachable("SkyPilot has no credentials for a cloud")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -16,7 +16,8 @@ from typing import Any, get_args
 
 from prime_train.cloud.remote_verdict import Problem, RemoteReading
 from prime_train.core.errors import UserError
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import read_answer
 
@@ -42,12 +43,13 @@ def read_run(
 ) -> RemoteReading:
     """One reading of the run `path`, at `observed_s`. `environment`: of this process; its secrets reach no message."""
     command = (sys.executable, "-P", "-m", "prime_train.cloud.wandb_program")
+    hidden = own_secrets(environment=environment)
     answer = read_answer("the W&B client", command, limit_s, {"path": path, "request_s": request_s})
     if isinstance(answer, NotKnown):
         slow = answer.reason.startswith("no answer")
         problem: Problem = "no_answer" if slow else "unreadable"
-        return RemoteReading(observed_s, problem=problem, detail=redact(answer.reason, secrets(environment)))
-    return parse(answer, observed_s, secrets(environment))
+        return RemoteReading(observed_s, problem=problem, detail=redact(answer.reason, hidden))
+    return parse(answer, observed_s, hidden)
 
 
 def parse(document: Mapping[str, Any], observed_s: float, hidden: Sequence[str] = ()) -> RemoteReading:

@@ -1,40 +1,62 @@
-"""Finds the secrets in an environment and masks them in texts. Pure; standard library only.
+"""Finds the secrets in an environment, and masks them in texts by value and by form. Reads one shipped table.
 
 Every writer of text that may contain program output, addresses or arguments uses this module: events, launches,
-reports, evidence, crash files.
+reports, evidence, crash files, and the output of every command. The forms are in registry/secrets.toml.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
+
+from prime_train.core.paths import shipped
 
 MASK = "•••"
 _SHORTEST_SECRET = 4  # masking a shorter value would damage every text, and protect nothing
 _SHORTEST_LINE = 8  # of a multi-line secret, such as a private key: "-----" alone would match everywhere
+_SHORTEST_ENCODED = 9  # in base64 a shorter value has too few letters of its own
 _SHORTEST_USER = 16  # https://TOKEN@host: a longer user name is a token
 _NAME = re.compile(
-    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|_PAT|_DSN|WEBHOOK(?:_URL)?)(?:_?\d+)?\Z",
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTHORIZATION|BEARER|COOKIE|_PWD|_PASS|_PAT|_SAS|_DSN"
+    r"|WEBHOOK(?:_URL)?)(?:_?\d+)?\Z",
     re.IGNORECASE,
 )
 _WORDS = frozenset({"true", "false", "none", "null", "auto", "yes"})  # HF_HUB_DISABLE_IMPLICIT_TOKEN=true is a switch
+_PLAIN = r"[A-Za-z0-9_.~-]*"  # the same in JSON and in a URL; RFC 3986, section 2.3
+_USER = r"://([^/\s:@]+)(?::([^/\s@]*))?@"
+_KEY_BEGINS = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-[23]:"
+_KEY_ENDS = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-MAC:.*\n"
+LONGEST_KEY = 16 * 1024  # characters of a private key: one of RSA with 16,384 bits has 12,800
 
-# The prefixes that issuers document: GitHub, GitLab, Hugging Face, OpenAI and Anthropic, AWS, Slack, Google,
-# Prime Intellect.
-ISSUED = (
-    r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}"
-    r"|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}|AIza[\w-]{30,}|pit_[\w-]{16,})"
-)
-LOGIN = r"://[^/\s:@]+:[^/\s@]{3,}@"
-PRIVATE_KEY = r"-----BEGIN [A-Z ]*PRIVATE KEY-----"
-_SHAPES = re.compile(rf"{ISSUED}|{LOGIN}|{PRIVATE_KEY}(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)")
-_USER = re.compile(r"://([^/\s:@]+)(?::([^/\s@]*))?@")
+
+class Form(NamedTuple):
+    """What the tokens of an issuer look like; registry/secrets.toml explains the fields."""
+
+    id: str
+    keywords: tuple[str, ...]
+    pattern: str
+    source: str
+    any_case: bool = False
+
+
+@cache
+def forms() -> tuple[Form, ...]:
+    import tomli  # here, because the watches of a run import this module and mask nothing
+
+    with open(shipped("secrets.toml"), "rb") as file:
+        return tuple(Form(**row | {"keywords": tuple(row["keywords"])}) for row in tomli.load(file)["form"])
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or a key of a file has the name of a secret: WANDB_API_KEY, client_secret."""
+    return bool(_NAME.search(name))
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable is a secret: by its name (WANDB_API_KEY, HF_TOKEN), or because its URL has a login."""
-    return (bool(_NAME.search(name)) and value.lower() not in _WORDS) or bool(_logins(value))
+    return (is_secret_name(name) and value.lower() not in _WORDS) or bool(_logins(value))
 
 
 def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) -> tuple[str, ...]:
@@ -45,52 +67,147 @@ def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) ->
     named = frozenset(names)
     found: set[str] = set()
     for name, value in environment.items():
-        if name in named or (_NAME.search(name) and value.lower() not in _WORDS):
-            found.update(_forms(value))
-        for login in _logins(value):
-            found.update(_forms(login))
+        if name in named or (is_secret_name(name) and value.lower() not in _WORDS):
+            found.update(_forms_of(value))
+        for part in (*_logins(value), *find(value)):
+            found.update(_forms_of(part))
     return tuple(sorted((value for value in found if len(value) >= _SHORTEST_SECRET), key=len, reverse=True))
 
 
-def _forms(value: str) -> set[str]:
-    """The value itself, in JSON, in a URL, and line by line."""
-    import json  # lazy, because a lint needs only the patterns
+def _forms_of(value: str) -> set[str]:
+    """The value itself, in JSON, in a URL, in base64, and line by line."""
+    lines = (line for line in value.splitlines() if len(line.strip()) >= _SHORTEST_LINE)
+    written = {value, *lines, *_in_base64(value)}
+    if re.fullmatch(_PLAIN, value):
+        return written
+    import json  # here, because a lint has no time for the imports
     from urllib.parse import quote
 
-    lines = (line for line in value.splitlines() if len(line.strip()) >= _SHORTEST_LINE)
-    forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], *lines}
-    return forms | {quote(value, safe="", errors="surrogatepass")}
+    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return written | escaped | {quote(value, safe="", errors="surrogatepass")}
+
+
+def _in_base64(value: str) -> set[str]:
+    """The letters that depend on the value alone, at each of the three places where it may begin in a longer text."""
+    from binascii import b2a_base64
+
+    raw = value.encode(errors="surrogatepass")
+    if len(raw) < _SHORTEST_ENCODED:
+        return set()
+    found: set[str] = set()
+    for before in range(3):  # bytes of the text before the value in its first group of three
+        letters = b2a_base64(bytes(before) + raw, newline=False).decode()
+        own = letters[-(-before * 8 // 6) : (before + len(raw)) * 8 // 6]
+        found |= {own, own.replace("+", "-").replace("/", "_")}
+    return found
 
 
 def _logins(value: str) -> list[str]:
     """The passwords in the URLs of a text, and the tokens in place of user names."""
     if "@" not in value:
         return []
-    from urllib.parse import unquote
-
     found = []
-    for user, password in _USER.findall(value):
-        found += [unquote(password), password] if password else []
+    for user, password in re.findall(_USER, value):
+        found += [_unquoted(password), password] if password else []
         found += [user] if not password and len(user) >= _SHORTEST_USER else []
     return found
 
 
+def _unquoted(text: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # here, because a lint has no time for the import
+
+    return unquote(text)
+
+
+def _searched(text: str) -> Iterable[re.Pattern[str]]:
+    """The patterns of the forms whose keywords are in the text."""
+    lowered = text.lower()
+    for form in forms():
+        searched = lowered if form.any_case else text
+        if any(keyword in searched for keyword in form.keywords):
+            yield re.compile(form.pattern)
+
+
+def find(text: str) -> list[str]:
+    """The parts of a text that have the form of a secret."""
+    matches = (match for pattern in _searched(text) for match in pattern.finditer(text))
+    return [match[0][start:end] for match in matches for start, end in _spans(match)]
+
+
+def _spans(match: re.Match[str]) -> list[tuple[int, int]]:
+    """Where the secrets are in a match, relative to its start."""
+    groups = [name for name in match.groupdict() if match[name] is not None]
+    start = match.start()
+    return [(match.start(name) - start, match.end(name) - start) for name in groups] or [(0, len(match[0]))]
+
+
 def redact(text: str, hidden: Iterable[str] = ()) -> str:
-    """`text` with the hidden values masked, and every text in the form of a token, a login or a private key."""
-    pattern = "|".join(re.escape(value) for value in hidden)
-    text = re.sub(pattern, MASK, text) if pattern else text
-    return _SHAPES.sub(lambda found: f"://{MASK}@" if found[0].startswith("://") else MASK, text)
+    """`text` with the hidden values masked, and every text in the form of a token, a login or a private key.
+
+    `hidden` is ordered from the longest value to the shortest.
+    """
+    for value in hidden:
+        if value in text:
+            text = text.replace(value, MASK)
+    for pattern in _searched(text):
+        text = pattern.sub(_mask, text)
+    return text
+
+
+def _mask(match: re.Match[str]) -> str:
+    text = match[0]
+    for start, end in reversed(_spans(match)):
+        text = text[:start] + MASK + text[end:]
+    return text
 
 
 def redact_all(document: Any, hidden: Iterable[str] = ()) -> Any:
-    """A JSON document with `redact` applied to every string but the keys."""
+    """A JSON document with `redact` applied to every string; a key is masked only if it has the form of a secret."""
     hidden = tuple(hidden)
     match document:
         case str():
             return redact(document, hidden)
         case Mapping():
-            return {key: redact_all(value, hidden) for key, value in document.items()}
+            return {
+                redact(key) if isinstance(key, str) else key: redact_all(value, hidden)
+                for key, value in document.items()
+            }
         case list() | tuple():
             return [redact_all(value, hidden) for value in document]
         case _:
             return document
+
+
+def open_key(text: str) -> int | None:
+    """Where a private key begins whose end is not in the text; None if there is none."""
+    begin = None
+    for match in re.finditer(_KEY_BEGINS, text):
+        begin = match.start()
+    return begin if begin is not None and re.search(_KEY_ENDS, text[begin:]) is None else None
+
+
+class LineRedactor:
+    """Masks a text that arrives in pieces. Holds back an incomplete line, and a private key until its end."""
+
+    def __init__(self, hidden: Iterable[str] = ()) -> None:
+        self._hidden = tuple(hidden)
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """The masked text up to the end of the last complete line."""
+        text = self._held + piece
+        end = text.rfind("\n") + 1
+        if len(text) - end > LONGEST_KEY:
+            end = len(text)  # a line of this length is no line of a log
+        begin = open_key(text[:end]) if "PRIVATE KEY" in text or "PuTTY" in text else None
+        if begin is not None and end - begin <= LONGEST_KEY:
+            end = text.rfind("\n", 0, begin) + 1
+        self._held = text[end:]
+        return redact(text[:end], self._hidden)
+
+    def flush(self) -> str:
+        """The masked rest."""
+        rest, self._held = self._held, ""
+        return redact(rest, self._hidden)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +140,41 @@ class RunDir:
             return str(path)
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a file so that a reader sees either the old text or the whole new text."""
+def make_folder(path: Path) -> None:
+    """Create a folder, and the missing ones above it, for their owner alone. One that exists stays as it is."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=_mode(folder.parent, 0o700), exist_ok=True)
+    path.mkdir(exist_ok=True)  # raises if it is no folder
+
+
+def open_private(path: Path | str, flags: int) -> int:
+    """Open a file that may hold secrets: a new one is for its owner alone. Also the `opener` of `open`."""
+    return os.open(path, flags | os.O_CLOEXEC, _mode(Path(path).parent, 0o600))
+
+
+def _mode(folder: Path, owner: int) -> int:
+    """The mode of a new file or folder: `owner`, and the same for the group below a folder with the set-group-ID bit.
+
+    That bit is the usual mark of a folder that a group shares (chmod g+s runs).
+    """
+    try:
+        is_shared = bool(folder.stat().st_mode & stat.S_ISGID)
+    except OSError:
+        return owner
+    return owner | owner >> 3 if is_shared else owner
+
+
+def write_atomic(path: Path, text: str, *, is_private: bool = True) -> None:
+    """Replace a file so that a reader sees either the old text or the whole new text.
+
+    A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=open_private if is_private else None) as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -163,6 +197,6 @@ def sync(path: Path) -> None:
 def append_traceback(log: Path, error: Exception) -> None:
     """Append the traceback of an internal error to a log, if the disk has space for it."""
     with contextlib.suppress(OSError):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "a", encoding="utf-8") as file:
-            file.write("".join(traceback.format_exception(error)))
+        make_folder(log.parent)
+        with open(log, "a", encoding="utf-8", opener=open_private) as file:
+            file.write(redact("".join(traceback.format_exception(error)), own_secrets()))

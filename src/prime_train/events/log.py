@@ -18,7 +18,9 @@ from secrets import token_hex
 from typing import Any
 
 from prime_train.core.outside import OutsideError, as_user_error, open_descriptor
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.record import LINE_BYTES, MEASURED, Record, as_bytes, encode, read_line
 from prime_train.events.schema import Event
 from prime_train.events.transient import TRANSIENT, retry
@@ -28,14 +30,14 @@ _LONGEST_TEXT = 64 * 1024  # characters of a field, where the whole line would b
 # They may quote a program.
 _TEXT_FIELDS = frozenset(
     {"what", "why", "fix", "where", "reason", "detail", "failed", "traceback", "problem", "prompt", "text"}
+    | {"subject", "activity", "rejected", "items", "about"}
 )
 
 
 def mask_secrets(event: Event, hidden: tuple[str, ...]) -> Event:
     """The event with secrets masked in its text fields. Fields for programs, such as paths and names, stay the same."""
-    values = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
-    texts = {name: value for name, value in values.items() if isinstance(value, str)}  # `failed` is often a number
-    changed: dict[str, Any] = {name: redact(text, hidden) for name, text in texts.items()}
+    texts = {f.name: getattr(event, f.name) for f in fields(event) if f.name in _TEXT_FIELDS}
+    changed: dict[str, Any] = {name: _mask(value, hidden) for name, value in texts.items()}
     return replace(event, **changed) if changed != texts else event
 
 
@@ -49,6 +51,12 @@ def bound_numbers(event: Event) -> Event:
     return replace(event, **changed) if changed else event
 
 
+def _mask(value: object, hidden: tuple[str, ...]) -> object:
+    if isinstance(value, tuple):
+        return tuple(_mask(part, hidden) for part in value)
+    return redact(value, hidden) if isinstance(value, str) else value  # `failed` is often a number
+
+
 class EventLog:
     """Appends one writer's events. Thread-safe; each line is one write(2).
 
@@ -56,11 +64,11 @@ class EventLog:
     """
 
     def __init__(self, directory: Path, writer: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
         self.path = directory / f"{writer}.jsonl"
         self.life = token_hex(4)
         self._writer = writer
-        self._hidden = secrets(os.environ)
+        self._hidden = own_secrets()
         self._lock = threading.Lock()
         try:
             self._fd = retry(self._open)
@@ -101,7 +109,7 @@ class EventLog:
         try:
             return open_descriptor(self.path, self.path.parent, flags)
         except FileNotFoundError:
-            return os.open(self.path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            return open_private(self.path, flags | os.O_CREAT | os.O_EXCL)
 
     def _is_replaced(self) -> bool:
         """Another file has the name: an editor or a copy replaced it."""

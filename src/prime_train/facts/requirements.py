@@ -44,6 +44,16 @@ def python(run: RunSpec) -> str:
     return _expand(named)
 
 
+def named_interpreters(run: RunSpec, instead: str | None = None) -> tuple[str, ...]:
+    """The interpreters that the config names, and that the probes start. `instead`: what --python names."""
+    own = run.launch.python if run.launch is not None else None
+    served = run.server.python if run.server is not None else None
+    tasks = [source.python for source in run.tasks if source.kind == "verifiers"]
+    named = [_expand(one) for one in (own, served, *tasks) if one]
+    replaced = python(run) if instead else None
+    return tuple(dict.fromkeys(one for one in named if one != replaced))
+
+
 class Part(NamedTuple):
     """A package that a part of the run needs in an interpreter of its own.
 

@@ -63,7 +63,7 @@ def save(found: Iterable[Price], day: date, *, whole: bool) -> Path:
             if (price.cloud not in clouds if whole else (price.cloud, price.gpu) not in cards)
         ]
         try:
-            write_atomic(path, format_table([*kept, *added]))
+            write_atomic(path, format_table([*kept, *added]), is_private=False)
         except OSError as error:
             raise _write_error(path, error) from None
     return path

@@ -22,8 +22,9 @@ from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, identify
-from prime_train.core.redaction import redact, secrets
+from prime_train.core.redaction import redact
 from prime_train.events import AlertSent
 
 VERSION = 1
@@ -67,7 +68,7 @@ class Alerts:
         self._limits = limits or Limits()
         self._command = tuple(command)
         self._address = environment.get(webhook_env, "") if webhook_env else ""
-        self._hidden = (*([self._address] if self._address else []), *secrets(environment, [webhook_env]))
+        self._hidden = (*([self._address] if self._address else []), *own_secrets([webhook_env], environment))
         self._variables = {name: value for name, value in environment.items() if name not in _MARKS}
         self._waiting: Queue[_Alert | None] = Queue(self._limits.most_waiting)
         self._results: SimpleQueue[AlertSent] = SimpleQueue()

@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from prime_train.core.redaction import redact
-from prime_train.core.rundir import write_atomic
+from prime_train.core.rundir import make_folder, write_atomic
 from prime_train.facts.facts import NotKnown
 
 _AT_ONCE = 8
@@ -70,7 +70,7 @@ class EvidenceWriter:
         if isinstance(text, NotKnown):
             return f"{item.name}: {self.redact(text.reason)}"
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             write_atomic(self._folder / item.name, self.redact(text))
         except OSError as error:  # a full disk is often the cause of the failure
             return f"{item.name}: {error.strerror}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Holder, live_holder, own_mark
-from prime_train.core.rundir import RunDir
+from prime_train.core.rundir import RunDir, make_folder
 
 
 class Lock:
@@ -78,7 +78,8 @@ def _acquire(run_dir: RunDir) -> int:
     """Open and lock the lock file, and write this process's identity into it. Returns its descriptor."""
     while True:
         try:
-            run_dir.path.mkdir(parents=True, exist_ok=True)
+            run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(run_dir.path)
             _refuse_other_kinds(run_dir)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = os.open(run_dir.lock, flags, 0o644)

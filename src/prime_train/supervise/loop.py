@@ -17,9 +17,9 @@ from queue import Empty, SimpleQueue
 from prime_train import __version__, events
 from prime_train.core.disk_error import UNWRITABLE
 from prime_train.core.errors import ExitCode
+from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, own_identity
-from prime_train.core.redaction import secrets
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Event, EventLog, Follower, Record
 from prime_train.events.damage import describe
 from prime_train.events.transient import retry
@@ -103,7 +103,7 @@ class _Supervision:
         self._policy = policy
         self._log = EventLog(run_dir.events, WRITER)
         self._follower = Follower(run_dir.events)
-        self._secrets = secrets(os.environ, [run.prime_train.alerts.webhook_env])
+        self._secrets = own_secrets([run.prime_train.alerts.webhook_env])
         self._services = Services(run, run_dir, program, watches, self.inbox, self._secrets)
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._launches: tuple[Launch, ...] = ()
@@ -288,7 +288,7 @@ class _Supervision:
     def _start(self, attempt: int, role: str) -> None:
         launch = self._add_environment(next(launch for launch in self._launches if launch.role == role), attempt)
         try:
-            self._run_dir.attempt(attempt).mkdir(parents=True, exist_ok=True)
+            make_folder(self._run_dir.attempt(attempt))
             write_atomic(self._run_dir.launch(attempt, role), to_json(environment.hide(launch, self._secrets)))
             child = retry(lambda: self._children.start(launch, attempt)).identity  # fork may fail with EAGAIN
         except OSError as error:

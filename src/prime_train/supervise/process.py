@@ -26,7 +26,7 @@ import psutil
 
 from prime_train.core.process_id import Identity, identify, own_identity, parse_identity
 from prime_train.core.process_signal import signal_checked, signal_identity
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.supervise.launch import control_group, environment
 from prime_train.supervise.launch.control_group import list_members
 from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard
@@ -76,7 +76,7 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object], group: Path 
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("the parent-death signal is bound to the thread that forks: spawn from the main thread")
-    launch.log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(launch.log.parent)
     give_up_s = time.monotonic() + _START_LIMIT_S
     while True:
         try:
@@ -99,7 +99,7 @@ def _start_below_guard(launch: Launch, group: Path | None) -> tuple[subprocess.P
     ours, its = os.pipe()
     try:
         command = add_reporting_guard(launch.argv, its)
-        with open(launch.log, "ab") as log:
+        with open(launch.log, "ab", opener=open_private) as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(group or ""), *command],
                 stdin=subprocess.DEVNULL,

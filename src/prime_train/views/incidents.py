@@ -46,7 +46,9 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
             case EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
                 path = Path(kept)
                 link = str(path.relative_to(folder)) if path.is_relative_to(folder) else kept
-                yield f"Before attempt {attempt} was ended, [{link}]({link}) was written: {plain(', '.join(items))}."
+                yield (
+                    plain(f"Before attempt {attempt} was ended, [{link}]({link}) was written: {', '.join(items)}") + "."
+                )
             case AlertSent(channel=channel, failed=reason) if reason:
                 failed[channel, reason] += 1
     for (channel, reason), times in failed.items():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.redaction import LONGEST_KEY, LineRedactor, open_key
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.log_prefix import ANSI
 from prime_train.programs import recorded
@@ -53,6 +54,36 @@ def attempt_log(run_dir: RunDir, attempt: int) -> Path:
     return run_dir.log(attempt, first)
 
 
+class Printable:
+    """Turns the bytes of a log into text for a terminal: without colours, control characters and secrets.
+
+    Holds back an incomplete line, because a secret may continue in the next piece.
+    """
+
+    def __init__(self, hidden: Iterable[str]) -> None:
+        self._redactor = LineRedactor(hidden)
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> str:
+        """The text of all complete lines. A carriage return ends a line, too: a progress bar writes no other end."""
+        data = self._rest + chunk
+        end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1  # the last byte may be half of \r\n
+        if len(data) - end > _CHUNK_BYTES:
+            end = len(data)
+        self._rest = data[end:]
+        return self._redactor.feed(_printable(data[:end]))
+
+    def flush(self) -> str:
+        """The rest, if nothing else will arrive."""
+        rest, self._rest = self._rest, b""
+        return self._redactor.feed(_printable(rest)) + self._redactor.flush()
+
+
+def _printable(data: bytes) -> str:
+    data = ANSI.sub(b"", data.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+    return sanitize(data.decode("utf-8", "replace"))
+
+
 class Tail:
     """A log and the position up to which it was read."""
 
@@ -63,7 +94,7 @@ class Tail:
     def skip_to_last(self, lines: int) -> None:
         """Moves the position to the last `lines` lines, or to the start for 0. Reads only these lines."""
         with contextlib.suppress(FileNotFoundError), outside.open_regular(self.path, self.path.parent) as file:
-            self._offset = _start_of_last(file, lines) if lines else 0
+            self._offset = _start_outside_a_key(file, _start_of_last(file, lines)) if lines else 0
 
     def more(self) -> Iterator[bytes]:
         """The text from the position on, in chunks; moves the position. Nothing if the log does not exist yet."""
@@ -72,6 +103,15 @@ class Tail:
             while chunk := file.read(_CHUNK_BYTES):
                 self._offset += len(chunk)
                 yield chunk
+
+
+def _start_outside_a_key(file: io.BufferedReader, offset: int) -> int:
+    """`offset`, or the start of the private key around it: without its first line a key is not recognised."""
+    before = max(0, offset - LONGEST_KEY)
+    file.seek(before)
+    text = file.read(offset - before).decode("latin-1")  # one character per byte
+    begin = open_key(text)
+    return offset if begin is None else before + text.rfind("\n", 0, begin) + 1
 
 
 def _start_of_last(file: io.BufferedReader, lines: int) -> int:

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.supervise.state import Attempt
 from prime_train.views import rewards
 from prime_train.views.history import PHASES, History, Restart, gather
 from prime_train.views.incidents import alarms, changes, deletions, warnings
-from prime_train.views.text import date, fenced, plain, sanitize, table
+from prime_train.views.text import date, fenced, plain, table
 
 _PHASE_NAMES = {
     "rollouts_s": "wait for rollouts",
@@ -44,7 +46,7 @@ def write_into(folder: Path, history: History) -> Path:
         remark = "" if drawn else "*No step was recorded yet.*"
     except ImportError:
         drawn, remark = [], _NO_PLOTS.format(name=history.path.name)
-    write_atomic(target.report, text(history, drawn, remark))
+    write_atomic(target.report, redact(text(history, drawn, remark), own_secrets()))
     return target.report
 
 
@@ -55,7 +57,7 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
         name = path.rpartition("/")[2].removesuffix(".png")
         images[name] = f"![{name}]({path})"
     sections = [
-        f"# Run {history.name}",
+        f"# Run {plain(history.name)}",
         outcome(history),
         table(("", ""), _what_ran(history)),
         *rewards.sections(history, images.get("reward", "")),
@@ -242,7 +244,7 @@ def _samples(history: History) -> Iterable[str]:
     if history.state.samples:
         yield f"## Samples of step {history.state.samples[-1].step:,}"
     for sampled in history.state.samples:
-        yield fenced(sanitize(f"{sampled.prompt}{sampled.text}"))
+        yield fenced(f"{sampled.prompt}{sampled.text}")
 
 
 def _commands(history: History) -> str:
@@ -257,7 +259,7 @@ def _commands(history: History) -> str:
     ]
     width = max(len(command) for command, _ in rows)
     lines = "\n".join(f"{command:<{width}}   # {remark}" for command, remark in rows)
-    return f"```\n{lines}\n```"
+    return fenced(lines)
 
 
 def _finite(values: Iterable[float]) -> list[float]:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, OutsideError
-from prime_train.core.redaction import secrets
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.lock import find_holder
 from prime_train.views import wandb_rows as rows
@@ -57,9 +57,9 @@ def start(run_dir: RunDir) -> None:
         what, where = "the package wandb is not installed", "prime_train.wandb.project"
         why, fix = "the config asks for a mirror of the run at W&B", f"{_INSTALL}, or remove prime_train.wandb"
         raise UserError(what, where, why, fix)
-    _folder(run_dir).mkdir(exist_ok=True)
+    make_folder(_folder(run_dir))
     variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
-    with open(log_path(run_dir), "ab") as log:
+    with open(log_path(run_dir), "ab", opener=open_private) as log:
         command = [sys.executable, "-P", "-m", __name__, str(run_dir.path), "--detach"]
         subprocess.run(
             command,
@@ -91,7 +91,7 @@ def main() -> int:
 @contextlib.contextmanager
 def _lock(run_dir: RunDir) -> Iterator[bool]:
     """Yields whether this is the only mirror of the run. Waits for the mirror of an earlier supervisor to end."""
-    _folder(run_dir).mkdir(exist_ok=True)
+    make_folder(_folder(run_dir))
     with open(_folder(run_dir) / "mirror.lock", "ab") as file:
         give_up_s = time.monotonic() + _LOCK_LIMIT_S
         while True:
@@ -138,7 +138,7 @@ def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
     """The run at W&B, continued under the id it had; None if there is no login or no connection."""
     import wandb
 
-    config = rows.config(_resolved(run_dir), secrets(os.environ))
+    config = rows.config(_resolved(run_dir), own_secrets())
     settings = _settings(config)
     try:
         run = wandb.init(
@@ -233,7 +233,7 @@ def load_position(run_dir: RunDir, environment: Mapping[str, str]) -> Mirrored:
 
 
 def save_position(run_dir: RunDir, mirrored: Mirrored) -> None:
-    _folder(run_dir).mkdir(exist_ok=True)
+    make_folder(_folder(run_dir))
     write_atomic(_folder(run_dir) / "mirror.json", json.dumps(asdict(mirrored)))
 
 

@@ -16,7 +16,7 @@ from prime_train.checkpoints.step_folders import Places
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import read
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.supervise.fold import fold_all
@@ -133,7 +133,8 @@ def read_run_spec(run_dir: RunDir) -> RunSpec | None:
 def _make_writable(run_dir: RunDir) -> None:
     """Create the directory if there is none. Raises UserError if it is not writable."""
     try:
-        run_dir.path.mkdir(parents=True, exist_ok=True)
+        run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir.path)
         if not os.access(run_dir.path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import to_json
 
 from prime_train.core.process_id import Identity, identify
+from prime_train.core.rundir import make_folder, open_private
 from prime_train.supervise.launch.launch import SHIM
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class Sampler:
 
     def begin(self) -> None:
         """Start the child. Raises OSError if it cannot start."""
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._log, "ab") as log:
+        make_folder(self._log.parent)
+        with open(self._log, "ab", opener=open_private) as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), "", *self._argv],
                 stdin=subprocess.DEVNULL,

@@ -119,4 +119,4 @@ def _finish(folder: Path) -> None:
         for name in names:
             sync(Path(directory, name))
         sync(Path(directory))
-    write_atomic(folder / HASHES, json.dumps(_hash_files(folder), indent=1))
+    write_atomic(folder / HASHES, json.dumps(_hash_files(folder), indent=1), is_private=False)
