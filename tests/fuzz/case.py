@@ -56,7 +56,10 @@ def play(
     done = damage(stage, chance, (identity.pid, identity.start_ticks))
     problems: list[str] = []
     for words in chance.sample(READERS, 2):
-        problems += _judge_reader(words, stage.run(*words, limit_s=limit_s))
+        read = stage.run(*words, limit_s=limit_s)
+        problems += _judge_reader(words, read)
+        if read.code is None:
+            break
     ended = stage.run(*COMMAND, limit_s=limit_s)
     problems += _judge_run(stage, reference, template, done, ended)
     problems += [f"left running: {line}" for line in reap({stranger.pid})]
@@ -104,8 +107,8 @@ def _compare(stage: Stage, reference: Reference, done: Done, *, excused: bool) -
     run_dir, last_step = stage.run_dir, reference.last_step
     if not excused:
         try:
-            found = hashes(run_dir.checkpoint(last_step))
-        except OSError as error:
+            found = hashes(run_dir.checkpoint(last_step), torch=stage.torch)
+        except (OSError, subprocess.CalledProcessError) as error:
             yield f"run: finished without its last checkpoint: {error}"
         else:
             if found != reference.files:

@@ -140,7 +140,7 @@ def _judge(stage: Stage, reference: Reference, complete: dict[int, set[int]], co
     run_dir = stage.run_dir
     if losses(run_dir) != reference.losses:
         yield "metrics.jsonl is not bit-equal"
-    if hashes(run_dir.checkpoint(reference.last_step)) != reference.files:
+    if hashes(run_dir.checkpoint(reference.last_step), torch=stage.torch) != reference.files:
         yield "the last checkpoint is not bit-equal"
     asked = {e.attempt: e.resume_step for e in (r.event for r in read(run_dir.events)) if isinstance(e, LaunchAsked)}
     for attempt, steps in complete.items():
