@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import sys
@@ -11,7 +12,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz.case import Failure, play
+from tests.fuzz.case import Failure, Plan, play
 from tests.fuzz.stage import Stage, stranger
 from tests.fuzz.templates import make
 
@@ -21,25 +22,29 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the next case has the next seed")
     parser.add_argument("--cases", type=int, default=30)
     parser.add_argument("--limit-s", type=float, default=60.0, help="longest time of a command")
+    parser.add_argument("--read-only", action="store_true", help="only read the runs, and continue none")
     parser.add_argument("--torch", action="store_true", help="train with the real loop")
     parser.add_argument("--root", type=Path, help="keep templates and the last case in this folder")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
         stage = Stage((given.root or Path(temporary)).resolve(), given.torch)
-        failures = run(stage, range(given.seed, given.seed + given.cases), given.limit_s)
+        failures = run(stage, range(given.seed, given.seed + given.cases), Plan(given.limit_s, not given.read_only))
     return 1 if failures else 0
 
 
-def run(stage: Stage, seeds: range, limit_s: float = 60.0) -> list[Failure]:
+def run(stage: Stage, seeds: range, plan: Plan) -> list[Failure]:
     """Play a case for each seed, print the failures and a summary, and return the failures."""
     stage.prepare()
     reference = make(stage)
     began_s = time.monotonic()
     failures: list[Failure] = []
     codes: Counter[str] = Counter()
-    with stranger() as process:
+    with contextlib.ExitStack() as stack:
+        process = stack.enter_context(stranger())
         for seed in seeds:
-            code, found = play(stage, reference, random.Random(seed), process, limit_s)
+            if process.poll() is not None:  # the case before ended it
+                process = stack.enter_context(stranger())
+            code, found = play(stage, reference, random.Random(seed), process, plan)
             codes[code] += 1
             for failure in found:
                 failures.append(failure)

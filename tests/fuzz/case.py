@@ -44,8 +44,15 @@ class Failure(NamedTuple):
     what: str
 
 
+class Plan(NamedTuple):
+    """What a case does. `trains`: the run is continued to its end, not only read."""
+
+    limit_s: float = 60.0  # longest time of a command
+    trains: bool = True
+
+
 def play(
-    stage: Stage, reference: Reference, chance: random.Random, stranger: subprocess.Popen[bytes], limit_s: float
+    stage: Stage, reference: Reference, chance: random.Random, stranger: subprocess.Popen[bytes], plan: Plan
 ) -> tuple[str, list[Failure]]:
     """How the run ended, and what was wrong."""
     template = chance.choice(NAMES)
@@ -55,24 +62,23 @@ def play(
     before = digest(stage.canary)
     done = damage(stage, chance, (identity.pid, identity.start_ticks))
     problems: list[str] = []
+    end = "read"
     for words in chance.sample(READERS, 2):
-        read = stage.run(*words, limit_s=limit_s)
+        read = stage.run(*words, limit_s=plan.limit_s)
         problems += _judge_reader(words, read)
         if read.code is None:
             break
-    ended = stage.run(*COMMAND, limit_s=limit_s)
-    problems += _judge_run(stage, reference, template, done, ended)
+    if plan.trains:
+        ended = stage.run(*COMMAND, limit_s=plan.limit_s)
+        problems += _judge_run(stage, reference, template, done, ended)
+        end = "no end" if ended.code is None else str(ended.code)
     problems += [f"left running: {line}" for line in reap({stranger.pid})]
     if digest(stage.canary) != before:
         problems.append("files outside the run have changed")
     if stranger.poll() is not None:
         problems.append("a process that belongs to no run was ended")
     name = f"{template}: {done.text}"
-    return _end_of(ended), [Failure(done.area, name, problem) for problem in problems]
-
-
-def _end_of(ended: Ended) -> str:
-    return "no end" if ended.code is None else str(ended.code)
+    return end, [Failure(done.area, name, problem) for problem in problems]
 
 
 def _judge_reader(words: tuple[str, ...], ended: Ended) -> Iterator[str]:
