@@ -214,7 +214,7 @@ def _drop_key(target: Target) -> str | None:
 
 
 def _future(target: Target) -> str | None:
-    """A version of the future or of the past, and a key that nobody knows."""
+    """A version of the future or of the past, and an unknown key."""
     version = target.chance.choice((0, -1, 2, 99, "2", None))
 
     def change(raw: dict[str, Any], _chance: random.Random) -> tuple[str, str]:
