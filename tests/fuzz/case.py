@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.core.errors import ExitCode
+from prime_train.checkpoints import archive
+from prime_train.checkpoints.archive import DamagedError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import identify
 from tests.fuzz.damage import Done, damage
 from tests.fuzz.stage import Ended, Stage, digest, reap
@@ -113,8 +115,9 @@ def _compare(stage: Stage, reference: Reference, done: Done, *, excused: bool) -
     run_dir, last_step = stage.run_dir, reference.last_step
     if not excused:
         try:
+            archive.restore(run_dir.checkpoint(last_step))  # `ckpt compress` of this case may have packed it
             found = hashes(run_dir.checkpoint(last_step), torch=stage.torch)
-        except (OSError, subprocess.CalledProcessError) as error:
+        except (OSError, ValueError, UserError, DamagedError, subprocess.CalledProcessError) as error:
             yield f"run: finished without its last checkpoint: {error}"
         else:
             if found != reference.files:
