@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.core.rundir import RunDir, remove_temporary, write_atomic
 
 
 def test_every_name_lies_inside_and_no_two_are_the_same(tmp_path: Path) -> None:
@@ -46,3 +47,20 @@ def test_a_write_that_fails_keeps_the_earlier_file(tmp_path: Path) -> None:
         write_atomic(path, "half \udc80")
     assert path.read_text() == "one"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_temporary_files_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    run_dir, others = RunDir(tmp_path / "run"), tmp_path / "others"
+    left = f".COMPLETE.json.{ended.pid}.tmp"
+    for folder in (run_dir.path, run_dir.plots, run_dir.checkpoint(5), run_dir.attempt(1), others):
+        folder.mkdir(parents=True)
+        (folder / left).touch()
+    (run_dir.checkpoints / "step_9").symlink_to(others)
+    kept = [run_dir.path / f".report.md.{os.getpid()}.tmp", run_dir.path / f"notes.{ended.pid}.tmp", run_dir.config]
+    for path in kept:
+        path.touch()
+    remove_temporary(run_dir)
+    assert sorted(path for path in run_dir.path.rglob("*") if path.is_file()) == sorted(kept)
+    assert (others / left).exists()

@@ -175,3 +175,12 @@ def test_a_read_only_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir(mode=0o500)
     with pytest.raises(UserError, match="Permission denied"), hold_run(RunDir(tmp_path / "runs" / "a")):
         pass
+
+
+def test_a_killed_supervisors_temporary_file_goes_with_the_next_lock(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    left = tmp_path / f".resolved.json.{ended.pid}.tmp"
+    left.touch()
+    with hold_run(RunDir(tmp_path)):
+        assert not left.exists()

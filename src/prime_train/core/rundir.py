@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import traceback
 from dataclasses import dataclass
@@ -183,6 +184,39 @@ def write_atomic(path: Path, text: str, *, is_private: bool = True) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+_TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp\Z")
+
+
+def remove_temporary(run_dir: RunDir) -> None:
+    """Delete the temporary files of `write_atomic` whose writers were killed. Call it with the run's lock held.
+
+    A file of a live process stays: a report may be written without the lock. Follows no links.
+    """
+    _remove_temporary(run_dir.path)
+    _remove_temporary(run_dir.plots)
+    for parent in (run_dir.checkpoints, run_dir.path / "attempts"):
+        for name in _remove_temporary(parent):
+            _remove_temporary(parent / name)
+
+
+def _remove_temporary(folder: Path) -> list[str]:
+    """Delete the temporary files of dead writers in one folder. Returns the names of the folders in it.
+
+    A link is no such folder. A file that cannot be deleted stays, because no reader looks at it.
+    """
+    folders = []
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stack.callback(os.close, descriptor)
+        for entry in os.scandir(descriptor):
+            found = _TEMPORARY.match(entry.name)
+            if found and entry.is_file(follow_symlinks=False) and not Path("/proc", found[1]).exists():
+                os.unlink(entry.name, dir_fd=descriptor)
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+    return folders
 
 
 def sync(path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Holder, live_holder, own_mark
-from prime_train.core.rundir import RunDir, make_folder
+from prime_train.core.rundir import RunDir, make_folder, remove_temporary
 
 
 class Lock:
@@ -45,13 +45,16 @@ class Lock:
 def hold_run(run_dir: RunDir) -> Iterator[Lock]:
     """Hold the lock of a run, and create the run directory if it does not exist. Raises UserError.
 
-    A directory that was created here and stayed empty is removed at the end.
+    Temporary files of writers that were killed are removed at the beginning and at the end. A directory that was
+    created here and stayed empty is removed at the end.
     """
     made = [folder for folder in (run_dir.path, *run_dir.path.parents) if not folder.exists()]
     lock = Lock(run_dir)
     try:
+        remove_temporary(run_dir)  # of killed supervisors
         yield lock
     finally:
+        remove_temporary(run_dir)  # of killed trainers
         lock.drop(made)
 
 
