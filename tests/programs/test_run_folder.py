@@ -48,8 +48,10 @@ def test_nothing_is_there(tmp_path: Path) -> None:
 def test_a_live_holder_is_named_and_a_dead_one_is_not(tmp_path: Path) -> None:
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     lock = tmp_path / "lock"
-    lock.write_text(f"{os.getpid()}:{ticks} {socket.gethostname()}\n")
-    assert run_folder(NATIVE, tmp_path).holder == f"process {os.getpid()} on {socket.gethostname()}"
+    with open(lock, "w", buffering=1) as held:
+        held.write(f"{os.getpid()}:{ticks} {socket.gethostname()}\n")
+        assert run_folder(NATIVE, tmp_path).holder == f"process {os.getpid()} on {socket.gethostname()}"
+    assert run_folder(NATIVE, tmp_path).holder == ""  # a process that does not hold the file has no part in the run
     lock.write_text(f"{os.getpid()}:{ticks + 1} {socket.gethostname()}\n")  # the number went to another process
     assert run_folder(NATIVE, tmp_path).holder == ""
     lock.write_text("4194304:1 elsewhere.example.org\n")
