@@ -150,7 +150,7 @@ def test_what_is_packed_is_smaller_complete_and_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["compress", "restore"])
 def test_what_a_kill_left_is_seen_until_it_is_cleared(tmp_path: Path, verb: str) -> None:
     seen = 0
-    for effects in range(12):
+    for effects in range(24):
         folder = write(tmp_path / str(effects))
         if verb == "restore":
             archive.compress(folder, SMALL)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.checkpoints import in_use
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import own_identity, own_mark
 from prime_train.core.rundir import RunDir
@@ -184,3 +185,24 @@ def test_a_killed_supervisors_temporary_file_goes_with_the_next_lock(tmp_path: P
     left.touch()
     with hold_run(RunDir(tmp_path)):
         assert not left.exists()
+
+
+def test_the_mark_of_a_killed_process_goes_with_the_lock_and_others_stay(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    folder = run_dir.checkpoints / "step_10"
+    folder.mkdir(parents=True)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    dead, elsewhere, linked = folder / "IN_USE.1", folder / "IN_USE.copy", run_dir.checkpoints / "step_20"
+    elsewhere.write_text("1:1 another-host")
+    outside = tmp_path / "archive"
+    outside.mkdir()
+    (outside / "IN_USE.1").write_text(f"{ended.pid}:1 {socket.gethostname()}")
+    linked.symlink_to(outside)
+    with hold_run(run_dir):
+        dead.write_text(f"{ended.pid}:1 {socket.gethostname()}")
+        with in_use.using(folder):
+            in_use.remove_dead(run_dir.checkpoints)
+            assert in_use.marked_by(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["IN_USE.copy"]
+    assert (outside / "IN_USE.1").exists()

@@ -238,6 +238,16 @@ def test_it_does_nothing_where_it_is_not_asked_to(run_dir: RunDir) -> None:
     packing.end()
 
 
+def test_pieces_of_a_packing_that_was_killed_go_at_the_end_of_the_run(run_dir: RunDir, packing: Packing) -> None:
+    piece = run_dir.checkpoint(10) / f"__0_0.distcp{packing_plan.SUFFIX}0"
+    piece.write_bytes(b"half")
+    packing.end()
+    assert piece.exists()  # the next child deletes it before it begins
+    packing.close()
+    assert not piece.exists()
+    assert layout.inspect(run_dir.checkpoint(10), hashes=True).complete
+
+
 def test_what_a_run_resumes_from_is_never_packed_by_it(run_dir: RunDir, packing: Packing) -> None:
     packing.consider(loading(30))
     packing.consider(State(newest_complete=30))

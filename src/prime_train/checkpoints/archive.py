@@ -194,8 +194,11 @@ def _append(path: Path, folder: Path, pieces: Iterator[bytearray], sha256: hashl
         os.fsync(file.fileno())
 
 
-def _clear(folder: Path) -> None:
-    """Delete what a killed call left: files that the manifest does not name, and heads longer than it states."""
+def clear(folder: Path) -> None:
+    """Delete what a killed call left: files that the manifest does not name, and heads longer than it states.
+
+    Raises DamagedError where files of the manifest are missing or have other sizes, and OSError.
+    """
     entries = layout.entries(folder)
     for entry in entries:
         if differs := find_size_difference(folder, entry):
@@ -218,7 +221,7 @@ def _cut(path: Path, size_bytes: int) -> None:
 @contextmanager
 def _start_work(folder: Path) -> Iterator[ThreadPoolExecutor]:
     """Clear what a killed call left; yields the threads. A full disk becomes a UserError: what is done so far stays."""
-    _clear(folder)
+    clear(folder)
     try:
         with start_pool() as pool:
             yield pool

@@ -41,6 +41,25 @@ def marked_by(folder: Path) -> str:
     return ""
 
 
+def remove_dead(checkpoints: Path) -> None:
+    """Delete the marks of ended processes in the folders below `checkpoints`. Follows no links.
+
+    A mark that cannot be deleted stays, because it counts for nothing.
+    """
+    for folder in _list(checkpoints):
+        if folder.is_dir(follow_symlinks=False):
+            for mark in _list(folder.path):
+                if mark.name.startswith(f"{MARK}.") and not _user(Path(mark.path)):
+                    with contextlib.suppress(OSError):
+                        Path(mark.path).unlink()
+
+
+def _list(folder: Path | str) -> list[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
+
+
 def _user(mark: Path) -> str:
     """The live process that a mark file names. An unreadable mark counts as in use. Host and ticks may be missing."""
     try:

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from prime_train.checkpoints import in_use
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Holder, live_holder, own_mark
@@ -45,17 +46,22 @@ class Lock:
 def hold_run(run_dir: RunDir) -> Iterator[Lock]:
     """Hold the lock of a run, and create the run directory if it does not exist. Raises UserError.
 
-    Temporary files of writers that were killed are removed at the beginning and at the end. A directory that was
-    created here and stayed empty is removed at the end.
+    Temporary files and marks of processes that were killed are removed at the beginning and at the end. A directory
+    that was created here and stayed empty is removed at the end.
     """
     made = [folder for folder in (run_dir.path, *run_dir.path.parents) if not folder.exists()]
     lock = Lock(run_dir)
     try:
-        remove_temporary(run_dir)  # of killed supervisors
+        _clear(run_dir)  # of killed supervisors
         yield lock
     finally:
-        remove_temporary(run_dir)  # of killed trainers
+        _clear(run_dir)  # of killed trainers and packing programs
         lock.drop(made)
+
+
+def _clear(run_dir: RunDir) -> None:
+    remove_temporary(run_dir)
+    in_use.remove_dead(run_dir.checkpoints)
 
 
 def find_holder(run_dir: RunDir) -> Holder | None:

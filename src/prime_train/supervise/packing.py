@@ -6,8 +6,10 @@ ended at any moment, because a checkpoint that is half packed is still complete,
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from prime_train.checkpoints import layout, packing_plan
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointPacked
@@ -72,6 +74,18 @@ class Packing:
             self._child.end()
             self._read_results(self._child)
             self._child = None
+
+    def close(self) -> None:
+        """End the child for the last time, and delete the pieces that it or an earlier one left."""
+        self.end()
+        if not self._enabled:
+            return
+        from prime_train.checkpoints import archive  # here: a run without packing needs no numpy
+
+        for found in layout.scan(self._run_dir.checkpoints):
+            if found.complete and packing_plan.has_leftovers(found.path):
+                with contextlib.suppress(archive.DamagedError, OSError):  # the next packing reports it
+                    archive.clear(found.path)
 
     def _gather(self) -> None:
         """Read the results of the child. A child that ends without its last line has failed; its log has the error."""

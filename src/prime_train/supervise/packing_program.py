@@ -55,7 +55,7 @@ def pack(folder: Path) -> str:
             return f"{user} uses it"
         if _is_done(folder):
             return ""
-        _drop_dead_marks(folder)
+        in_use.remove_dead(folder.parent)
         with in_use.using(folder):
             archive.compress(folder)
     except FileNotFoundError:  # the trainer's retention deleted it meanwhile
@@ -73,12 +73,6 @@ def _is_done(folder: Path) -> bool:
         return not packing_plan.work_bytes(folder) and not packing_plan.has_leftovers(folder)
     except FileNotFoundError:  # deleted meanwhile
         return True
-
-
-def _drop_dead_marks(folder: Path) -> None:
-    """Remove the marks of processes that were killed, because no live process uses the folder."""
-    for mark in folder.glob(f"{in_use.MARK}.*"):
-        mark.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ class Services:
     def end(self) -> list[events.AlertSent]:
         """Stop all services; returns the results of the last alerts."""
         self.end_attempt()
-        self._packing.end()
+        self._packing.close()
         self._backup.end()
         self._watch_runner.end()
         return self._alerts.close()
