@@ -91,7 +91,10 @@ def stat_regular(path: Path, within: Path) -> os.stat_result:
 def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
     """The content of a regular file. Raises OutsideError as `open_regular` does, and for more than `limit_bytes`."""
     with open_regular(path, within) as file:
-        content = file.read(limit_bytes + 1)
+        size = os.fstat(file.fileno()).st_size  # a read of `limit_bytes` would reserve so much memory for each file
+        content = file.read(min(size, limit_bytes) + 1)
+        if size < len(content) <= limit_bytes:  # it grew, or is a file of /proc, which has no size
+            content += file.read(limit_bytes + 1 - len(content))
     if len(content) > limit_bytes:
         raise too_large(path, limit_bytes)
     return content
