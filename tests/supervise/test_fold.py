@@ -632,7 +632,7 @@ def test_the_score_of_an_environment_keeps_its_first_evaluation() -> None:
 
 def test_progress_that_comes_after_the_end_does_not_set_the_step_back() -> None:
     state = folded(OPENED, LaunchAsked(1, 0), progress(1, 10), TrainerFinished(1, 12, 0.5, "x"), progress(1, 11))
-    assert state.step == 12
+    assert (state.step, state.loss) == (12, progress(1, 11).loss)
 
 
 def test_progress_of_a_run_of_rewards_has_the_reward() -> None:

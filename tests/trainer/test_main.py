@@ -201,7 +201,7 @@ def test_an_error_of_ours_ends_with_one_and_a_traceback(texts: Path, tmp_path: P
     (failed,) = failures(run_dir)
     assert failed.cause_class == "unknown"
     assert failed.what.startswith("IsADirectoryError")
-    assert failed.where.startswith("trainer/metrics.py")
+    assert failed.where.startswith("core/outside.py")
 
 
 def test_a_run_that_is_not_one_is_a_config_error(tmp_path: Path) -> None:

@@ -296,8 +296,11 @@ def fold_trainer(state: State, record: Record) -> State:
         case events.Phase(name=name, detail=detail):
             state = evolve_live(state, phase=name, phase_detail=detail)
             return evolve(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
-        case events.Progress() as event if live.trainer_exit is None:  # one that comes late is of an earlier step
-            return _fold_progress(state, live, event, record)
+        case events.Progress() as event:
+            folded = _fold_progress(state, live, event, record)
+            # prime-rl's last rows may be read after the launcher's last line.
+            is_late = live.trainer_exit is not None and event.step < live.trainer_exit.step
+            return evolve(evolve_attempt(folded, last_step=state.step), step=state.step) if is_late else folded
         case events.Evaluated() as event:
             latest = Validation(event.step, event.loss, event.tokens)
             return evolve(state, first_validation=state.first_validation or latest, last_validation=latest)
