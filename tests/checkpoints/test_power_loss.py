@@ -23,7 +23,7 @@ from tests.trainer import tiny
 
 _HERE = Path(__file__).parent
 _REPOSITORY = _HERE.parents[1]
-LAST = 16
+LAST = 12
 Verdict = Literal["incomplete", "complete", "packed"]
 Hashes = Mapping[str, str]  # of the tensors of a checkpoint, by file
 

@@ -30,6 +30,12 @@ _MARK = "STAND_IN_MACHINE"  # in the environment of every process of a machine, 
 SOURCE = Path(__file__).parents[2] / "src"
 
 
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 class Mount(Enum):
     DIRECT = "direct"
     CACHED = "cached"
@@ -56,7 +62,7 @@ class Machine:
             with contextlib.suppress(psutil.Error):
                 if process.environ().get(_MARK) == self.name:
                     found[process.pid] = process
-        return [process for process in found.values() if process.status() != psutil.STATUS_ZOMBIE]
+        return [process for process in found.values() if _lives(process)]
 
     def take_away(self) -> None:
         """End every process at once and without notice. What was not uploaded is lost."""

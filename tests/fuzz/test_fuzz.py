@@ -24,8 +24,8 @@ def played(module: str, *options: str) -> dict[str, Any]:
 
 
 def test_a_damaged_run_ends_bit_equal_or_in_a_clear_error() -> None:
-    assert played("tests.fuzz", "--cases", "30", "--limit-s", "240")["cases"] == 30
+    assert played("tests.fuzz", "--cases", "12", "--limit-s", "240")["cases"] == 12
 
 
 def test_a_killed_run_ends_bit_equal_and_leaves_nothing() -> None:
-    assert played("tests.fuzz.kills", "--cases", "6", "--variant", "packing")["failed_cases"] == 0
+    assert played("tests.fuzz.kills", "--cases", "3", "--variant", "packing")["failed_cases"] == 0
