@@ -71,7 +71,7 @@ _TASKSET = """warmup_steps = 0
 kind = "verifiers"
 id = "harmful"
 python = "./taskset_python"
-limit_s = 1.0
+limit_s = 4.0
 arguments = {{ fault = "{fault}", marker = "{folder}/marker" }}
 
 [tokenizer]

@@ -15,6 +15,7 @@ import pytest
 
 from prime_train import spec
 from prime_train.checkpoints import archive, in_use, layout, packing_plan, removal
+from prime_train.checkpoints.packed import SUFFIX
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointPacked, CheckpointSaved, Progress, Record
 from prime_train.supervise import packing_program
@@ -239,7 +240,7 @@ def test_it_does_nothing_where_it_is_not_asked_to(run_dir: RunDir) -> None:
 
 
 def test_pieces_of_a_packing_that_was_killed_go_at_the_end_of_the_run(run_dir: RunDir, packing: Packing) -> None:
-    piece = run_dir.checkpoint(10) / f"__0_0.distcp{packing_plan.SUFFIX}0"
+    piece = run_dir.checkpoint(10) / f"__0_0.distcp{SUFFIX}0"
     piece.write_bytes(b"half")
     packing.end()
     assert piece.exists()  # the next child deletes it before it begins
