@@ -78,7 +78,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _fails("each reward raises", "raises", f"{_REFUSES}KeyError: 'planted'"),
     _survives("a reward in 16 raises", "raises_seldom", "rollouts failed: KeyError: 'planted'"),
-    _fails("no reward is answered", "hangs", f"{_REFUSES}the score of harmful took longer than 4 s"),
+    _fails("no reward is answered", "hangs", f"{_REFUSES}the score of harmful took longer than 1 s"),
     _fails("each reward is not a number", "nan", f"{_REFUSES}the reward nan is not a finite number"),
     _survives(
         "one reward is not a number", "nan_once", "1 of 16 rollouts failed: the reward nan is not a finite number"
