@@ -173,6 +173,7 @@ class Checkpointer:
         try:
             if self._world.rank == 0:
                 self._make_room(folder)
+            self._world.wait()  # otherwise another rank makes the folder that rank 0 is removing
             _write(state, folder, self._world)
             if self._world.rank != 0:
                 return

@@ -56,7 +56,7 @@ class World:
         return values[0]
 
     def wait(self) -> None:
-        """Wait for all processes. Only during set-up, because later the save thread uses this group alone."""
+        """Wait for all processes. After the set-up only the save thread may do it, because it uses this group alone."""
         if self.saving is not None:
             dist.barrier(self.saving)
 
